@@ -92,7 +92,7 @@ class NodeOffer:
         """
         rules = self._sharing.look()
         try:
-            facts, self._ownership = self._owners.judge(facts)
+            facts, self._ownership = self._owners.determine(facts)
         except LedgerError as error:
             log.warning("cannot determine the owners of partitions", extra=fields(code=error.code, err=str(error)))
         self._look_up_allocated(facts)

@@ -122,7 +122,7 @@ class RecordedPartition(RecordedStep):
         return self.device
 
     @property
-    def place(self) -> tuple[str, int, int] | None:
+    def placement(self) -> tuple[str, int, int] | None:
         """The GPU's PCI address, the profile's id and the start; None if they are not known."""
         if self.gpu is None or self.profile is None or self.start is None:
             return None

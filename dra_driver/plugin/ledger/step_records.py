@@ -34,7 +34,7 @@ from dra_driver.plugin.ledger.recorded_steps import (
 _KIND, _KEY = "kind", "key"
 _GPU = RecordForm(GpuReference, pci_address=Key("pci"))
 _PROFILE = RecordForm(MigProfile, starts=Key("starts", write=lambda _: [], read=lambda _: ()))
-# A GPU and a profile come again in the intent and the commit of every claim; nobody changes what is returned.
+# The intents and commits of all claims have the same few GPUs and profiles. No caller changes the returned objects.
 _gpu_record = lru_cache(maxsize=64)(_GPU.write)
 _profile_record = lru_cache(maxsize=64)(_PROFILE.write)
 _FUNCTION = RecordForm(MovedFunction)

@@ -137,8 +137,8 @@ class AbandonedPartitions:
     ) -> str:
         """Destroy a partition and return its name; return "" if it is gone or has to stay."""
         now = replace(gpu, partitions=port.partitions_now(gpu), unusable=port.unusable_now(gpu))
-        found = next((p for p in now.partitions if _is(one, p)), None)
-        if found is None and one.place not in now.unusable:
+        found = next((p for p in now.partitions if _is_same(one, p)), None)
+        if found is None and one.placement not in now.unusable:
             return ""
         name = _name(gpu, one, found)
         if reason := self._reason_to_stay(now, name, found, named):
@@ -146,7 +146,7 @@ class AbandonedPartitions:
             return ""
         if gpu.mig_toggles_without_reset and gpu.pci_address not in self._ledger.modes(self._boot_id):
             self._ledger.set_mode(gpu.pci_address, self._boot_id)
-        port.destroy_partition(gpu, found.uuid if found else "", deadline.remaining(), placement=one.place)
+        port.destroy_partition(gpu, found.uuid if found else "", deadline.remaining(), placement=one.placement)
         return name
 
     def _reason_to_stay(
@@ -156,8 +156,8 @@ class AbandonedPartitions:
         if held & {name, gpu.whole_name} or (found and ours.owns(gpu, found)):
             return "a claim of this driver holds it"
         here = [one for one in named if _is_parent(one, gpu)]
-        places = {one.place for one in here}
-        is_strange = any(not any(_is(one, p) for one in here) for p in ours.foreign(gpu))
+        places = {one.placement for one in here}
+        is_strange = any(not any(_is_same(one, p) for one in here) for p in ours.foreign(gpu))
         if is_strange or not places.issuperset(set(ours.foreign_places(gpu)).intersection(gpu.unusable)):
             return "the GPU has partitions that the other driver's checkpoint does not name"
         if found is None:
@@ -184,9 +184,9 @@ class AbandonedPartitions:
             log.info("checkpoint of another driver set aside", extra=fields(file=str(self._file)))
 
 
-def _is(one: CheckpointedPartition, partition: PartitionFacts) -> bool:
-    at_place = (partition.gi_profile_id, partition.start) == one.place
-    return partition.uuid == one.uuid if one.uuid else at_place
+def _is_same(one: CheckpointedPartition, partition: PartitionFacts) -> bool:
+    is_at = (partition.gi_profile_id, partition.start) == one.placement
+    return partition.uuid == one.uuid if one.uuid else is_at
 
 
 def _is_parent(one: CheckpointedPartition, gpu: GpuFacts) -> bool:
@@ -200,7 +200,7 @@ def _gpu_of(one: CheckpointedPartition, facts: Facts) -> GpuFacts | None:
 def _is_gone(one: CheckpointedPartition, facts: Facts) -> bool:
     """Return whether a partition is known to be gone, which needs an answer from its GPU."""
     gpu = _gpu_of(one, facts)
-    return gpu is not None and one.place not in gpu.unusable and not any(_is(one, p) for p in gpu.partitions)
+    return gpu is not None and one.placement not in gpu.unusable and not any(_is_same(one, p) for p in gpu.partitions)
 
 
 def _name(gpu: GpuFacts, one: CheckpointedPartition, found: PartitionFacts | None) -> str:

@@ -123,11 +123,9 @@ class DeclaredMig:
                 return "waiting until no claim uses the GPU", False
             for partition in surplus:
                 port.destroy_partition(gpu, partition.uuid, deadline.remaining())
-            wanted_places = {(placement.profile.gi_profile_id, placement.start) for placement in placements}
-            for place in (
-                set(port.unusable_now(gpu)) - wanted_places
-            ):  # what was begun at a wanted place is completed below
-                port.destroy_partition(gpu, "", deadline.remaining(), placement=place)
+            wanted_keys = {(placement.profile.gi_profile_id, placement.start) for placement in placements}
+            for unfinished in set(port.unusable_now(gpu)) - wanted_keys:  # one at a wanted placement is completed below
+                port.destroy_partition(gpu, "", deadline.remaining(), placement=unfinished)
             if gpu.mig_enabled != wanted.is_enabled:
                 port.set_mig_mode(gpu, wanted.is_enabled, deadline.remaining())
             for placement in missing:

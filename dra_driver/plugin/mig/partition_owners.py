@@ -31,11 +31,11 @@ class PartitionOwners:
         self._foreign_places: frozenset[Place] = frozenset()
         self.is_settled = True  # whether every GPU for which that was needed could be read again under its lock
 
-    def judge(self, facts: Facts) -> tuple[Facts, Ownership]:
+    def determine(self, facts: Facts) -> tuple[Facts, Ownership]:
         """Return the facts, and the owner of each partition. Raises: LedgerError."""
         known = self.of_ledger()
         self.is_settled = True
-        gpus = tuple(self._judged(gpu, known) if known.foreign_places(gpu) else (gpu, known) for gpu in facts.gpus)
+        gpus = tuple(self._read_again(gpu, known) if known.foreign_places(gpu) else (gpu, known) for gpu in facts.gpus)
         uuids = known.uuids.union(*(ownership.uuids for _, ownership in gpus))
         places = known.places.union(*(o.places for _, o in gpus))
         recorded = known.recorded.union(*(o.recorded for _, o in gpus))
@@ -43,7 +43,7 @@ class PartitionOwners:
         fresh = replace(facts, gpus=tuple(gpu for gpu, _ in gpus))
         self._foreign = frozenset(p.uuid for gpu in fresh.gpus for p in ownership.foreign(gpu))
         self._foreign_places = frozenset(
-            (gpu.pci_address, *place) for gpu in fresh.gpus for place in ownership.foreign_places(gpu)
+            (gpu.pci_address, *placement) for gpu in fresh.gpus for placement in ownership.foreign_places(gpu)
         )
         return fresh, ownership
 
@@ -53,11 +53,11 @@ class PartitionOwners:
         steps = [step for record in self._ledger.with_step(RecordedPartition) for step in self._ours(record)]
         return Ownership(
             uuids=frozenset(step.uuid for step in steps if step.uuid),
-            places=frozenset(step.place for step in steps if step.place and not step.uuid),
+            places=frozenset(step.placement for step in steps if step.placement and not step.uuid),
             held=frozenset(hold.device for hold in holds),
             modes=self._ledger.modes(self._boot_id),
             forms=frozenset((hold.device, bool(hold.share_id)) for hold in holds),
-            recorded=frozenset(step.place for step in steps if step.place),
+            recorded=frozenset(step.placement for step in steps if step.placement),
             tenants=frozenset((hold.shared_device, hold.namespace) for hold in holds if hold.shared_device),
         )
 
@@ -68,7 +68,7 @@ class PartitionOwners:
     def _ours(self, record: ClaimRecord) -> Iterator[RecordedPartition]:
         return (step for step in record.steps_of(RecordedPartition) if step.is_ours(self._boot_id))
 
-    def _judged(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:
+    def _read_again(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:
         """Return one GPU, read again under its lock, so that no call is working on it, and the ownership then."""
         if not isinstance(self._hardware, Partitionable):
             return gpu, known
@@ -79,5 +79,5 @@ class PartitionOwners:
         except DriverError:
             self.is_settled = False
             ours = frozenset(p.uuid for p in gpu.partitions) - self._foreign
-            recorded = frozenset((gpu.pci_address, *place) for place in gpu.unusable) - self._foreign_places
+            recorded = frozenset((gpu.pci_address, *placement) for placement in gpu.unusable) - self._foreign_places
             return gpu, replace(known, uuids=known.uuids | ours, recorded=known.recorded | recorded)

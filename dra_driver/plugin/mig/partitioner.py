@@ -51,7 +51,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
 
     def look(self, step: MigPartitionStep, _deadline: Deadline) -> RecordedPartition:
         """Return the intent with the owner: this driver, if the placement is empty now. Raises: HardwareError."""
-        now = self._place(step)
+        now = self._placement_now(step)
         return RecordedPartition(
             step.device,
             GpuReference.of(step.gpu),
@@ -70,10 +70,10 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         """
         patience = run.deadline.sooner(ROOM_SECONDS)
         # The step was recovered from a CDI file, or the GPU's minor has changed.
-        if recorded.place is None or recorded.gpu != GpuReference.of(step.gpu):
+        if recorded.placement is None or recorded.gpu != GpuReference.of(step.gpu):
             planned = self.intent(step)
             recorded = replace(recorded, gpu=planned.gpu, profile=planned.profile, start=planned.start)
-        while (made := self._stand_or_make(step, recorded, run, patience)) is None:
+        while (made := self._find_or_make(step, recorded, run, patience)) is None:
             recorded = self._intended(recorded)
             time.sleep(_POLL_SECONDS)
         run.partitions[step.device] = made
@@ -81,7 +81,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
 
     def find(self, step: MigPartitionStep, recorded: RecordedPartition, run: StepRun) -> None:
         """Find the partition for the claim's file. Raises: HardwareError("hardware.partition-missing")."""
-        partition = self._place(step).partition
+        partition = self._placement_now(step).partition
         if partition is None:
             raise HardwareError("partition-missing", f"partition {step.device} is gone", retry=Retry.LATER)
         run.partitions[step.device] = MadePartition(step.gpu, partition, recorded)
@@ -105,12 +105,12 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             return  # an MPS daemon still runs on it; the next call ends the daemon first
         if not recorded.is_ours(self._boot_id):
             return
-        found = _place_of(recorded) or self._locate(recorded.uuid or "")
+        found = _placement_of(recorded) or self._locate(recorded.uuid or "")
         if found is None:
             return
-        gpu, place = found
+        gpu, placement = found
         try:
-            self._destroy(gpu, place, recorded, undoing)
+            self._destroy(gpu, placement, recorded, undoing)
         except HardwareError as error:
             if error.code != GPU_LOST:
                 raise
@@ -123,23 +123,25 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
                 done += " and MIG mode switched off"
             self._late_log.info(log, done, device=recorded.device, claim_uid=undoing.uid)
 
-    def _destroy(self, gpu: GpuFacts, place: tuple[int, int], recorded: RecordedPartition, undoing: UndoRun) -> None:
+    def _destroy(
+        self, gpu: GpuFacts, placement: tuple[int, int], recorded: RecordedPartition, undoing: UndoRun
+    ) -> None:
         deadline = undoing.deadline
         with self._modes.hold(gpu, deadline):
             left, port, uid = deadline.remaining(), self._modes.port(gpu), undoing.uid
-            uuid = recorded.uuid or self._uuid_at(gpu, place)
+            uuid = recorded.uuid or self._uuid_at(gpu, placement)
             is_alone = gpu.pci_address in undoing.alone_on
             end = ModeEnd.ALONE if is_alone else self._modes.end_of(gpu.pci_address, uid)
             may_end = end is not ModeEnd.NOT_YET
             self._modes.own_changes.add(gpu)
-            is_off = port.destroy_partition(gpu, uuid, left, placement=place, switches_off=may_end)
+            is_off = port.destroy_partition(gpu, uuid, left, placement=placement, switches_off=may_end)
             self._modes.own_changes.add(gpu)
             if is_off:
                 self._modes.switched_off(gpu, uid, end)
             if is_off or (may_end and self._modes.is_switched_off(gpu, uid, deadline)):
                 undoing.modes_off.add(gpu.pci_address)
 
-    def _stand_or_make(
+    def _find_or_make(
         self, step: MigPartitionStep, recorded: RecordedPartition, run: StepRun, patience: Deadline
     ) -> MadePartition | None:
         """Return the partition, after making it if it does not exist; None if there may soon be room for it.
@@ -148,15 +150,15 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         this call has the claim's lock.
         """
         if recorded.uuid and recorded.boot_id == self._boot_id:
-            standing = self._place(step).partition
-            if standing is not None and standing.uuid == recorded.uuid:
-                return MadePartition(step.gpu, standing, recorded)
+            existing = self._placement_now(step).partition
+            if existing is not None and existing.uuid == recorded.uuid:
+                return MadePartition(step.gpu, existing, recorded)
         with self._modes.hold(step.gpu, run.deadline):
             intent = self._intended(recorded)
             if intent != recorded:  # otherwise nothing was made yet, and `_create` finds a partition that exists
-                found = self._place(step).partition
+                found = self._placement_now(step).partition
                 if found is not None:
-                    return MadePartition(step.gpu, found, self._judged(recorded, found))
+                    return MadePartition(step.gpu, found, self._record_of_found(recorded, found))
                 run.record(intent)
             self._modes.own_changes.add(step.gpu)
             try:
@@ -168,7 +170,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
                     raise
                 return None
             if not made.is_new:
-                return MadePartition(step.gpu, made.facts, self._judged(intent, made.facts))
+                return MadePartition(step.gpu, made.facts, self._record_of_found(intent, made.facts))
             self._modes.own_changes.add(step.gpu)
         done = "MIG mode switched on and partition made" if made.has_switched else "partition made"
         self._late_log.info(log, done, device=step.device, status=made.facts.uuid)
@@ -202,20 +204,20 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             self._modes.found_on(gpu, run.uid)
         return made
 
-    def _judged(self, recorded: RecordedPartition, found: PartitionFacts) -> RecordedPartition:
+    def _record_of_found(self, recorded: RecordedPartition, found: PartitionFacts) -> RecordedPartition:
         """Return the record of an existing partition; it is ours only if it was made for this record in this boot."""
         if recorded.is_ours(self._boot_id) and recorded.uuid == found.uuid:
             return recorded
         return replace(recorded, boot_id=self._boot_id, owner=OTHER, uuid=found.uuid)
 
-    def _place(self, step: MigPartitionStep) -> PlaceFacts:
+    def _placement_now(self, step: MigPartitionStep) -> PlaceFacts:
         """Return what is at the partition's placement now. Raises: HardwareError."""
         return self._modes.port(step.gpu).place_now(step.gpu, step.placement.profile, step.placement.start)
 
-    def _uuid_at(self, gpu: GpuFacts, place: tuple[int, int]) -> str:
+    def _uuid_at(self, gpu: GpuFacts, placement: tuple[int, int]) -> str:
         """Return the UUID of the partition at a placement; "" if there is none. Raises: HardwareError."""
         now = self._modes.port(gpu).partitions_now(gpu)
-        return next((p.uuid for p in now if (p.gi_profile_id, p.start) == place), "")
+        return next((p.uuid for p in now if (p.gi_profile_id, p.start) == placement), "")
 
     def _locate(self, uuid: str) -> tuple[GpuFacts, tuple[int, int]] | None:
         """Find a partition by its UUID alone, and return its GPU and placement, or None.
@@ -234,7 +236,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         return None
 
 
-def _place_of(recorded: RecordedPartition) -> tuple[GpuFacts, tuple[int, int]] | None:
+def _placement_of(recorded: RecordedPartition) -> tuple[GpuFacts, tuple[int, int]] | None:
     """Return the GPU of a recorded partition, with the profile's id and the start; None if they are not known."""
     if recorded.gpu is None or recorded.profile is None or recorded.start is None:
         return None

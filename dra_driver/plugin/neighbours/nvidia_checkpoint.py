@@ -42,7 +42,7 @@ class CheckpointedPartition:
     parent_uuid: str = ""
 
     @property
-    def place(self) -> tuple[int, int]:
+    def placement(self) -> tuple[int, int]:
         """Return the profile's id and the first memory slice."""
         return self.profile_id, self.start
 
@@ -90,7 +90,7 @@ def _concrete(claim: Mapping[str, Any]) -> Iterator[CheckpointedPartition]:
             uuid, parent_uuid = made.get("migUUID"), made.get("parentUUID")
             partition = _named(name) if isinstance(name, str) else None
             if partition and isinstance(uuid, str) and isinstance(parent_uuid, str) and uuid and parent_uuid:
-                yield CheckpointedPartition(partition.minor, *partition.place, uuid, parent_uuid)
+                yield CheckpointedPartition(partition.minor, *partition.placement, uuid, parent_uuid)
 
 
 def _named(device: str) -> CheckpointedPartition | None:

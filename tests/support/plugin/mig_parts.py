@@ -72,7 +72,7 @@ class MigRig(Rig):
 
     def look(self) -> None:
         """Scan, as the agent's scanner does."""
-        facts, ownership = self.owners.judge(self.hardware.discover())
+        facts, ownership = self.owners.determine(self.hardware.discover())
         self.inventory = build_inventory(facts, MigPolicy(is_dynamic=True, ownership=ownership))
 
     def gpu(self, index: int = 0):
