@@ -17,7 +17,7 @@ from dra_driver.allocation.matching import Matchers
 from dra_driver.allocation.outcome import AllocatorError, Category, NodeOutcome
 from dra_driver.allocation.pools.counters import Accounts
 from dra_driver.allocation.pools.devices import PoolId
-from dra_driver.allocation.pools.held import Held, held_by
+from dra_driver.allocation.pools.held import ClaimHoldings, held_by
 from dra_driver.allocation.pools.pools import Pool, PoolIndex, invalid_pool
 from dra_driver.allocation.requests import ClaimReader, Plan
 from dra_driver.allocation.result import allocation_result
@@ -59,7 +59,7 @@ class Allocator:
         self.features = features if features is not None else Features.from_gates(kubernetes, gates)
         self.rules = choose_rules(kubernetes, self.features)
         self.index = PoolIndex(slices, self.rules, self.features)
-        self.held: Held = held_by(allocated, shares=self.features.consumable_capacity)
+        self.held: ClaimHoldings = held_by(allocated, shares=self.features.consumable_capacity)
         self._matchers = Matchers(self.rules.kubernetes, self.features.selector_gates(self.rules))
         self._planner = ClaimReader(classes, self.rules, self.features, self._matchers)
         self._accounts = Accounts(self.rules, self.held)

@@ -192,7 +192,7 @@ class ClaimReader:
         )
 
     def _checked(self, where: str, wire: Wire, selectors: Sequence[Wire], admin: bool | None) -> ClassWire:
-        """Check what is asked for in the scheduler's order, and return its class. Raises: AllocatorError."""
+        """Check a request or alternative in the scheduler's order; return its device class. Raises: AllocatorError."""
         if wire.get("derivedAttributes") and self._rules.kubernetes == "1.37" and not self._features.derived_attributes:
             text = f"{where}: cannot handle request with derived attributes, the feature is disabled"
             raise AllocatorError(Category.FEATURE_DISABLED, text)

@@ -146,7 +146,7 @@ class AllocatorRules:
     # pools
     hides_counter_slices: bool = True  # with PartitionableDevices off, slices with counters are ignored
     joins_counter_slices: bool = True  # slices with counters belong to their pool on every node
-    counter_slices_stay: bool = False  # … or are looked up when a device of the node needs them
+    counter_slices_stay: bool = False  # slices with counters are looked up only when a device needs them
     sorted_pools: bool = False  # pools are sorted by driver and name, slices by name; otherwise by Go's map order
     binding_slices_last: bool = False
     looks_elsewhere: bool = True  # slices that don't reach the node are counted before a pool is called incomplete
@@ -154,7 +154,7 @@ class AllocatorRules:
     invalid_pool_is_fatal: bool = False
     counters_of: Literal["slice", "pool name", "pool"] = "pool name"
     shares_hold_counters: bool = False  # allocated shares count when the available counters are computed
-    any_share_is_shared: bool = False  # a held share without consumedCapacity has also paid the device's counters
+    any_share_is_shared: bool = False  # a held share has paid the device's counters, even without capacity
     # search
     combinations: bool = False  # devices of one request are tried in rising order only
     limit_per_request: bool = False  # the limit of 32 is checked for each request before the next one is read

@@ -137,7 +137,7 @@ def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, An
 
 
 def owned_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the devices that a recorded claim owns, each with its share id, "" for a device that is not a share."""
+    """Return the devices that a recorded claim owns, each with its share id, or "" if it is not a share."""
     parts = record.get(_DEVICES) or ()
     return tuple((part["device"], part.get(_SHARE_ID.name) or "") for part in parts if not part.get(_IS_ADMIN.name))
 
@@ -163,7 +163,7 @@ def pods_of_record(record: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def record_with_pods(record: Wire, pods: Iterable[str]) -> Wire:
-    """Return a record of a claim that is reserved for these pods too, after those that it has."""
+    """Return the record of a claim with these pods added to those for which it is reserved."""
     return {**record, _PODS: list(dict.fromkeys((*pods_of_record(record), *pods)))}
 
 

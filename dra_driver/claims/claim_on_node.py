@@ -60,7 +60,7 @@ class ClaimedDevice:
         """How a virtual machine gets the device; without a config, as the vendor's own driver would pass it.
 
         Source: NVIDIA's DRA driver, VfioDeviceConfig: the legacy backend, without the API device; AMD's and Intel's
-        drivers always give that.
+        drivers always pass the API device.
         """
         facts = self.device.gpu.passthrough
         of_config = self.config.iommu if self.config is not None else None

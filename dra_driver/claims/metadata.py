@@ -126,6 +126,6 @@ def _attributes_text(attributes: tuple[tuple[str, AttributeValue], ...]) -> str:
 
 
 def generation_of(content: bytes) -> int:
-    """Return the generation of a file's content; 0 for what was not rendered here."""
+    """Return the generation of a file's content, or 0 if `render` did not make it."""
     found = _GENERATION.match(content)
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""Metadata reading: reads a file about devices as a program in the container would that knows the API.
+"""Metadata reading: reads a file about devices as a program in a container would do by the API.
 
 In: the content of a file, untrusted until checked. Out: its claim, and the attributes of each device. A file is a
 stream of objects, one for each version of the API, with the same content; the first of a known version is used.

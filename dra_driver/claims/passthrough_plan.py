@@ -44,7 +44,7 @@ def plan_passthrough(on_node: ClaimOnNode) -> tuple[PassthroughStep, ...]:
 def _refuse_both_sides(on_node: ClaimOnNode, passed: Mapping[str, str]) -> None:
     """Refuse a claim that has the same GPU both for a virtual machine and for containers.
 
-    A scheduler that does not count counters can allocate that. `passed` holds the names of the devices for virtual
+    A scheduler without support for counters can allocate that. `passed` holds the names of the devices for virtual
     machines, by PCI address.
     """
     for device in on_node.own:

@@ -59,7 +59,7 @@ def _not_kept_to_namespace(result: AllocatedDevice, device: Device) -> Iterator[
 
 
 def _raised_limits(base: SharingSettings | None, requested: SharingSettings | None, device: Device) -> Iterator[str]:
-    """Yield each part of what a claim requests that goes beyond lowering a limit."""
+    """Yield each part of a claim's request that does more than lower a limit."""
     if requested is None or requested == TimeSlicingSettings() == (base or TimeSlicingSettings()):
         return
     shared = f"{device.name} is shared with other claims"

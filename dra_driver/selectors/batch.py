@@ -1,4 +1,4 @@
-"""The batch check for programs: one JSON object comes in, one goes out.
+"""The batch check, for other programs: one JSON object comes in, one goes out.
 
 In: a line of `dra-driver cel batch` as a dict, and the defaults from a first line that has no `expression`.
 Out: the verdict as a dict. The command itself reads and writes the lines.

@@ -1,7 +1,7 @@
-"""Completion: what may follow at the end of an unfinished expression.
+"""Completion: candidates for the end of an unfinished expression.
 
 In: the text before the cursor, the devices at hand, declarations. Out: candidates, each with its meaning. Only the
-last few characters are looked at: this helps with typing and is not a parser.
+last few characters are examined: this helps with typing and is not a parser.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ _MOST = 3
 class UnknownName:
     """A name that does not exist. `kind` is attribute, capacity, domain, field, function or variable.
 
-    `instead` reads the same name where devices have it: a capacity that is taken for an attribute, or the other way.
+    `instead` is an expression that reads the name where devices have it: as a capacity instead of an attribute, or the
+    other way round.
     """
 
     kind: str

@@ -40,7 +40,7 @@ class BlockEntries:
             self._put_first(edits, added[-1], is_kept=first == 0, above=above)
         for (start, end), stays in list(zip(self.spans, kept, strict=True))[lifted:]:
             if not stays:
-                self._take_lines(edits, start, end)
+                self._remove_lines(edits, start, end)
         for index, rows in added.items():
             if index >= 0:
                 self._put_after(edits, self.spans[index][1], rows)
@@ -66,7 +66,7 @@ class BlockEntries:
         is_open = at > 0 and self.text[at - 1] != "\n"
         edits.add(at, at, f"{self.newline if is_open else ''}{lines}{self.newline}")
 
-    def _take_lines(self, edits: EditList, start: int, end: int) -> None:
+    def _remove_lines(self, edits: EditList, start: int, end: int) -> None:
         """Remove whole lines, but keep their comments."""
         first, last = start - column(self.text, start), line_end(self.text, end)
         comments = self.comments.within(start, last)

@@ -27,9 +27,9 @@ class Comments:
     def within(self, start: int, end: int) -> list[str]:
         """Return the comments that begin in `text[start:end]`, in order."""
         found = _COMMENT.finditer(self._text, start, end)
-        return [comment[0].rstrip() for comment in found if not self._is_hidden(comment.start())]
+        return [comment[0].rstrip() for comment in found if not self._is_in_scalar(comment.start())]
 
-    def _is_hidden(self, at: int) -> bool:
+    def _is_in_scalar(self, at: int) -> bool:
         """Return whether an offset lies in a scalar."""
         index = bisect_right(self._scalars, (at, len(self._text))) - 1
         return index >= 0 and at < self._scalars[index][1]

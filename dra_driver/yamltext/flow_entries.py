@@ -41,7 +41,7 @@ class FlowEntries:
             if content or kept:
                 self._refill(edits, content)
             return
-        self._take(edits, kept)
+        self._remove_runs(edits, kept)
         for position, rows in added.items():
             at = next((index for index in range(position, -1, -1) if kept[index]), None)
             if at is None:
@@ -60,7 +60,7 @@ class FlowEntries:
             lead, tail = self.text[self.inner : self.spans[0][0]], inside[len(inside.rstrip()) :]
         edits.add(self.inner, self.close, f"{lead}{comments}{content}{tail}")
 
-    def _take(self, edits: EditList, kept: list[bool]) -> None:
+    def _remove_runs(self, edits: EditList, kept: list[bool]) -> None:
         """Remove entries, each run of them together with one comma."""
         index = 0
         while index < len(self.spans):

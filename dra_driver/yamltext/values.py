@@ -1,7 +1,7 @@
 """The plain value of a written node: what Kubernetes would read, with aliases and merge keys resolved.
 
 In: nodes. Out: dicts, lists and scalars, and for each dict and list the node that it came from. Scalars that YAML 1.1
-and 1.2 read differently (`on`, `0777`) stay the text that they are.
+and 1.2 read differently (`on`, `0777`) stay text.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class MatchAttribute(Constraint):
         return True
 
     def remove(self, request: str) -> None:  # noqa: ARG002
-        """Count one device less; the value stays known."""
+        """Count one device fewer; the value stays known."""
         self.count -= 1
 
     def state(self) -> Hashable:

@@ -136,13 +136,13 @@ def _explain_node(
     if outcome.ok:
         sentence = f"fits: {choice_text(outcome, shared)}"
         return NodeExplanation(name, sentence, outcome, notes=_notes(asked, newer, node, outcome))
-    pools, funnels = _look(asked, node)
+    pools, funnels = _pools_and_funnels(asked, node)
     notes = (*pool_notes(pools), *group_notes(asked, pools), *_notes(asked, newer, node, outcome))
     return NodeExplanation(name, why(outcome, funnels, pools), outcome, funnels, notes)
 
 
-def _look(asked: PodAllocator, node: Wire) -> tuple[list[Pool], tuple[Funnel, ...]]:
-    """Follow the devices for every valid request."""
+def _pools_and_funnels(asked: PodAllocator, node: Wire) -> tuple[list[Pool], tuple[Funnel, ...]]:
+    """Return the pools of a node, and a funnel for every valid request; both are empty if a pool can't be read."""
     try:
         pools = asked.pools(node)
     except AllocatorError:

@@ -1,4 +1,4 @@
-"""Kinds of nodes: groups of nodes that make no difference to a pod's claims.
+"""Kinds of nodes: groups of nodes that are equal for a pod's claims.
 
 In: a pod's claims, and one node at a time. Out: a key per node. Nodes with equal keys get equal outcomes, except for
 the names of the nodes and of their own pools, so only one of them is judged.
@@ -18,7 +18,7 @@ from dra_driver.allocation.allocator import PodAllocator
 from dra_driver.allocation.constraints.constraint import ComparedValue, look_up
 from dra_driver.allocation.outcome import AllocatorError
 from dra_driver.allocation.pools.devices import PoolId, SliceRecord
-from dra_driver.allocation.pools.held import Held
+from dra_driver.allocation.pools.held import ClaimHoldings
 from dra_driver.allocation.pools.pools import Pool, PoolIndex
 from dra_driver.allocation.pools.reach import reaches_device
 from dra_driver.allocation.pools.replicas import Replica, ReplicaShape, text_without_attributes
@@ -166,7 +166,7 @@ def _reach(record: SliceRecord, node: Wire) -> Hashable:
         return refusal.text, node["metadata"]["name"]
 
 
-def _taken(held: Held, pool: PoolId, *, names: bool) -> Hashable:
+def _taken(held: ClaimHoldings, pool: PoolId, *, names: bool) -> Hashable:
     def who(holders: Iterable[str]) -> Hashable:
         return tuple(holders) if names else len(list(holders))
 

@@ -38,7 +38,7 @@ def _has_other_choice(one: Funnel, funnels: Sequence[Funnel]) -> bool:
 
 
 def _shortages(short: Sequence[Funnel]) -> list[str]:
-    """Return what requests lack, in one sentence for those that lack the same."""
+    """Return what requests lack; those that lack the same thing share a sentence."""
     alike: dict[tuple[str, str], list[str]] = {}
     for one in short:
         wanted = "all matching devices" if one.wants is None else f"{one.wants}"

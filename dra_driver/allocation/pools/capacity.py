@@ -100,7 +100,7 @@ def read_capacities(device: Wire) -> tuple[Capacity, ...]:
 def consume(
     capacities: tuple[Capacity, ...], asked: Mapping[str, str], arithmetic: Arithmetic
 ) -> dict[str, Consumption] | None:
-    """Return what a request takes of every capacity of a device, or None if the device can't provide what it asks for.
+    """Return what a request takes of every capacity of a device, or None if the device can't provide the amounts.
 
     Raises:
         CapacityError: An amount ends the allocation.

@@ -4,7 +4,7 @@ In: pools and what is allocated. Out: for each counter, what is available (compu
 consumes.
 
 Source: Kubernetes structured allocator, checkAvailableCounters. Before 1.36.4 counters are remembered by pool *name*
-only, so two drivers that use the same pool name share one account, and the pool that is asked first fills it.
+only, so two drivers that use the same pool name share one account, which the first of the two pools fills.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from dra_driver.allocation.pools.capacity import Amount
 from dra_driver.allocation.pools.compatibility import GroupUse, group_uses_of
 from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
-from dra_driver.allocation.pools.held import Held
+from dra_driver.allocation.pools.held import ClaimHoldings
 from dra_driver.allocation.pools.pools import Pool
 from dra_driver.allocation.rules import AllocatorRules
 
@@ -35,7 +35,7 @@ class Account:
 class Accounts:
     """All accounts that have been opened, for all nodes."""
 
-    def __init__(self, rules: AllocatorRules, held: Held) -> None:
+    def __init__(self, rules: AllocatorRules, held: ClaimHoldings) -> None:
         self._rules = rules
         self._held = held
         self._open: dict[Hashable, Account] = {}

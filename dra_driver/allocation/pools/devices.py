@@ -98,7 +98,7 @@ class SliceRecord:
         self._made: dict[int, DeviceRecord] = {}
 
     def device(self, index: int) -> DeviceRecord:
-        """Return the device at a position; it is made when it is first asked for."""
+        """Return the device at a position; its record is made when it is first needed."""
         made = self._made.get(index)
         if made is None:
             made = self._made[index] = DeviceRecord(self.wires[index], self)

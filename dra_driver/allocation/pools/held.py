@@ -17,8 +17,8 @@ from dra_driver.model.wire import ClaimWire
 
 
 @dataclass(slots=True)
-class Held:
-    """Which claims hold which devices. Names of claims are "namespace/name"."""
+class ClaimHoldings:
+    """The devices, shares and capacity that claims hold. Names of claims are "namespace/name"."""
 
     devices: dict[DeviceId, str] = field(default_factory=dict)
     shares: dict[DeviceId, list[str]] = field(default_factory=dict)
@@ -48,9 +48,9 @@ class Held:
         return pools
 
 
-def held_by(claims: Iterable[ClaimWire], *, shares: bool) -> Held:
+def held_by(claims: Iterable[ClaimWire], *, shares: bool) -> ClaimHoldings:
     """Collect what all these claims hold; `shares` says whether capacity can be shared."""
-    held = Held()
+    held = ClaimHoldings()
     for claim in claims:
         held.add(claim, shares=shares)
     return held

@@ -24,7 +24,7 @@ class CapacityError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How a version counts. `checked`: what does not fit is an error; `fractional`: thousandths where possible."""
+    """How a version calculates: whether an overflow is an error, and whether amounts may be thousandths."""
 
     checked: bool = False
     fractional: bool = False
@@ -39,7 +39,7 @@ class Range:
     step: Quantity | None
 
     def rounded(self, asked: Quantity, arithmetic: Arithmetic) -> Quantity | None:
-        """Return what a request for at least the minimum takes, or None if it takes exactly what it asks for.
+        """Return what a request for at least the minimum takes, or None if it takes exactly the requested amount.
 
         Raises:
             CapacityError: The amount does not fit an int64.

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dra_driver.allocation.pools.devices import DeviceRecord, PoolId, SliceRecord, counter_value
-from dra_driver.allocation.pools.held import Held, held_by
+from dra_driver.allocation.pools.held import ClaimHoldings, held_by
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How many of all `devices` are `held`, and which part of the free ones is not on the node with the most free ones.
+    """How many of the `devices` are `held`, and what part of the free ones is outside the node with the most of them.
 
     A GPU that is partitioned or shared counts as one device, of which a part may be held.
     """
@@ -64,7 +64,7 @@ def _free_parts(records: Sequence[SliceRecord]) -> Iterator[tuple[str, int, Frac
         yield node, 1, Fraction(0)
 
 
-def _held_parts(records: Sequence[SliceRecord], held: Held) -> list[tuple[str, int, Fraction]]:
+def _held_parts(records: Sequence[SliceRecord], held: ClaimHoldings) -> list[tuple[str, int, Fraction]]:
     """Return the node of each unit of a pool, and the part of the unit that is held."""
     parts: list[tuple[str, int, Fraction]] = []
     sets: dict[str, tuple[str, Wire, dict[str, Fraction]]] = {}
@@ -92,7 +92,7 @@ def _held_parts(records: Sequence[SliceRecord], held: Held) -> list[tuple[str, i
     return parts
 
 
-def _part(device: DeviceRecord, held: Held) -> Fraction:
+def _part(device: DeviceRecord, held: ClaimHoldings) -> Fraction:
     """Return the part of a device without counters that is held."""
     if device.id in held.devices:
         return Fraction(1)

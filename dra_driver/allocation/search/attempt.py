@@ -25,7 +25,7 @@ from dra_driver.allocation.search.device_facts import KnownDevices, Needs
 
 @dataclass(slots=True)
 class PlacedDevice:
-    """One device that was given to a request, and what must be undone when it is taken back."""
+    """One device that was placed for a request, and what must be undone when it is taken back."""
 
     alternative: Alternative
     device: DeviceRecord
@@ -62,7 +62,7 @@ class Attempt:
         return bool(marks) or device.id in self.context.held.devices
 
     def has_room(self, alternative: Alternative, device: DeviceRecord, *, ignoring_use: bool = False) -> bool:
-        """Return whether a device has the capacity that a request wants left over."""
+        """Return whether a device has enough capacity left for a request."""
         if not self.context.features.consumable_capacity:
             return True
         needs = self.known.needs(alternative, device)

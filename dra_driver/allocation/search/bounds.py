@@ -28,7 +28,7 @@ class ComponentPart:
 
 
 class SearchBounds:
-    """Limits for one search."""
+    """The bounds of one search."""
 
     def __init__(self, symmetry: Symmetry, prepared: PreparedNode) -> None:
         self._symmetry = symmetry
@@ -81,7 +81,7 @@ class SearchBounds:
         return self._parts[alternative] is not None
 
     def _can_exceed(self) -> bool:
-        """Return whether some choice of alternatives asks for more results than a claim may have."""
+        """Return whether some choice of alternatives needs more results than a claim may have."""
         count = self._prepared.count
         most = (sum(max(map(count, r.alternatives)) for r in claim.requests) for claim in self._symmetry.plan.claims)
         return any(number > limits.ALLOCATION_RESULTS for number in most)

@@ -109,7 +109,7 @@ class PreparedNode:
         return constraints
 
     def _check_count(self, attempt: Attempt, claim: ClaimPlan) -> None:
-        """Read all requests of a claim, and raise if it asks for too many devices."""
+        """Read all requests of a claim, and raise if it requests too many devices."""
         most, least = limits.ALLOCATION_RESULTS, 0
         for request in claim.requests:
             added = self._least(attempt, claim, request)

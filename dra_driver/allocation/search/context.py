@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dra_driver.allocation.pools.counters import Accounts
-from dra_driver.allocation.pools.held import Held
+from dra_driver.allocation.pools.held import ClaimHoldings
 from dra_driver.allocation.pools.ranges import Arithmetic
 from dra_driver.allocation.requests import Plan
 from dra_driver.allocation.rules import AllocatorRules, Features
@@ -18,7 +18,7 @@ class Context:
     plan: Plan
     rules: AllocatorRules
     features: Features
-    held: Held
+    held: ClaimHoldings
     accounts: Accounts
 
     @property

@@ -1,7 +1,7 @@
 """What a search knows about the devices of a node, whatever is placed; each fact is computed once.
 
 In: devices and requests. Out: the account that a device takes counters from, its attribute values, what a request would
-consume of it, and whether a taint keeps a request away. Nothing in here changes when a device is placed.
+consume of it, and whether a taint prevents the allocation. Nothing in here changes when a device is placed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class KnownDevices:
         """Return what a request would consume of a device, or None if the device could never provide it.
 
         Raises:
-            AllocatorError: The request asks for an amount that ends the allocation.
+            AllocatorError: The requested amount ends the allocation.
         """
         known = self.facts(device).needs
         if id(alternative) not in known:
@@ -83,7 +83,7 @@ class KnownDevices:
         return known[id(alternative)]
 
     def is_tainted(self, alternative: Alternative, device: DeviceRecord) -> bool:
-        """Return whether a taint of the device keeps the request away."""
+        """Return whether a taint of the device prevents its allocation to the request."""
         known = self.facts(device).taints
         tainted = known.get(id(alternative))
         if tainted is None:

@@ -21,9 +21,9 @@ from dra_driver.allocation.search.candidates import PreparedNode
 from dra_driver.allocation.search.symmetry import Symmetry
 from dra_driver.model import limits
 
-REMEMBER_AFTER = 48  # own steps; before that, failed states are not remembered, so a short search stays cheap
-BOUND_AFTER = 1_000  # own steps; after that, states that counters alone rule out are skipped
-GIVE_UP_AFTER = 100_000  # own steps
+REMEMBER_AFTER = 48  # steps of this search; before that, failed states are not remembered, so it stays cheap
+BOUND_AFTER = 1_000  # steps of this search; after that, states that counters alone rule out are skipped
+GIVE_UP_AFTER = 100_000  # steps of this search
 
 
 class Signal(Enum):

@@ -35,7 +35,7 @@ class Timeline:
     running: dict[str, tuple[Job, str, list[ClaimWire]]] = field(default_factory=dict)
     queue: list[Job] = field(default_factory=list)
     lost: dict[tuple[str, str], Wire] = field(default_factory=dict)
-    _known: Placer | None = None  # of the present state
+    _known: Placer | None = None  # the placer for the present state
     _known_claims: dict[str, ClaimWire] = field(default_factory=dict)  # those that hold devices, by name
 
     def apply(self, event: TimelineEvent) -> EventOutcome:

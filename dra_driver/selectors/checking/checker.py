@@ -66,7 +66,7 @@ class _Checker(Literals):
         self._open: list[Node] = []  # nodes whose type still contains type parameters
 
     def settle(self) -> None:
-        """Replace the type parameters that are left."""
+        """Replace the type parameters that are still unbound."""
         for node in self._open:
             node.type = self._bindings.substitute(node.type, unbound_to_dyn=True)
 
@@ -185,7 +185,7 @@ class _Checker(Literals):
         self._bind(node)
 
     def _bind(self, node: Call) -> None:
-        """Record the parameters of the only candidate if a type was left open: values may differ from their types."""
+        """Record the parameters of the only candidate if a type is open, because the value may have another type."""
         if self._open and len(node.overloads) == 1:
             found = self._declarations.overloads(node.function)
             node.bound = next((one.params for one in found if one.id == node.overloads[0]), ())

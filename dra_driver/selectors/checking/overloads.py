@@ -1,4 +1,4 @@
-"""Overloads: which functions of a name accept operands of these types, and of which type the result is.
+"""Overloads: which functions of a name accept operands of given types, and the type of the result.
 
 In: a name, the types of operands, and what is known of type parameters. Out: the ids of the candidates with the type of
 the result. A resolution in which no type is open is the same for every expression, and is remembered.

@@ -1,4 +1,4 @@
-"""What an evaluation is charged for its calls.
+"""Charges: what the calls of an evaluation cost.
 
 In: the name, overload, operands and result of a call. Out: its cost. The evaluator stops when the sum exceeds the
 budget.

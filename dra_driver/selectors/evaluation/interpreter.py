@@ -128,7 +128,7 @@ class Interpreter(Scopes):
     # Names and fields.
 
     def _operand(self, node: Node) -> Any:
-        """Evaluate the operand of a field access; a computed value is charged for becoming the root of a chain."""
+        """Evaluate the operand of a field access; a computed value costs one unit as the root of a chain."""
         value = self.eval(node)
         if not _is_chain(node):
             self._charge(1)

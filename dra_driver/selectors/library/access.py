@@ -42,7 +42,7 @@ class Domains(dict[str, "dict[str, Any]"]):
 
 
 def bound(value: Any) -> Any:
-    """Return the value to which a variable is bound: empty `Domains` become a plain map that knows no name."""
+    """Return the value to which a variable is bound: empty `Domains` become a plain empty map."""
     return {} if type(value) is Domains and not value else value
 
 

@@ -33,7 +33,7 @@ def reachable_bound(names: KnownNames, value: Node, wanted: Node) -> str | None:
 
 
 def _amount(node: Node) -> Fraction | None:
-    """Return the amount of quantity("…"), exact; None for what is written otherwise or absurdly large."""
+    """Return the exact amount of quantity("…"); None for any other node and for an unreadable text."""
     if type(node) is not Call or node.function != "quantity" or type(node.args[0]) is not Literal:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The nouns of lint: the rules by id, what is linted, and what is found.
+"""The values of lint: the rules by id, the subject of a check, and findings.
 
 Out: `RULES`, `LintSubject`, `LintFinding`, and the evaluation of a selector on many devices.
 

@@ -78,7 +78,7 @@ def guard_missing_names(subject: LintSubject) -> str | None:
 
 
 def _unknown_names(subject: LintSubject) -> set[str]:
-    """Return the names that are read where no device has them."""
+    """Return the names that the expression reads and no device has."""
     names = subject.names
     return {
         read.name

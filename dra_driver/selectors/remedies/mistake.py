@@ -64,7 +64,7 @@ _LITERALS = {str: "string", int: "number", float: "number", bool: "bool"}
 
 
 def steps_of(node: Node) -> list[str] | None:
-    """Return the names from `device` to a node, such as ["attributes", "gpu.nvidia.com", "type"]; None elsewhere."""
+    """Return the path from `device` to a node, such as ["attributes", "gpu.nvidia.com", "type"], or None."""
     found: list[str] = []
     while True:
         if type(node) is Select:

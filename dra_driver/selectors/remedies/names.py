@@ -85,7 +85,7 @@ class KnownNames:
         return {place.domain for place in self._held}
 
     def find(self, name: str, *, domain: str = "", field: str = "", is_close: bool = True) -> list[NamePlace]:
-        """List the places of a name, or else of the same name in another case, or else of close names."""
+        """List the places of a name; without any, those of the name in another case, else of close names."""
         places = list(self._matching(domain, field))
         if exact := [place for place in places if place.name == name]:
             return exact

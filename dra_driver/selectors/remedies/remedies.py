@@ -1,7 +1,7 @@
 """Remedies: what to write instead of an expression that does not mean what its author wanted.
 
-In: an expression, what may be referred to, the names and values of devices. Out: a `Remedy`: a sentence for each
-mistake, and the expression without them, if that compiles.
+In: an expression, the declarations, the names and values of devices. Out: a `Remedy`: a sentence for each mistake, and
+the expression without the mistakes, if that compiles.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def remedy(
 
 
 def mistakes(text: str, declarations: Declarations, names: KnownNames) -> Iterator[Mistake]:
-    """Yield the mistakes of an expression, those of spelling first: the others need a tree."""
+    """Yield the mistakes of an expression; if it can't be parsed, only those of spelling."""
     if len(text) > _MOST_CHARACTERS:
         return
     with room_for(_FRAMES if len(text) > _SHALLOW else 0):

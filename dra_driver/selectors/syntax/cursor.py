@@ -1,4 +1,4 @@
-"""A cursor over tokens, and the recording of faults on the way.
+"""A cursor over tokens, which also records faults.
 
 In: tokens. Out: the next token, or a recorded fault and a `Stop`. It knows no grammar.
 """

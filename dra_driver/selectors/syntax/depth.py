@@ -1,4 +1,4 @@
-"""Stack room for deep expressions.
+"""Room on the stack for deep expressions.
 
 The grammar bounds how deep an expression can nest, but that bound times the frames per level exceeds Python's default
 recursion limit. Frames of Python functions live on the heap, so it is safe to raise the limit for the time of one call.

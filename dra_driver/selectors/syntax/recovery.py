@@ -1,4 +1,4 @@
-"""What an unfinished argument would have been.
+"""Recovery: what kind of node an unfinished argument would have been.
 
 In: the tokens of an argument that a syntax error cut short. Out: the offset of its outermost node, where the server
 reports that it is not a field selection; None if it may have been one. Only the position matters, so no tree is built.

@@ -149,7 +149,7 @@ OPERATORS: dict[str, _Table] = {
 
 
 def refuse(operator: str, left: Any) -> CelError:
-    """Return the error of an operator whose operands don't fit; the text is short if the left type has the operator."""
+    """Return the error of an operator that does not accept its operands; it is short if the left type has overloads."""
     if type(left) in _RECEIVERS or any(kind is type(left) for kind, _ in OPERATORS[operator]):
         return CelError(NO_SUCH_OVERLOAD)
     return CelError(f"{NO_SUCH_OVERLOAD}: {operator}")

@@ -1,4 +1,4 @@
-"""Cancellation: how long selectors may be worked on while a caller waits.
+"""Cancellation of work on selectors when the time of a waiting caller is up.
 
 In: a check that raises when the time is up. Out: nothing. Compiling, evaluating and linting call the check every now
 and then, in the thread that set it. In a thread without a check, the server's own cost limit is the only bound.
