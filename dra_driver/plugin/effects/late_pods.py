@@ -1,8 +1,8 @@
 """Late pods: pods that join a claim after it was prepared, and to which its memory limits apply too.
 
-The kubelet calls Prepare once for a claim, for the first of its pods on the node. So while limits are in force, each
-new cgroup of a pod is a reason to read for which pods the claims are reserved now. The reservation is made before the
-pod starts, and a pod's cgroup before its containers, so the limit is in place before a program starts.
+The kubelet calls Prepare once for a claim, for the first of its pods on the node. So while limits are in force, the
+claims are read again whenever a new pod has a cgroup, to see for which pods they are reserved now. The reservation is
+made before the pod starts, and a pod's cgroup before its containers, so the limit is set before a program starts.
 """
 
 from __future__ import annotations

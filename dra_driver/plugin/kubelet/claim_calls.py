@@ -61,7 +61,7 @@ class ClaimCall:
         """Return the answers for all claims of a call by UID, working in parallel as far as the pool has free threads.
 
         Some claims may have to wait for devices, and the other claims should not wait for those. This thread works on
-        claims too, so that a pool full of such calls never waits for itself.
+        claims too, so that calls make progress even if they occupy all threads of the pool.
         """
         todo = deque({claim.uid: claim for claim in claims}.values())
         answers: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Declared MIG: partitions GPUs as an administrator declared it, on nodes where none are made on demand.
+"""Declared MIG: partitions GPUs as an administrator has declared, on nodes where no partitions are made on demand.
 
 In: the declared geometry (`geometry_source`). Effects: the partitions and the MIG mode of GPUs that no prepared or
 allocated claim uses. Other partitions on such a GPU are destroyed, because the administrator's declaration decides. The

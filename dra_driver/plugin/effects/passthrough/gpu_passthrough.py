@@ -156,7 +156,8 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         now = read_function(self._access.roots, address)
         if now is not None and is_vfio(now.driver):
             self._users.require_left(address, recorded.group)
-            if not is_vfio(recorded.functions[0].former):  # otherwise no driver on the host would ever report the GPU
+            # A GPU that an administrator had bound to VFIO goes back to VFIO, so no GPU driver will ever report it.
+            if not is_vfio(recorded.functions[0].former):
                 self._returning.begin(recorded.gpu, recorded.pci_identity, needs_persistence=recorded.persistence)
             switching.reset(address)
         fault: DriverError | None = None

@@ -37,10 +37,10 @@ class GpuUsers:
             return frozenset()
 
     def require_unused(self, gpu: GpuFacts, listed: Collection[int] = (), companions: Iterable[str] = ()) -> None:
-        """Refuse a GPU if it is used: by a process that has it open, by `listed` pids, or through its companions.
+        """Refuse a GPU that a process uses or has open, and one whose companions are in use.
 
-        `companions` are the PCI addresses of functions that have to be handed over with the GPU.
-        Raises: HardwareError("hardware.gpu-in-use").
+        `listed` are pids that the vendor's library has listed on the GPU. `companions` are the PCI addresses of
+        functions that have to be handed over with the GPU. Raises: HardwareError("hardware.gpu-in-use").
         """
         roots = self._access.roots
         names = users.node_names(roots, gpu.pci_address, gpu.nodes)
