@@ -69,7 +69,7 @@ def print_trimmed(out: Any, drawn: Any) -> None:
             print(line.rstrip(), file=out.file)
         out.file.flush()
     except BrokenPipeError:
-        raise BrokenPipeError from None  # raised without a number, because click ends with status 1 if there is one
+        raise BrokenPipeError from None  # without an errno, with which click itself would exit with status 1
 
 
 def print_text(out: Any, text: str, *, indent: int = 0, style: str = "", bold: str = "") -> None:

@@ -100,7 +100,7 @@ def settings(app: ASGIApp, context: ssl.SSLContext | None = None) -> uvicorn.Con
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Raises: NodeError for an address that is in use, or is none of this machine's."""
+    """Return a socket that listens. Raises: NodeError for an address that is in use or belongs to another machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)

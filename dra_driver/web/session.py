@@ -47,7 +47,7 @@ class ConsoleSession:
         return found is not None and hmac.compare_digest(found.value.encode(), self._secret.encode())
 
     def is_from_here(self, method: str, host: str, origin: str, site: str) -> bool:
-        """Return whether a request was made by a page of this console, or by a person who opened an address."""
+        """Return whether a request was made by a page of this console, or by a person who opened its address."""
         # Another host name that leads to this address is an attack (DNS rebinding).
         return host in self.hosts and is_same_origin(method, host, origin, site)
 

@@ -32,7 +32,7 @@ class ClientConnection:
 
     @property
     def is_waiting_for_client(self) -> bool:
-        """Whether the server is waiting for the other side."""
+        """Whether the server is waiting for the client, and not the client for the server."""
         return self.until < math.inf
 
     def wait(self, seconds: float) -> None:

@@ -88,7 +88,7 @@ def review_images(review: Any, advisor: Advisor) -> Wire:
 
 
 def refuse_unread(uid: str) -> Wire:
-    """Refuse an object with too many values to read; otherwise an invalid config could be hidden among them."""
+    """Refuse an object with too many values to read, because an invalid config could be hidden among them."""
     status = refusal("object", "the webhook", "", (ConfigFault("object", "holds more values than any valid object"),))
     return _answer(uid, allowed=False, status=status)
 

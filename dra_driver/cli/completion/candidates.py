@@ -22,7 +22,7 @@ Source = Callable[[click.Context, str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Words that fit at the cursor, each with a short help text, and whether a file name fits as well."""
+    """Words that can complete the line, each with a short help text, and whether a file name fits as well."""
 
     words: tuple[tuple[str, str], ...]
     has_files: bool = False

@@ -1,1 +1,1 @@
-"""The board, which holds what the console shows of a fleet: its objects as they are now; and pages made from it."""
+"""The board, which holds the objects of a fleet that the console shows, and the pages that are made from it."""

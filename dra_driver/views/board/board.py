@@ -25,9 +25,10 @@ Key = tuple[str, str]  # namespace and name
 
 @dataclass(slots=True)
 class Board:
-    """Objects by kind and name. `version` grows with every change; `is_live` says that they are those of a cluster.
+    """Objects by kind and name. `version` grows with every change.
 
-    `world` has what is not an object: the version of Kubernetes, what may not be read, notes on simulated nodes.
+    `is_live` is True if the objects come from a cluster. `world` holds everything else that is known: the version of
+    Kubernetes, the objects that may not be read, and notes on simulated nodes.
     """
 
     world: World

@@ -15,7 +15,7 @@ from dra_driver.views.board.board import Board
 from dra_driver.views.fleet.profile_nodes import read_count
 
 _KINDS = {"pod": "Pod", "claim": "ResourceClaim"}
-_MOST = 1_000  # copies of all places together
+_MOST = 1_000  # copies in one simulation
 
 
 def copies(board: Board, places: Sequence[str]) -> Iterator[tuple[str, Wire]]:
@@ -54,7 +54,7 @@ def _claims_of(board: Board, pod: Wire, ending: str) -> Iterator[tuple[str, Wire
 
 
 def _copy(wire: Wire, ending: str) -> Wire:
-    """Return an object as it was when it was made, under another name; a pod names copies of its claims."""
+    """Return a copy of an object without its status and node, and with a new name; a pod refers to copied claims."""
     metadata = {key: value for key, value in wire["metadata"].items() if key in {"namespace", "labels"}}
     spec = copy.deepcopy({key: value for key, value in wire["spec"].items() if key != "nodeName"})
     for entry in spec.get("resourceClaims") or ():

@@ -28,7 +28,7 @@ Accepted = Mapping[str, frozenset[tuple[str, str]]]  # driver and name of the de
 
 @dataclass(frozen=True, slots=True)
 class SelectorMatches:
-    """The devices that a selector accepts. `note` says on how many nodes it was evaluated, unless on all; else ""."""
+    """The devices that a selector accepts. If it was not evaluated on all nodes, `note` says on how many it was."""
 
     accepted: Accepted
     note: str = ""

@@ -34,7 +34,7 @@ _PASTED = "pasted.yaml"
 
 @dataclass(frozen=True, slots=True)
 class FleetChange:
-    """A change of the fleet or of what is asked of it.
+    """A change to simulate: of the fleet, or of the pods and claims that arrive.
 
     `objects` are pasted manifests. `picked` are the places of pods and claims of which copies arrive (`copies`).
     `added` are simulated nodes, as PROFILE or PROFILE=COUNT. `repartitioned` are pairs of a node and either the profile

@@ -40,15 +40,15 @@ class Cluster:
         return [{"kind": "DeviceClass", **wire} for wire in self._list(CLASSES)]
 
     def claims(self) -> list[Wire]:
-        """Read the ResourceClaims that are asked for; `access.unseen` has what may not be read. Raises: ApiError."""
+        """Read the ResourceClaims of the access; what may not be read is added to `access.unseen`. Raises: ApiError."""
         return self._read("ResourceClaim", CLAIMS)
 
     def templates(self) -> list[Wire]:
-        """Read the ResourceClaimTemplates that are asked for and may be read. Raises: ApiError."""
+        """Read the ResourceClaimTemplates of the access, as `claims` does. Raises: ApiError."""
         return self._read("ResourceClaimTemplate", TEMPLATES)
 
     def _read(self, kind: str, path: str) -> list[Wire]:
-        """Read a kind in the one namespace that is asked for, or else in all."""
+        """Read the objects of a kind: in one namespace if the access names one, otherwise in all namespaces."""
         return self.access.read(self._api, kind, path, self._lines, at_home=bool(self.access.namespace))
 
     def find(self, kind: str, namespace: str, name: str) -> Wire | None:

@@ -37,7 +37,7 @@ class DeviceFile:
 
 
 class DeviceFiles:
-    """The files below one CDI folder."""
+    """The files about devices in one CDI folder."""
 
     def __init__(self, cdi_folder: Path) -> None:
         self._folder = cdi_folder

@@ -208,7 +208,7 @@ def _mapping(value: Any, origin: str, field: str) -> dict[str, Any]:
 
 
 def fleet_of_profiles(given: Iterable[str], fleet: Fleet, offer: FleetOffer | None = None) -> Fleet:
-    """Return a fleet with simulated nodes added, given as NAME or NAME=COUNT. Every node gets a name that is not used.
+    """Return a fleet with simulated nodes added, given as NAME or NAME=COUNT, under names that no node has yet.
 
     Raises: InputError, UsageError.
     """

@@ -1,4 +1,4 @@
-"""Read what the agents have counted from the agents, through the API server's proxy to pods, with the user's rights.
+"""Ask the agents what they have counted, through the API server's proxy to pods, with the user's rights.
 
 In: a cluster. Out: `UsageCounts`: totals since each agent began to count, and claims that exist or ended in the last
 five minutes. A note names the agents that could not be asked. Each page has a limit of time and of size, and so have
@@ -38,7 +38,7 @@ MOST_NAMED = 5
 AGENTS = "app.kubernetes.io/name=dra-driver,app.kubernetes.io/component=agent"
 _PREFIX = "dra_"
 INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
-# Labels by which clouds and autoscalers mark nodes that may be taken away, in lower case.
+# Labels, in lower case, with which clouds and autoscalers mark nodes that may be taken away at any time.
 SPOT = {
     "karpenter.sh/capacity-type": "spot",
     "eks.amazonaws.com/capacitytype": "spot",
@@ -206,7 +206,7 @@ def _notes(silent: list[tuple[AgentPage, DriverError]], count: int) -> tuple[str
 
 
 def _counted(samples: list[Sample], namespace: str) -> PageSums:
-    """Return what one page has counted."""
+    """Return the sums of the samples of one page."""
     by_name: dict[str, list[Sample]] = {}
     for one in samples:
         is_asked = not namespace or namespace_of(one) == namespace

@@ -31,7 +31,7 @@ class PodClaims:
 
 
 def pod_claims(world: World, pod: Wire) -> PodClaims:
-    """Return a pod's claims. Those that would be made from a template, or for extended resources, are made here.
+    """Return a pod's claims, including those that a cluster would make from a template or for extended resources.
 
     Raises:
         InputError: A claim or template is missing.
@@ -117,9 +117,9 @@ def _is_none(amount: object) -> bool:
 
 
 def is_unknown(world: World, resource: str) -> bool:
-    """Return whether it can't be known who offers a resource: no class does, and no node lists what it offers.
+    """Return whether it is unknown if a resource is offered.
 
-    Simulated nodes do not list it.
+    That is so if no class serves it, and no node lists what it offers, as is the case for simulated nodes.
     """
     if any((node.get("status") or {}).get("allocatable") for node in world.of("Node")):
         return False
@@ -131,7 +131,7 @@ def is_unknown(world: World, resource: str) -> bool:
 
 
 def unknown_resources(world: World, pod: Wire) -> str:
-    """Return a sentence on the resources of a pod of which it is not known who offers them; "" if there are none."""
+    """Return a sentence on a pod's extended resources that may or may not be offered; "" if there are none."""
     names = [name for name in extended_resources(pod) if is_unknown(world, name)]
     return f"not judged: {', '.join(names)}; the nodes here do not say whether they offer it" if names else ""
 

@@ -89,6 +89,6 @@ class Backends:
                     self._end(key)
 
     def close(self) -> None:
-        """End all."""
+        """End all backends."""
         for key in list(self._running):
             self._end(key)

@@ -74,7 +74,7 @@ def _serve(board: Board, feed: Connection, questions: socket.socket) -> None:
     while True:
         ready, _, _ = select.select([feed.fileno(), questions.fileno()], [], [])
         before = board.version
-        while feed.poll():  # updates come first: a viewer who was notified of a change, and asks, must see it
+        while feed.poll():  # updates come first, so that a viewer who asks after a notice of a change sees the change
             updates.apply(board, feed.recv())
         if board.version != before:
             feed.send(("version", board.version))

@@ -44,7 +44,9 @@ class UpdateApplier:
 
     def _objects(self, page: PageRead) -> list[Wire]:
         if page.kind == "ResourceSlice" and page.is_first:
-            self._slices = EqualSlices(NoProgress("", 0))  # a new list starts again, since each node is accepted once
+            self._slices = EqualSlices(
+                NoProgress("", 0)
+            )  # it accepts each node once, and a new list contains all again
         found = load_json(io.BytesIO(page.objects), self._slices, _DECODER)["items"]
         return [one for one in found if self._has_shape(page.kind, one)]
 
