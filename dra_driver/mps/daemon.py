@@ -59,9 +59,8 @@ def start(
         except SharingError:
             if process is None or process.is_alive():
                 raise
-            state = _ensure_ready(
-                folder, _after_end(state), before, context, deadline
-            )  # the daemon ended while it was given commands
+            # The daemon ended while it was given commands.
+            state = _ensure_ready(folder, _after_end(state), before, context, deadline)
     except BaseException:
         if not state.was_ready:
             _undo(folder, context)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -21,6 +22,7 @@ from dra_driver.mps.folder import Folder
 
 PROGRAM = "nvidia-cuda-mps-control"
 _HERE = Path("/")
+_SIMULATED = Path(__file__).resolve().with_name("simulated") / "control.py"
 _PROGRAM_FOLDERS = ("usr/bin", "usr/local/bin", "usr/sbin", "bin", "opt/bin")
 _LIBRARY_FOLDERS = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64", "usr/lib")
 _LOADERS = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1", "usr/lib64/ld-linux-x86-64.so.2")
@@ -78,6 +80,11 @@ def find_program(root: Path, *, is_private: bool) -> ControlProgram:
         hint="install the driver's compute utilities on the node, or correct --nvidia-driver-root-mount",
         retry=Retry.LATER,
     )
+
+
+def simulated_program() -> ControlProgram:
+    """Return the simulated control program, which shares no GPU and needs no privilege; its file is never imported."""
+    return ControlProgram((sys.executable, "-I", "-S", str(_SIMULATED)))
 
 
 def daemon_environment(program: ControlProgram, folder: Folder, uuid: str) -> dict[str, str]:

@@ -26,9 +26,8 @@ from dra_driver.model.names import check_driver_name
 from dra_driver.mps import cgroups, wire
 from dra_driver.mps.calling import call
 from dra_driver.mps.folder import SHM_MIB
-from dra_driver.mps.launch import ControlProgram, find_program
+from dra_driver.mps.launch import ControlProgram, find_program, simulated_program
 from dra_driver.mps.server import SupervisorServer
-from dra_driver.mps.simulated.program import simulated_program
 from dra_driver.mps.supervision.supervisor import DaemonSupervisor
 from dra_driver.telemetry import logs
 from dra_driver.telemetry.logs import fields
