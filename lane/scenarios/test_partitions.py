@@ -53,7 +53,8 @@ class Cutter:
 
 def _simulated(agent: Agent) -> Any:
     path = agent.data / "simulated-mig.json"
-    changes = json.loads(path.read_text())["gpus"] if path.exists() else {}
+    text = path.read_text() if path.exists() else ""
+    changes = json.loads(text)["gpus"] if text else {}
     return {pci: it for pci, it in changes.items() if it["made"] or it["destroyed"] or it["mode"]}
 
 

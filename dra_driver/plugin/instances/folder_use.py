@@ -28,6 +28,7 @@ _OWN = (
     *("health.db", "health.db-journal", "health.db.damaged", "health-forget", "cordons.lock"),
     *(FOLDER_ID, "locks", "role.lock", "simulated-mig.lock", "simulated-modes.lock"),
 )
+_OWN_IF_EMPTY = ("simulated-mig.json", "simulated-modes.json", "simulated-resets.json")
 
 
 def folder_id(folder: Path) -> str:
@@ -81,7 +82,7 @@ class FolderUse:
         fd, self._fd = self._fd, None
         try:
             if not is_needed and self._is_last(fd):
-                for name in (*_OWN, LOCK):
+                for name in (*_OWN, *filter(self._is_empty, _OWN_IF_EMPTY), LOCK):
                     (self._folder / name).unlink(missing_ok=True)
                 with suppress(OSError):  # there are other files in the folder
                     self._folder.rmdir()
@@ -97,6 +98,12 @@ class FolderUse:
             return False
         # An agent of a version without this lock file holds no lock, but its socket answers.
         return self._is_current(fd) and all(is_refused(path) for path in self._folder.glob("*.sock"))
+
+    def _is_empty(self, name: str) -> bool:
+        try:
+            return (self._folder / name).stat().st_size == 0
+        except FileNotFoundError:
+            return False
 
     def _is_current(self, fd: int) -> bool:
         try:

@@ -50,6 +50,14 @@ def test_what_is_not_ours_stays_with_its_folder(folder):
     assert [path.name for path in folder.iterdir()] == ["ledger.db.corrupt-20260101T000000Z"]
 
 
+@pytest.mark.parametrize("state", ["", '{"bootId": "boot-1", "gpus": {}}'])
+def test_the_state_of_simulated_gpus_stays_unless_it_is_empty(folder, state):
+    only = tenant(folder)
+    (folder / "simulated-mig.json").write_text(state)
+    only.leave(is_needed=False)
+    assert folder.exists() == bool(state)
+
+
 def test_the_first_of_two_to_leave_takes_nothing(folder):
     old, new = tenant(folder), tenant(folder)
     fill(folder)

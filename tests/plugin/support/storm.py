@@ -173,6 +173,8 @@ class Node:
                 text = (self.data / file).read_text()
         except FileNotFoundError:
             return {}
+        if not text:
+            return {}
         states: dict[str, Any] = json.JSONDecoder().raw_decode(text)[0]["gpus"]  # a killed writer leaves an old end
         return states
 
