@@ -67,7 +67,7 @@ def _check_result(result: Mapping[str, Any], path: str) -> None:
 def _check_entry(entry: Mapping[str, Any], path: str) -> None:
     source, requests = entry.get("source", ""), entry.get("requests") or []
     if not isinstance(source, str):
-        raise _fault(f"{path}.source", "a text", source)
+        raise _fault(f"{path}.source", "a string", source)
     if not isinstance(requests, list) or len(requests) > _RESULTS:
         raise _fault(f"{path}.requests", f"a list of at most {_RESULTS}", requests)
     for index, name in enumerate(requests):

@@ -28,7 +28,8 @@ from dra_driver.hardware.facts import Problem
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES
 from dra_driver.kube.shapes import check_slice
-from dra_driver.kube.watch import Connected, Event, Watch
+from dra_driver.kube.watch import Watch
+from dra_driver.kube.watch_events import Connected, Event
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.names import pool_name
 from dra_driver.telemetry.logs import fields

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from dra_driver.controller.diff import pool_of
 from dra_driver.controller.stored import StoredSlices
-from dra_driver.kube.watch import Changed, Deleted, Listed
+from dra_driver.kube.watch_events import Changed, Deleted, Listed
 from dra_driver.model.wire import SliceWire, Wire
 
 

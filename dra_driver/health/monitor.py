@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 TURN_SECONDS = 1.0  # how often files are checked; the vendor's events wake the monitor at once
 BUS_SECONDS = 10.0
-TREATED_SECONDS = 60.0  # for so long a GPU that was treated is read as often as after a first bad reading
+TREATED_SECONDS = 60.0  # how long a GPU is read as often as after a first bad reading once it was treated
 RECHECK_SECONDS = 2.0  # pause after a first bad reading, so that a second one confirms it soon
 PATIENCE_SECONDS = 1.5  # how long to wait for readings that are newer than an Xid
 SAVE_SECONDS = 60.0  # pause between saves while no fault changes

@@ -93,7 +93,7 @@ class KubeApi:
             parse: the function that reads the object from the answer's bytes.
 
         Raises: ApiError; its `status` is 0 if no whole answer came ("api.unreachable", "api.timeout", "api.tls",
-        "api.answer-too-large"), otherwise the HTTP status with which the server refused. `retry` says whether the same
+        "api.answer-too-large"), otherwise the HTTP status with which the server refused. `retry` tells whether the same
         request can succeed later, and `retry_after_s` how many seconds the server asks to wait (0 if it asks nothing).
 
         Source: Kubernetes API concepts; API conventions, "Response Status Kind".

@@ -16,7 +16,7 @@ from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.model.wire import ClaimWire
 
 MOST_CLAIMS = 16  # as many as a node has GPUs
-MOST_BYTES = 16 * 1024  # of a claim that is kept; with a few devices and their owners it has 2 KiB
+MOST_BYTES = 16 * 1024  # a larger claim is not kept; one with a few devices and their owners has 2 KiB
 
 
 @dataclass(slots=True)

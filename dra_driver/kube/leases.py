@@ -22,7 +22,7 @@ from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import Wire
 
 REQUEST_SECONDS = 5.0
-RACE_SECONDS = 1.0  # until the next try, if other agents have just taken every free slot
+RACE_SECONDS = 1.0  # the pause before the next try if other agents have just taken every free slot
 
 
 @dataclass(frozen=True, slots=True)

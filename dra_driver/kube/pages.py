@@ -22,11 +22,11 @@ from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import Wire
 
 LIMIT = 500
-SECONDS = 30.0  # for one page
+SECONDS = 30.0  # the time limit for one page
 PATIENCE_SECONDS = 120.0
 _MOST_OBJECTS = 5_000_000
 _MOST_PAGES = 100_000
-_MOST_EXPIRIES = 3  # in a row, without a page between them: the server makes no progress
+_MOST_EXPIRIES = 3  # after so many in a row, without a page between them, the server makes no progress
 _BUSY = 429
 _TOO_LARGE = "api.answer-too-large"
 

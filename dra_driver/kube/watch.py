@@ -17,13 +17,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from dra_driver.kube import answers
 from dra_driver.kube.api import REQUEST_SECONDS, KubeApi
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.pages import LIMIT, Listing, Page
 from dra_driver.kube.transport.stream import LineStream
+from dra_driver.kube.watch_events import Changed, Connected, Deleted, Event, Listed, read_line
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
@@ -38,46 +38,6 @@ _CHANGES = ("ADDED", "MODIFIED", "DELETED")
 _TOKEN_REFUSED = (400, 410)  # how the server answers a continue token that it does not accept any more
 _EARLY_SECONDS = 5.0  # a stream that ends this long before its lifetime is over was not ended by the server's timeout
 _SETTLED_SECONDS = 5.0  # a stream that lasted this long was not a failure
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A page of everything that exists, as of `resource_version`.
-
-    `is_first`: forget the pages before it. `is_last`: an object in none of the pages since the first is gone.
-    """
-
-    objects: tuple[Wire, ...]
-    resource_version: str
-    is_first: bool = True
-    is_last: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """One object was added or modified."""
-
-    wire: Wire
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """One object is gone; `wire` is its last state."""
-
-    wire: Wire
-
-
-@dataclass(frozen=True, slots=True)
-class Connected:
-    """A stream was opened: the server may not be the same as before, or may have a newer version.
-
-    `is_renewal`: the last stream ended when it was asked to, so there is no sign of such a change.
-    """
-
-    is_renewal: bool = False
-
-
-Event = Listed | Changed | Deleted | Connected
 
 
 class _HistoryGoneError(Exception):
@@ -235,7 +195,7 @@ class Watch:
         ApiError if the server is only busy.
         """
         try:
-            kind, wire = _event(answers.parse(line))
+            kind, wire = read_line(line)
         except ValueError as err:
             log.warning("watch event unreadable", extra=fields(path=self._path, err=str(err)[:200]))
             raise _HistoryGoneError from err
@@ -251,17 +211,3 @@ class Watch:
         if kind in ("ADDED", "MODIFIED"):
             return Changed(wire)
         return Deleted(wire) if kind == "DELETED" else None
-
-
-def _event(event: object) -> tuple[str, Wire]:
-    """Return the type and the object of an event. Raises: ValueError for an invalid one."""
-    if not isinstance(event, dict):
-        raise ValueError("it is not an object")  # noqa: TRY004  one kind of error for every invalid event
-    kind, wire = event.get("type"), event.get("object")
-    if not isinstance(kind, str) or not isinstance(wire, dict):
-        raise ValueError("it has no type, or no object")  # noqa: TRY004
-    metadata = wire.get("metadata")
-    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
-    if kind != "ERROR" and not (isinstance(version, str) and version):
-        raise ValueError("its object has no resourceVersion")
-    return kind, wire

@@ -20,7 +20,7 @@ _RESOURCE = r"(?:gpu|mig-[0-9]+g\.[0-9]+gb)(?:\.shared)?"
 _KEY = rf"(?:nvidia\.com/{_RESOURCE}|{INSIDE_TEXT.format(slash='/')})(?=[\"']?[ \t]*:)"
 _POINTER = rf"(?:nvidia\.com~1{_RESOURCE}|{INSIDE_TEXT.format(slash='~1')})(?![\w.-])"
 _INSIDE = re.compile(f"{_KEY}|{_POINTER}")
-_PROGRAM_FIELDS = {"command", "args", "env"}  # their strings are for the program in the container, and no manifests
+_PROGRAM_FIELDS = {"command", "args", "env"}  # their strings are for the program in the container and are not manifests
 _NODE_RULES = {"nodeSelector", "nodeAffinity", "topologyKey"}
 
 

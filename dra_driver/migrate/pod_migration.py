@@ -52,9 +52,8 @@ class PodMigration:
         wanted = [want for want in wants if want.count]
         claims = _PodClaims(shape)
         requests = requests_of(wanted)
-        kinds = dict.fromkeys(
-            request.kind for request in requests if request.kind.is_default_vendors
-        )  # whose labels are known
+        # only the labels of the default vendor are known
+        kinds = dict.fromkeys(request.kind for request in requests if request.kind.is_default_vendors)
         rows = move_to_selectors(shape.spec, kinds, place) if kinds else {}
         specs = _specs(requests, rows)
         templates = name(specs, shape.role)

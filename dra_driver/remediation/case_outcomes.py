@@ -65,7 +65,7 @@ class CaseOutcomes:
         for gpu in filter(None, map(known.get, case.persistence)):
             try:
                 self._node.set_persistence(gpu, enabled=True)
-            except DriverError as error:  # the GPU works without it
+            except DriverError as error:  # only logged: the GPU works without persistence mode
                 keys = fields(device=gpu.pci_address, code=error.code, err=str(error))
                 log.warning("persistence mode can't be switched on again", extra=keys)
         return replace(case, persistence=())

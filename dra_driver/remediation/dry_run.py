@@ -33,7 +33,7 @@ class DryRun:
         self._counts: Mapping[str, int] = {}
         self._loop = Loop("remediation", self.turn, failure="the dry run of remediation failed")
 
-    is_needed = False  # nothing of it has to survive the end of the agent
+    is_needed = False  # a dry run writes nothing that has to survive the end of the agent
 
     def load(self) -> None:
         """Do nothing, because nothing was written."""

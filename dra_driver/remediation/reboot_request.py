@@ -16,7 +16,7 @@ from dra_driver.model.errors import NodeError, Retry
 FILE_NAME = "reboot-required"
 MARK = "dra-driver asks for a reboot in boot "
 _BYTES = 4096
-LINKS_MOST = 64  # parts of a path, links among them
+LINKS_MOST = 64  # the most parts of a path that are followed, including those of links
 
 
 class RebootRequest:
@@ -28,7 +28,7 @@ class RebootRequest:
     def ask(self, text: str) -> None:
         """Ask for a reboot in this boot. Raises: NodeError("node.reboot-request")."""
         if self._exists() and not self._is_ours():
-            return  # another program asks for the same
+            return  # another program has asked for a reboot already
         line = "".join(one if one.isprintable() else "?" for one in text)
         new = self._path.with_name(f".{self._path.name}.new")
         try:

@@ -23,10 +23,10 @@ from dra_driver.telemetry.status_connection import PageAnswer, StatusConnection
 
 log = logging.getLogger(__name__)
 
-CONNECTION_SECONDS = 5.0  # for the whole request, and again for the answer
+CONNECTION_SECONDS = 5.0  # the time limit for the whole request, and again for the answer
 _BACKLOG = 4096  # the kernel reduces it to its own limit; a client that does not fit in retries only after a second
-_ACCEPTED_AT_ONCE = 32  # before the open connections are served again
-_FAULT_SECONDS = 0.05  # to wait after a connection could not be accepted, because a resource ran out
+_ACCEPTED_AT_ONCE = 32  # after so many new connections, the open ones are served again
+_FAULT_SECONDS = 0.05  # the pause after a connection could not be accepted because a resource ran out
 
 
 class SocketEncryption(Protocol):

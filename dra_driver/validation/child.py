@@ -61,7 +61,7 @@ class ChildEnd:
 
 
 class TestChild:
-    """One process. Not thread-safe, except for `kill`."""
+    """The process of one test. Not thread-safe, except for `kill`."""
 
     __test__ = False
 

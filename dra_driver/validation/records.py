@@ -68,7 +68,7 @@ class ValidationRecords:
         self._records: dict[str, ValidationRecord] = {}
         self._untested: dict[str, UntestedDevice] = {}
         self._offered: frozenset[str] = frozenset()
-        self._has_begun = False  # whether devices are tested in this boot; if not, whatever is offered has served
+        self._has_begun = False  # whether devices are tested in this boot; if not, each offered device counts as served
         self._load()
 
     @property

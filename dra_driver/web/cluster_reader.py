@@ -18,7 +18,8 @@ from typing import Protocol
 
 from dra_driver.kube import paths
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.watch import Changed, Deleted, Event, Listed, Watch
+from dra_driver.kube.watch import Watch
+from dra_driver.kube.watch_events import Changed, Deleted, Event, Listed
 from dra_driver.model.errors import ApiError, InputError
 from dra_driver.model.kubernetes import nearest_version
 from dra_driver.model.wire import Wire

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import CLASSES, SLICES
-from dra_driver.kube.watch import Changed, Deleted, Listed, Watch
+from dra_driver.kube.watch import Watch
+from dra_driver.kube.watch_events import Changed, Deleted, Listed
 from dra_driver.model.wire import Wire
 from dra_driver.webhook.fleet import PublishedFleet
 

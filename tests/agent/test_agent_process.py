@@ -140,7 +140,7 @@ def test_the_status_page_says_ready_once_published(here):
     here.api.faults.fail_next(403, count=1000, method="POST", contains="resourceslices")
     for found in here.api.items(SLICES):
         here.api.delete(SLICES, found["metadata"]["name"])
-    until(lambda: "ordered by a test: Forbidden" in fetch(port, "/readyz")[1], "the page to tell why")
+    until(lambda: "injected by a test: Forbidden" in fetch(port, "/readyz")[1], "the page to tell why")
     assert fetch(port, "/readyz")[1].startswith("no slices published yet: POST /apis/resource.k8s.io/v1/resourceslices")
     here.api.faults.clear()
     until(is_ready, "ready again")

@@ -6,7 +6,7 @@ from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.paths import SLICES
-from dra_driver.kube.watch import Changed, Connected, Deleted, Listed
+from dra_driver.kube.watch_events import Changed, Connected, Deleted, Listed
 from tests.support.waiting import until
 
 

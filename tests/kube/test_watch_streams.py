@@ -11,7 +11,7 @@ from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.shapes import check_slice
 from dra_driver.kube.tls import TlsMaterial
 from dra_driver.kube.tokens import StaticToken
-from dra_driver.kube.watch import Changed, Connected, Deleted, Listed
+from dra_driver.kube.watch_events import Changed, Connected, Deleted, Listed
 from tests.kube.support.http_script import ScriptedServer
 from tests.support.api.certificates import make_ca, make_leaf, server_context
 from tests.support.waiting import until

@@ -56,7 +56,7 @@ def test_every_shipped_profile_says_where_its_figures_come_from_and_when(name):
         ({"computeCapability": "9"}, "model.computeCapability: expected such as 9.0, got '9'"),
         ({"migCapable": False}, "model.migCapable: must be true where a mig table is given"),
         ({"mig": []}, "model.mig: expected named fields, got a list"),
-        ({"sources": {"smi": 3}}, "model.sources.smi: expected the source as a text"),
+        ({"sources": {"smi": 3}}, "model.sources.smi: expected the source as a string"),
     ],
 )
 def test_a_faulty_model_is_refused_with_the_path_of_the_field(change, fault):

@@ -72,7 +72,7 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
     facts, inventory = node.facts, node.inventory
     if facts is None or inventory is None:
         return
-    is_all_vfio = _is_all_vfio(node)  # then it is intended that the GPU driver does not answer
+    is_all_vfio = _is_all_vfio(node)  # if so, the GPU driver is not supposed to answer
     if inventory.waiting_for and not is_all_vfio:
         yield Finding(
             "driver-not-answering", "GPU driver", f"waiting for {inventory.waiting_for}",

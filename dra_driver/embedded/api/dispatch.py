@@ -1,7 +1,7 @@
 """Dispatch: from an HTTP request to the verb that it means, and back to an answer.
 
 In: method, path, query and body. Out: objects, lists, watches, or an ApiRefusal. It knows neither who asks nor which
-faults a test has ordered. Source: Kubernetes API concepts (verbs, patch types, list and watch parameters).
+faults a test has set up. Source: Kubernetes API concepts (verbs, patch types, list and watch parameters).
 """
 
 from __future__ import annotations

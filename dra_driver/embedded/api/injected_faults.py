@@ -1,6 +1,6 @@
-"""Injected faults: failures that a test orders from the embedded API, and the record of requests.
+"""Injected faults: failures that a test sets up in the embedded API, and the record of requests.
 
-In: orders such as "answer 500 to the next two PUTs of slices". Out: those answers, each as often as ordered.
+In: failures such as "answer 500 to the next two PUTs of slices". Out: those answers, each as often as it was set up.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RequestLog:
 
 
 @dataclass(slots=True)
-class _OrderedFault:
+class _InjectedFault:
     status: int
     left: int
     method: str
@@ -90,11 +90,11 @@ class _OrderedFault:
 
 
 class InjectedFaults:
-    """The faults that a test has ordered. `latency_s` delays every answer by that many seconds."""
+    """The faults that a test has set up. `latency_s` delays every answer by that many seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._orders: list[_OrderedFault] = []
+        self._faults: list[_InjectedFault] = []
         self.latency_s = 0.0
 
     def fail_next(
@@ -111,27 +111,27 @@ class InjectedFaults:
         With status 0 the connection is closed without an answer.
         """
         with self._lock:
-            self._orders.append(_OrderedFault(status, count, method, contains, retry_after_s))
+            self._faults.append(_InjectedFault(status, count, method, contains, retry_after_s))
 
     def clear(self) -> None:
-        """Withdraw every order."""
+        """Remove all faults."""
         with self._lock:
-            self._orders.clear()
+            self._faults.clear()
             self.latency_s = 0.0
 
     def apply(self, request: HttpRequest) -> bool:
-        """Apply the fault ordered for this request, if any; return whether to close the connection without an answer.
+        """Apply the fault set up for this request, if any; return whether to close the connection without an answer.
 
-        Raises: ApiRefusal with the ordered status.
+        Raises: ApiRefusal with the status of that fault.
         """
         if self.latency_s:
             time.sleep(self.latency_s)
         with self._lock:
-            order = next((o for o in self._orders if o.is_for(request)), None)
-            if order is None:
+            fault = next((o for o in self._faults if o.is_for(request)), None)
+            if fault is None:
                 return False
-            order.left -= 1
-        if order.status == 0:
+            fault.left -= 1
+        if fault.status == 0:
             return True
-        reason = _REASONS.get(order.status, "Unknown")
-        raise ApiRefusal(order.status, reason, f"ordered by a test: {reason}", retry_after_s=order.retry_after_s)
+        reason = _REASONS.get(fault.status, "Unknown")
+        raise ApiRefusal(fault.status, reason, f"injected by a test: {reason}", retry_after_s=fault.retry_after_s)

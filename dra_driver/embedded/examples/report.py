@@ -42,9 +42,8 @@ class PodReport:
     is_placed: bool = False
     failure: str = ""
     containers: dict[str, ContainerView] = field(default_factory=dict)
-    described: dict[str, tuple[DescribedDevice, ...]] = field(
-        default_factory=dict
-    )  # the devices each container reads of
+    # the devices that are described in the files of each container
+    described: dict[str, tuple[DescribedDevice, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

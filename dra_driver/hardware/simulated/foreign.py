@@ -82,7 +82,8 @@ def _attribute(section: Fields, key: str, value: object) -> Wire:
     if isinstance(value, dict) and value.keys() == {"version"}:
         kind, value = "version", value["version"]
     if not isinstance(value, str) or len(value.encode()) > limits.ATTRIBUTE_STRING_BYTES:
-        section.fault(key, f"expected a text of at most {limits.ATTRIBUTE_STRING_BYTES} bytes, a number or true/false")
+        most = limits.ATTRIBUTE_STRING_BYTES
+        section.fault(key, f"expected a string of at most {most} bytes, a number or true/false")
     elif kind == "version":
         try:
             Semver.parse(value)

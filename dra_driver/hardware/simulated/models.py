@@ -61,7 +61,7 @@ def decode_model(fields: Fields) -> Model:
     sources = fields.section("sources")
     for key, text in sources.entries():
         if not isinstance(text, str) or not text:
-            sources.fault(key, "expected the source as a text")
+            sources.fault(key, "expected the source as a string")
     fields.optional_text("lookedUp", pattern=DATE, what="a date such as 2026-11-20")
     capability = fields.optional_text("computeCapability", pattern=r"[1-9][0-9]?\.[0-9]", what="such as 9.0")
     model = Model(

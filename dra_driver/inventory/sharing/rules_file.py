@@ -171,7 +171,7 @@ def _match(section: Fields) -> Match:
 def _label(labels: Fields, key: str, value: object) -> str:
     if isinstance(value, str):
         return value
-    labels.fault(key, "expected a text; put numbers, true and false in quotes")
+    labels.fault(key, "expected a string; put numbers, true and false in quotes")
     return ""
 
 

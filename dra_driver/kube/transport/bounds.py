@@ -20,7 +20,7 @@ MOST_BYTES = 8 << 20
 _HEAD_BYTES = 256 * 1024
 _RAW_BYTES = MOST_BYTES + MOST_BYTES // 4  # chunked transfer adds a few bytes to each chunk of some KiB
 _PIECE_BYTES = 16 * 1024  # as much as a record of TLS holds
-_LONGEST_WAIT_S = 3600.0  # after which the time that is left is computed again
+_LONGEST_WAIT_S = 3600.0  # after this wait, the time that is left is computed again
 
 
 class TooLargeError(OSError):

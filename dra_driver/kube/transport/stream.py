@@ -21,8 +21,8 @@ from dra_driver.model.errors import ApiError, Retry
 
 _PIECE_BYTES = 64 * 1024
 _REFUSAL_BYTES = 64 * 1024
-HEAD_SECONDS = 30.0  # to wait for a stream to begin
-LINE_SECONDS = 30.0  # from the first byte of a line to its last
+HEAD_SECONDS = 30.0  # how long to wait for a stream to begin
+LINE_SECONDS = 30.0  # the longest time from the first byte of a line to its last
 
 Connect = Callable[[], tuple[Connection, str, dict[str, str]]]
 

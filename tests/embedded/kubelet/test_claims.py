@@ -10,7 +10,7 @@ import pytest
 from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.model.errors import NodeError
-from dra_driver.plugin.node_claims.pod_resources import ClaimHere, HeldDevice, PodResources
+from dra_driver.plugin.node_claims.pod_resources import HeldDevice, PodClaim, PodResources
 from tests.embedded.support.kubelet_pods import DRIVER, make_claim, pod
 from tests.support.waiting import until
 
@@ -193,7 +193,7 @@ def test_pod_resources_are_told_over_a_socket_as_the_kubelet_tells_them(kubelet,
     kubelet.prepare_pod(pod("c"))
     here = told.pods()
     assert here.pods == {("default", "u1")}
-    assert here.claims == {("default", "c"): ClaimHere((HeldDevice("n1", "d", "5e7"),), is_prepared=True)}
+    assert here.claims == {("default", "c"): PodClaim((HeldDevice("n1", "d", "5e7"),), is_prepared=True)}
     kubelet.resources.lists_claims = False
     assert told.pods().claims == {}
     kubelet.unprepare_pod(pod("c"))
