@@ -81,7 +81,7 @@ class SupervisorServer:
                     return  # the client is gone
                 except Exception:
                     log.exception("MPS request failed")
-                    answer = _failed(SharingError("mps-refused", "a bug in the MPS supervisor; its log says more"))
+                    answer = _failed(SharingError("mps-refused", "a bug in the MPS supervisor; see its log"))
                 _send(connection, answer)
         finally:
             self._free.release()
@@ -125,7 +125,7 @@ def _check_peer(connection: socket.socket) -> None:
     """Refuse other users, in case the mode of the socket should ever let them connect."""
     _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid not in {0, os.geteuid()}:
-        raise SharingError("mps-bad-request", f"user {uid} may not command the MPS supervisor")
+        raise SharingError("mps-bad-request", f"user {uid} may not use the MPS supervisor")
 
 
 def _line(connection: socket.socket) -> bytes:

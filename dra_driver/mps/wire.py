@@ -145,7 +145,7 @@ def _object(what: str, value: Any, names: frozenset[str]) -> dict[str, Any]:
 
 def _check_fields(what: str, value: Mapping[str, Any], names: frozenset[str]) -> None:
     if missing := sorted(names - value.keys()):
-        raise _bad(f"{what} without {', '.join(missing)}")
+        raise _bad(f"{what} lacks {', '.join(missing)}")
     if unknown := sorted(value.keys() - names):
         raise _bad(f"{what} with {_short(unknown)}, which this supervisor does not know")
 
@@ -183,7 +183,7 @@ def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _limits(value: Any) -> dict[str, int]:
     if not isinstance(value, dict) or len(value) > _LIMITS_MAX:
-        raise _bad("perDeviceLimits is not an object of bytes by device")
+        raise _bad("perDeviceLimits does not map devices to numbers of bytes")
     return {device: _whole(f"perDeviceLimits.{device}", _MEMORY_MAX)(limit) for device, limit in value.items()}
 
 

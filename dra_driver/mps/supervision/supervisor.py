@@ -117,7 +117,7 @@ class DaemonSupervisor:
         """Return a report on one daemon and the servers that it lists (state by pid). Raises: SharingError."""
         with self._entries.held(key_of(device.uuid), deadline) as entry:
             if entry.state is None:
-                raise SharingError("mps-not-running", f"no MPS daemon is kept for {device.name}", retry=Retry.LATER)
+                raise SharingError("mps-not-running", f"no MPS daemon runs for {device.name}", retry=Retry.LATER)
             if entry.state.process is None:
                 raise SharingError("mps-not-ready", f"the MPS daemon of {device.name} is gone", retry=Retry.LATER)
             control = Control(self._find(), entry.folder, entry.state.process, deadline)
@@ -159,7 +159,7 @@ class DaemonSupervisor:
                 self._watch.retry_later(entry)
             except Exception:
                 log.exception("MPS daemon not repaired", extra=fields(file=key))
-                entry.error = "a bug in the MPS supervisor; its log says more"
+                entry.error = "a bug in the MPS supervisor; see its log"
                 self._watch.retry_later(entry)
 
     def _repair_now(self, entry: DaemonEntry) -> None:

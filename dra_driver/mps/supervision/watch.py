@@ -80,7 +80,7 @@ class DaemonWatch:
                     logs_due = time.monotonic() + _LOGS_S
                     bound_logs(entry.folder for entry in self._entries.all())
             except Exception:
-                log.exception("MPS daemons not watched")
+                log.exception("watching MPS daemons failed")
                 time.sleep(_AGAIN_S)
 
     def _start_repairs(self) -> None:
@@ -108,8 +108,8 @@ class DaemonWatch:
                 return
             self.drop(entry)
             name = entry.state.device.name if entry.state else entry.folder.key
-            entry.error = "the MPS control daemon ended by itself"
-            log.error("MPS daemon ended by itself", extra=fields(device=name))
+            entry.error = "the MPS control daemon ended unexpectedly"
+            log.error("MPS daemon ended unexpectedly", extra=fields(device=name))
             if time.monotonic() - entry.began > STEADY_S:
                 entry.attempts = 0
             self.retry_later(entry)

@@ -119,7 +119,7 @@ class AbandonedPartitions:
             return False
         if what:
             log.warning(
-                "partition of another driver's ended claim destroyed",
+                "partition that another driver made for an ended claim destroyed",
                 extra=fields(device=what, claim=claim.name, claim_uid=claim.uid),
             )
             self._events.send(DESTROYED, f"{what}: made by another driver for claim {claim.name}, which has ended")
@@ -173,7 +173,7 @@ class AbandonedPartitions:
             self._logged.add(key)
             name = claim.name if claim else ""
             keys = fields(device=gpu.pci_address, claim=name, reason=reason)
-            log.warning("partition of another driver's ended claim stays", extra=keys)
+            log.warning("partition that another driver made for an ended claim stays", extra=keys)
 
     def _set_aside(self) -> None:
         try:

@@ -232,7 +232,9 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         hiding = [p for p in facts.problems if p.code in _HIDING]
         if facts.waiting_for or hiding:
             why = facts.waiting_for or "; ".join(p.message for p in hiding)
-            raise HardwareError("not-answering", f"cannot find out where partition {uuid} is: {why}", retry=Retry.LATER)
+            raise HardwareError(
+                "not-answering", f"cannot determine which GPU has partition {uuid}: {why}", retry=Retry.LATER
+            )
         return None
 
 

@@ -74,7 +74,7 @@ class AnswerReader:
         if kind != frames.DATA:
             self._beside += len(frame.payload) + frames.HEAD_BYTES
         if self._beside > _BESIDE_BYTES:
-            raise ValueError("there is more beside the answer than any answer needs")
+            raise ValueError("the server sends more beside the answer than is allowed")
         if kind in (frames.HEADERS, frames.CONTINUATION) or self._block is not None:
             return self._fields(frame), b""
         if kind == frames.DATA:
@@ -82,7 +82,7 @@ class AnswerReader:
         elif kind == frames.SETTINGS and not frame.flags & frames.ACK:
             return None, frames.frame(frames.SETTINGS, frames.ACK, 0)
         elif kind == frames.PING and len(frame.payload) != frames.PING_BYTES:
-            raise ValueError("a ping of another length")
+            raise ValueError("a ping does not have eight bytes")
         elif kind == frames.PING and not frame.flags & frames.ACK:
             return None, frames.frame(frames.PING, frames.ACK, 0, frame.payload)
         elif kind == frames.GOAWAY and int.from_bytes(frame.payload[:4]) & frames.MOST_WINDOW < STREAM:

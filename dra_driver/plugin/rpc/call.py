@@ -103,5 +103,5 @@ def _until(timeout: bytes | None) -> float | None:
         return None
     found = _TIMEOUT.fullmatch(timeout)
     if found is None:
-        raise ValueError("the timeout is not one of gRPC's")
+        raise ValueError("the timeout is not in gRPC's form")
     return time.monotonic() + int(found[1]) * _SECONDS[found[2]]

@@ -149,7 +149,7 @@ class RpcConnection:
 
     def _ping(self, frame: Http2Frame) -> None:
         if len(frame.payload) != frames.PING_BYTES or frame.stream:
-            raise ValueError("a ping of another length, or of a stream")
+            raise ValueError("a ping does not have eight bytes, or is of a stream")
         if not frame.flags & frames.ACK:
             self._writer.write(frames.frame(frames.PING, frames.ACK, 0, frame.payload))
 
@@ -190,7 +190,7 @@ class RpcConnection:
 
     def _data(self, frame: Http2Frame) -> RpcStream | None:
         if not frame.stream or frame.stream > self._last:
-            raise ValueError("data of a stream that was not begun")
+            raise ValueError("data for a stream that has not begun")
         self._unacknowledged += len(frame.payload)
         if self._unacknowledged > REQUEST_BYTES // 2:
             self._writer.write(frames.number_frame(frames.WINDOW_UPDATE, 0, self._unacknowledged))

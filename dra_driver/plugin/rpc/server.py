@@ -127,7 +127,7 @@ class RpcServer:
             poller = select.epoll()
             threading.Thread(target=self._serve, args=(poller,), name="rpc", daemon=True).start()
         except (OSError, RuntimeError) as error:  # no file descriptors, or no processes, are left
-            log.warning("no thread for a further call", extra=fields(err=str(error)))
+            log.warning("no thread could be started for a further call", extra=fields(err=str(error)))
 
     def _serve(self, poller: select.epoll) -> None:
         """Wait for input and work on it, until enough threads wait without this one."""
@@ -179,7 +179,7 @@ class RpcServer:
         except (BlockingIOError, ConnectionLost):  # another thread was quicker, or the client is gone
             return
         except OSError as error:
-            log.warning("no connection", extra=fields(err=str(error)))
+            log.warning("connection not accepted", extra=fields(err=str(error)))
             time.sleep(_PAUSE_SECONDS)  # the client still waits, so the next try would follow at once
 
     def _read(self, fd: int, connection: RpcConnection) -> None:

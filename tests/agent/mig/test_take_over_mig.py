@@ -42,7 +42,7 @@ def test_a_partition_of_nvidias_driver_is_destroyed_once_its_claim_has_ended(mac
     assert machine.state.gpus[0].gis == []
     until(lambda: not checkpoint.exists(), "the checkpoint to be set aside")
     assert json.loads(checkpoint.with_name("checkpoint.json.ended").read_text())["v2"]["nodeBootID"] == BOOT
-    assert f"partition of another driver's ended claim destroyed device={names(first)}" in here.log()
+    assert f"partition that another driver made for an ended claim destroyed device={names(first)}" in here.log()
 
 
 def names(gpu):
