@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import ClassVar
 
 from dra_driver.claims.compute_units import ComputeUnitsStep
@@ -40,7 +41,12 @@ class GpuReference:
 
     def facts(self) -> GpuFacts:
         """Return the GPU as the hardware port expects it, with no other facts than these."""
-        return GpuFacts(uuid=self.uuid, pci_address=self.pci_address, minor=self.minor, memory_bytes=None)
+        return _facts_of(self)
+
+
+@lru_cache(maxsize=64)
+def _facts_of(gpu: GpuReference) -> GpuFacts:
+    return GpuFacts(uuid=gpu.uuid, pci_address=gpu.pci_address, minor=gpu.minor, memory_bytes=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
