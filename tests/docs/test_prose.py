@@ -12,15 +12,16 @@ FOLDERS = ("dra_driver", "lane", "benchmarks", "tests", "deploy")
 FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")) if "_proto" not in path.parts]
 NOT_FIRST = {"Give", "Say", "Tell", "Note", "Name", "Learn"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+BODIES = ("body", "orelse", "handlers", "finalbody", "cases")  # of statements that hold statements
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 
 
 def documented(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the module and every class and function in it; statements and expressions hold none of our docstrings."""
+    """Yield the module and every class and function in it; expressions hold none."""
     if isinstance(tree, DOCUMENTED):
         yield tree
-    for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, ast.expr):
+    for name in BODIES:
+        for node in getattr(tree, name, ()):
             yield from documented(node)
 
 
