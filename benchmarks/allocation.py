@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.figures import Report
-from dra_driver.allocation import Allocator, Features
+from dra_driver.allocation.allocator import Allocator
+from dra_driver.allocation.rules import Features
 
 DRIVER = "gpu.nvidia.com"
 CLASS = {"metadata": {"name": DRIVER}, "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}}

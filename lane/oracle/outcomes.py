@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from dra_driver.allocation import simulate_batch_line
+from dra_driver.allocation.batch import simulate_batch_line
 from dra_driver.model.quantity import Quantity
 
 Outcome = dict[str, Any]

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.allocation import Allocator, Features
+from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
+from dra_driver.allocation.rules import Features
 from tests.allocation.support import allocation_worlds as wire
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from dra_driver.allocation import Allocator
+from dra_driver.allocation.allocator import Allocator
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.migrate.objects import objects_of
 from dra_driver.views.worlds.simulated_nodes import add_profiles

@@ -220,7 +220,7 @@ def _batch(path: str) -> int:
 
 
 def _answers(stream: IO[Any]) -> Iterator[Wire]:
-    from dra_driver.allocation import simulate_batch_line
+    from dra_driver.allocation.batch import simulate_batch_line
 
     for number, text in enumerate(iter(lambda: stream.readline(LINE_MAX + 1), ""), 1):
         if len(text) > LINE_MAX:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.allocation import Allocator, PodAllocator
+from dra_driver.allocation.allocator import Allocator, PodAllocator
 from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
 from dra_driver.allocation.explaining.funnel import Funnel, funnels_on
 from dra_driver.allocation.requests import Alternative, RequestPlan

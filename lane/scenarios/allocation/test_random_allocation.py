@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.allocation import Allocator, Features
+from dra_driver.allocation.allocator import Allocator
+from dra_driver.allocation.rules import Features
 from dra_driver.model.quantity import Quantity
 from lane.api import Object
 from lane.cluster import Cluster

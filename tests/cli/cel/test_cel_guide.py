@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from dra_driver.__main__ import main
 from dra_driver.selectors.lint.findings import RULES
 
 ROOT = Path(__file__).parents[3]
@@ -19,31 +21,53 @@ FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTA
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def shell(line, folder):
-    """Run a line of the page in a folder that has what the page names."""
-    for name in ("examples", "deviceclasses"):
-        (folder / name).symlink_to(ROOT / name)
-    for name, text in FILES.items():
-        (folder / name).write_text(text)
+OPERATORS = frozenset("();<>|&")
+LEFT_OUT = ("FORCE_COLOR", "HARDWARE")
+SET = {"COLUMNS": "100", "PYTHONUTF8": "1"}
+
+
+def words_of(line):
+    """Return the words of a line, an operator of the shell as a word of its own."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    return list(lexer)
+
+
+def in_shell(line):
+    """Return what a line prints in a shell, in which the command is a function."""
     function = f'dra-driver() {{ "{sys.executable}" -m dra_driver "$@"; }}'
-    inherited = {k: v for k, v in os.environ.items() if k not in {"FORCE_COLOR", "HARDWARE"}}
     done = subprocess.run(
         ["bash", "-c", f"{function}\n{line}"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        env={**inherited, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "PYTHONUTF8": "1"},
-        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.stderr == ""
-    return [row.rstrip() for row in done.stdout.splitlines()]
+    return done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(("line", "shown"), BLOCKS, ids=range(len(BLOCKS)))
-def test_a_command_of_the_page_prints_what_is_shown(line, shown, tmp_path):
-    assert shell(line, tmp_path) == shown.splitlines()
+def test_a_command_of_the_page_prints_what_is_shown(line, shown, tmp_path, monkeypatch, capsys):
+    for name in ("examples", "deviceclasses"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for name in LEFT_OUT:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in SET.items():
+        monkeypatch.setenv(name, value)
+    words = words_of(line)
+    if any(OPERATORS.issuperset(word) for word in words):
+        output, errors = in_shell(line)
+    else:  # in this process, which has imported the commands already
+        monkeypatch.setattr(sys, "argv", words)
+        main()
+        output, errors = capsys.readouterr()
+    assert errors == ""
+    assert [row.rstrip() for row in output.splitlines()] == shown.splitlines()
 
 
 def test_the_page_has_commands_of_every_kind():
