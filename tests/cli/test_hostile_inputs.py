@@ -112,15 +112,24 @@ def process(*arguments, **options):
     )
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}, {"COLUMNS": "1", "LINES": "0"}, {"COLUMNS": "x"}],
-)
-def test_odd_environments_are_no_bug(environment):
+COMMANDS = (["slices", "--fleet", "l40s"], ["cel", "test", "-e", "true", "--fleet", "l40s"])
+
+
+def test_a_terminal_of_bytes_is_no_bug():
     kept = {key: value for key, value in os.environ.items() if key not in {"HOME", "KUBECONFIG"}}
-    for command in (["slices", "--fleet", "l40s"], ["cel", "test", "-e", "true", "--fleet", "l40s"]):
-        done = process(*command, env={**kept, **environment})
+    for command in COMMANDS:
+        done = process(*command, env={**kept, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"})
         assert done.returncode == ExitCode.OK, done.stderr
+
+
+@pytest.mark.parametrize("environment", [{"COLUMNS": "1", "LINES": "0"}, {"COLUMNS": "x"}], ids=str)
+def test_odd_sizes_of_a_terminal_are_no_bug(environment, monkeypatch, capsys):
+    for name in ("HOME", "KUBECONFIG"):
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for command in COMMANDS:
+        assert run(command) == ExitCode.OK, capsys.readouterr().err
 
 
 def test_a_reader_that_goes_away_is_no_bug():
