@@ -120,8 +120,11 @@ def _test_memory(cuda: Cuda) -> None:
 
 
 def _compare(cuda: Cuda, address: int, size: int, chunk: bytes) -> None:
+    buffer = ctypes.create_string_buffer(len(chunk))  # one for all: the kernel would clear each page of each new one
     for offset in range(0, size, len(chunk)):
-        if cuda.read(address + offset, len(chunk)) != chunk:
+        ctypes.memset(buffer, 0, len(chunk))  # what is not written now must not look like what was read before
+        cuda.read_into(buffer, address + offset)
+        if buffer.raw != chunk:
             raise WrongData(f"memory read back differs from what was written, within {len(chunk)} bytes at {offset}")
 
 

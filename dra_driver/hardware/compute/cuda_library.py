@@ -100,8 +100,12 @@ class Cuda:
     def read(self, address: int, size: int) -> bytes:
         """Return bytes from the device."""
         buffer = ctypes.create_string_buffer(size)
-        self._call("cuMemcpyDtoH_v2", buffer, ctypes.c_uint64(address), ctypes.c_size_t(size))
+        self.read_into(buffer, address)
         return buffer.raw
+
+    def read_into(self, buffer: ctypes.Array[ctypes.c_char], address: int) -> None:
+        """Copy from the device what fills the buffer."""
+        self._call("cuMemcpyDtoH_v2", buffer, ctypes.c_uint64(address), ctypes.c_size_t(len(buffer)))
 
     def copy_in(self, address: int, host: int, size: int) -> None:
         """Copy page-locked memory to the device."""
