@@ -118,7 +118,7 @@ spec: {devices: {requests: [{name: mig, exactly: {deviceClassName: mig.nvidia.co
 """
 
 
-@pytest.mark.parametrize("number", ["", "=30"])
+@pytest.mark.parametrize("number", ["", "=3"])
 def test_simulated_nodes_offer_what_the_agent_does_under_the_version_and_gates(play, number):
     fleet = f"dgx-h100{number}"
     assert play(MIG, args=("simulate",), fleet=fleet)[0] == ExitCode.NO_MATCH
