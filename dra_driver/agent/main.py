@@ -16,7 +16,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dra_driver import __version__
-from dra_driver.agent.options import Options, drivers_of
+from dra_driver.agent.drivers import drivers_of
+from dra_driver.agent.options import Options
 from dra_driver.model.errors import DriverError, ExitCode, UsageError
 from dra_driver.model.flag import add_to, resolve
 from dra_driver.model.flags import FLAGS

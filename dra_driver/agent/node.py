@@ -177,44 +177,16 @@ class NodeAgent:
             self._parts.publisher.look()
 
     def role_gained(self) -> None:
-        """Publish and clean up for this node from now on; the first write already has what is known about health."""
-        if self._parts.gate is not None:
-            self._parts.gate.start()
+        """Publish and clean up for this node from now on."""
         if self._parts.remediation is not None:
-            self._parts.remediation.load()
-        if self._parts.health is not None:
-            self._parts.health.start()
-        self._parts.publisher.start()
-        self._parts.reaper.start()
-        if self._parts.limit_watch is not None:
-            self._parts.limit_watch.start()
-        if self._parts.meter is not None:
-            self._parts.meter.start()
-        if self._parts.remediation is not None:
-            self._parts.remediation.start()
-        if self._parts.claim_status is not None:
-            self._parts.claim_status.start()
-        if self._parts.health_condition is not None:
-            self._parts.health_condition.start()
+            self._parts.remediation.load()  # before health starts, so that the first write has what it holds back
+        for part in self._parts.of_role():
+            part.start()
 
     def role_lost(self) -> None:
         """Leave publishing and cleaning up to another instance."""
-        if self._parts.health_condition is not None:
-            self._parts.health_condition.stop()
-        if self._parts.claim_status is not None:
-            self._parts.claim_status.stop()
-        if self._parts.remediation is not None:
-            self._parts.remediation.stop()
-        if self._parts.meter is not None:
-            self._parts.meter.stop()
-        if self._parts.limit_watch is not None:
-            self._parts.limit_watch.stop()
-        self._parts.reaper.stop()
-        self._parts.publisher.stop()
-        if self._parts.health is not None:
-            self._parts.health.stop()
-        if self._parts.gate is not None:
-            self._parts.gate.stop()
+        for part in reversed(self._parts.of_role()):
+            part.stop()
 
     def tidy(self) -> int:
         """Check other software on the node, remove sockets of instances that died, and partition GPUs as declared."""

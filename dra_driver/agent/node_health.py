@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from dra_driver.agent.device_places import place_of
+from dra_driver.agent.inventory.device_places import place_of
 from dra_driver.agent.listener import Listener
 from dra_driver.agent.reports.device_users import DeviceUsers
-from dra_driver.agent.reports.fault_events import FAULT_REASON, HELD_BACK_REASON, FaultEvents, PodNotice
+from dra_driver.agent.reports.fault_events import HELD_BACK_REASON, FaultEvents, PodNotice
+from dra_driver.agent.reports.new_faults import NewFaults
 from dra_driver.agent.validation_gate import ValidationGate
 from dra_driver.hardware.evidence import XidReport
 from dra_driver.hardware.facts import Facts, Problem
@@ -75,10 +76,9 @@ class NodeHealth:
             application_error=self._report_application_error,
             failed_tests=gate.failed if gate else _no_tests,
         )
-        self._is_running = self._is_starting = False
-        self._began = 0.0
-        self._refreshing = threading.Lock()  # ensures that the later of two results is the newer one
-        self._reported: frozenset[tuple[Subject, str]] = frozenset()
+        self._is_running = False
+        self._new_faults = NewFaults(events)
+        self._refreshing = threading.RLock()  # ensures that the later of two results is the newer one
         self._latest: Mapping[str, tuple[Verdict, ...]] = {}
         self._held: tuple[Fault, ...] = ()
         self.stream = HealthStream(self)
@@ -88,10 +88,11 @@ class NodeHealth:
 
         Faults that are known from before are reported before this returns.
         """
-        self._is_running = self._is_starting = True
-        self._began = time.time()
-        self._monitor.start()
-        self.refresh()
+        with self._refreshing:  # until the faults on disk are known, another thread would take them for new ones
+            self._is_running = True
+            self._new_faults.begin()
+            self._monitor.start()
+            self.refresh()
 
     def stop(self) -> None:
         """Stop watching."""
@@ -119,7 +120,10 @@ class NodeHealth:
             verdicts = self._latest = self._verdicts()
             self._listener.health_changed(taints_of(verdicts, self._domain))
             self.stream.changed()
-            self._report_faults(verdicts)
+            self._new_faults.report(verdicts, self._monitor.now.faults)
+            if self.held_back().get(HeldBack.NODE):
+                text = "more than half of this node's GPUs are faulty: their pods stay"
+                self._events.tell_node(HELD_BACK_REASON, text)
 
     def reports(self) -> tuple[DeviceReport, ...]:
         """Return the health of every device in the form for the kubelet."""
@@ -210,27 +214,6 @@ class NodeHealth:
 
     def _places(self) -> Mapping[str, DevicePlace]:
         return {device.name: place_of(device) for device in self._inventory.current.offering.every()}
-
-    def _report_faults(self, verdicts: Mapping[str, tuple[Verdict, ...]]) -> None:
-        blocking: dict[tuple[Subject, str], PodNotice] = {}
-        for name, found in verdicts.items():
-            for one in (one for one in found if one.effect.is_blocking):
-                slot = (one.fault.subject, one.fault.sentence)
-                before = blocking[slot].devices if slot in blocking else frozenset()
-                blocking[slot] = PodNotice(before | {name}, FAULT_REASON, one.fault.sentence, one.since)
-        standing = frozenset((one.subject, one.sentence) for one in self._monitor.now.faults)
-        if self._is_starting:  # faults on disk were reported by the instance that wrote them
-            self._is_starting, self._reported = False, standing
-        for (subject, sentence), news in blocking.items():
-            is_old = news.message.startswith(FaultKey.CORDONED) and news.since < self._began
-            if news.message.startswith(FaultKey.REMEDIATION):
-                continue  # each of its stages has an Event of its own
-            if (subject, sentence) not in self._reported and not is_old:
-                self._events.tell_node(FAULT_REASON, f"GPU {subject.gpu}: {sentence}")
-                self._events.tell_users(news)
-        self._reported = frozenset(blocking) | (self._reported & standing)
-        if self.held_back().get(HeldBack.NODE):
-            self._events.tell_node(HELD_BACK_REASON, "more than half of this node's GPUs are faulty: their pods stay")
 
     def _report_application_error(self, subject: Subject, xid: XidReport) -> None:
         devices = frozenset(name for name, place in self._places().items() if is_within(place, subject))

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.agent.status.options import StatusOptions, parse_address
-from dra_driver.hardware.choose import AUTO, roots_of, vendors_listed
+from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.mig.geometry_rules import GeometryRule, read_rules
 from dra_driver.model.errors import UsageError
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name, is_dns_label
 from dra_driver.model.sharing import Tenants
-from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS, RegisteredVendor, registered, registered_or_default
+from dra_driver.model.vendors import registered, registered_or_default
 from dra_driver.validation.result import ValidationLevel
 from dra_driver.validation.setting import NO_VALIDATION, ValidationSetting, read_setting
 
@@ -166,7 +166,7 @@ def _namespace(text: str) -> str:
 
 def _check_vendor(values: Mapping[str, str]) -> None:
     """Refuse options that the GPUs of the only vendor don't support. Raises: UsageError("usage.hardware")."""
-    vendor = load_vendor(values["hardware"]) if registered(values["hardware"]) and _has_special(values) else None
+    vendor = load_vendor(values["hardware"]) if registered(values["hardware"]) and asks_for_abilities(values) else None
     if vendor is None:
         return
     whose, validate, remediation = f"{vendor.title}'s GPUs", values["validate"], values["remediation"]
@@ -180,7 +180,7 @@ def _check_vendor(values: Mapping[str, str]) -> None:
         raise UsageError("hardware", text, hint="use 0, or a command of your own (docs/health.md)")
 
 
-def _has_special(values: Mapping[str, str]) -> bool:
+def asks_for_abilities(values: Mapping[str, str]) -> bool:
     """Return whether the flags ask for anything that not every vendor's GPUs can do."""
     is_tested = read_setting(values["validate"]).level not in {None, ValidationLevel.READING}
     return bool(values["sharing_config"]) or values["remediation"] != "off" or is_tested
@@ -192,35 +192,6 @@ def _validation(values: Mapping[str, str]) -> ValidationSetting:
     if values["health"] == "off" and setting.level:
         raise UsageError("validate", f"--validate={values['validate']:.80} needs --health=on")
     return setting
-
-
-def drivers_of(values: Mapping[str, str], *, is_named: bool) -> tuple[Options, ...]:
-    """Return the options of each driver that the flags name; `is_named` is whether the driver's name was given.
-
-    "auto" means every vendor of the registry, each as soon as its hardware is there; with a driver's name it means only
-    the driver of the default vendor. Raises: UsageError.
-    """
-    choice = values["hardware"]
-    if choice == AUTO and not is_named:
-        return tuple(_of_vendor(values, vendor, is_optional=vendor is not DEFAULT_VENDOR) for vendor in VENDORS)
-    if "," not in choice or choice.startswith("simulated:"):
-        return (options_of(values),)
-    if is_named:
-        text = f"--driver-name names one driver, but --hardware={choice} has several"
-        raise UsageError("driver-name", text, hint="leave --driver-name out: each vendor has its own")
-    return tuple(_of_vendor(values, vendor, is_optional=False) for vendor in vendors_listed(choice))
-
-
-def _of_vendor(values: Mapping[str, str], vendor: RegisteredVendor, *, is_optional: bool) -> Options:
-    own = {**values, "hardware": vendor.name, "driver_name": vendor.driver}
-    if vendor is not DEFAULT_VENDOR:
-        own["node_labels"] = "off"  # only one driver may write the labels
-    if _has_special(values):  # an option that this vendor does not support is meant for another vendor of the process
-        able = load_vendor(vendor.name)
-        own["sharing_config"] = own["sharing_config"] if able.sharing else ""
-        own["remediation"] = own["remediation"] if able.is_reset else "off"
-        own["validate"] = own["validate"] if able.is_tested else "0"
-    return options_of(own, waits_for_bus=is_optional)
 
 
 def options_of(values: Mapping[str, str], *, waits_for_bus: bool = False) -> Options:

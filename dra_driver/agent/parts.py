@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
@@ -30,6 +30,16 @@ if TYPE_CHECKING:
     from dra_driver.remediation.remediation import Remediation
 
 
+class RolePart(Protocol):
+    """A part that works only while this instance has the node's role."""
+
+    def start(self) -> None:
+        """Begin to work; may be called again after `stop`."""
+
+    def stop(self) -> None:
+        """Stop working."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """The parts that live as long as the agent."""
@@ -54,3 +64,13 @@ class Parts:
     passthrough: NodePassthrough | None
     health_condition: HealthCondition | None
     limit_watch: LimitWatch | None
+
+    def of_role(self) -> tuple[RolePart, ...]:
+        """Return the parts that work only with the node's role, in the order in which they have to start.
+
+        Tests and health come first, so that the first slices already show what is known of them.
+        """
+        known: tuple[RolePart | None, ...] = (self.gate, self.health)
+        always = (self.publisher, self.reaper)
+        others = (self.limit_watch, self.meter, self.remediation, self.claim_status, self.health_condition)
+        return tuple(part for part in (*known, *always, *others) if part is not None)

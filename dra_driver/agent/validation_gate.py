@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dra_driver.agent.device_places import place_of
+from dra_driver.agent.inventory.device_places import place_of
 from dra_driver.agent.listener import Listener
 from dra_driver.health.affected_devices import is_within
 from dra_driver.health.fault import Fault, FaultKey, Subject
