@@ -68,7 +68,7 @@ class LatePods:
             self._known = present
             return True
         records = self._limited()
-        outcomes = [self._has_followed(record, present) for record in records]
+        outcomes = [self._try_follow(record, present) for record in records]
         if all(outcomes):
             self._known = present
         return bool(records)
@@ -86,8 +86,8 @@ class LatePods:
     def _limited(self) -> tuple[ClaimRecord, ...]:
         return self._ledger.with_step(RecordedLimit)
 
-    def _has_followed(self, record: ClaimRecord, present: frozenset[str]) -> bool:
-        """Limit the new pods of one claim; a failure here does not prevent the others from being limited."""
+    def _try_follow(self, record: ClaimRecord, present: frozenset[str]) -> bool:
+        """Limit the new pods of one claim as `_follow` does, but log errors, so that other claims are limited too."""
         try:
             return self._follow(record, present)
         except DriverError as error:

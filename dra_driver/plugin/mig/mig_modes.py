@@ -92,7 +92,7 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
     def settle(self, gpu: GpuFacts, deadline: Deadline) -> None:
         """Switch MIG mode off if it is on only for partitions of ours that are all gone. Raises: DriverError."""
         with self.hold(gpu, deadline):
-            if self.is_switched_off(gpu, "", deadline):
+            if self.switch_off_unneeded(gpu, "", deadline):
                 self._ledger.set_mode(gpu.pci_address, None)
 
     def hold(self, gpu: GpuFacts, deadline: Deadline) -> AbstractContextManager[None]:
@@ -143,7 +143,7 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
             with tolerate_full_disk("record that a MIG mode is off"):
                 self._ledger.disown_ended_mode(gpu.pci_address, uid)
 
-    def is_switched_off(self, gpu: GpuFacts, uid: str, deadline: Deadline) -> bool:
+    def switch_off_unneeded(self, gpu: GpuFacts, uid: str, deadline: Deadline) -> bool:
         """Switch MIG mode off if it is ours and neither a partition nor a claim other than `uid` needs it.
 
         Return whether it is off now. If so, the caller has to record that it is not ours any more.

@@ -138,7 +138,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             self._modes.own_changes.add(gpu)
             if is_off:
                 self._modes.switched_off(gpu, uid, end)
-            if is_off or (may_end and self._modes.is_switched_off(gpu, uid, deadline)):
+            if is_off or (may_end and self._modes.switch_off_unneeded(gpu, uid, deadline)):
                 undoing.modes_off.add(gpu.pci_address)
 
     def _find_or_make(

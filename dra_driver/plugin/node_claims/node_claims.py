@@ -77,7 +77,7 @@ class NodeClaims:
         # The devices that the kubelet reported for a claim, and the claim that was then read.
         self._read: dict[ClaimName, tuple[tuple[HeldDevice, ...], ClaimWire]] = {}
         self._unlisted_since: float | None = None  # since when the claims could not be listed
-        self._ask_again_at = float("-inf")  # the API server asked for no request before then
+        self._ask_again_at = float("-inf")  # when the pause ends for which the API server has asked
         self._has_reported = False  # whether the kubelet has reported a claim of any driver
         self._version_at = float("-inf")
         self._problem = ""

@@ -5,8 +5,8 @@ for good (`gone_claims` has the rule), MIG mode that was switched on for partiti
 that no claim holds. It never removes what this driver did not make. `chores` are the other regular duties of the
 instance with the role.
 
-The API server is asked for a few claims at a time, and never for a claim of which the kubelet reports that a pod has
-it. It is asked soon after the kubelet no longer reports that, and otherwise every quarter of an hour.
+The API server is asked for a few claims at a time, and never for a claim that a pod has, according to the kubelet. When
+the kubelet no longer reports a claim, the API server is asked for it soon, and then every quarter of an hour.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class MethodCalls:
         self.method, self._running = method, 0
         self._waiting: deque[tuple[RpcConnection, RpcStream]] = deque()
 
-    def is_admitted(self, connection: RpcConnection, stream: RpcStream) -> bool:
+    def admit(self, connection: RpcConnection, stream: RpcStream) -> bool:
         """Return True, and count the call, if it may run now; otherwise let it wait for its turn."""
         if self._running >= self.method.most:
             self._waiting.append((connection, stream))
@@ -33,7 +33,7 @@ class MethodCalls:
         self._running += 1
         return True
 
-    def following(self) -> tuple[RpcConnection, RpcStream] | None:
+    def next_call(self) -> tuple[RpcConnection, RpcStream] | None:
         """Return the call that may run now that another one has ended, or None if no call waits.
 
         Calls that were cancelled while they waited are left out.

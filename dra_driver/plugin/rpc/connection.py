@@ -46,7 +46,7 @@ class RpcConnection:
         """Read what has arrived, and return the requests that are complete now. Raises: ConnectionLost."""
         with self._reading:
             complete: list[RpcStream] = []
-            while self._has_received():  # everything is read, because no event reports bytes that are left
+            while self._receive():  # everything is read, because no event reports bytes that are left
                 try:
                     complete += self._complete()
                 except ValueError as error:
@@ -57,7 +57,7 @@ class RpcConnection:
                     break
             return complete
 
-    def _has_received(self) -> bool:
+    def _receive(self) -> bool:
         """Read into the buffer, and return whether there was anything to read. Raises: ConnectionLost."""
         try:
             piece = self._sock.recv(_PIECE_BYTES, socket.MSG_DONTWAIT)

@@ -222,7 +222,7 @@ class RpcServer:
                 connection.end(stream, StatusCode.UNIMPLEMENTED, "there is no such method")
             return None
         with self._mutex:
-            if not calls.is_admitted(connection, stream):
+            if not calls.admit(connection, stream):
                 return None
             self._active += 1
         return _Ready(calls, connection, stream)
@@ -245,11 +245,11 @@ class RpcServer:
         while True:
             carry_out(calls.method, connection, stream)
             with self._mutex:
-                following = calls.following()
-                if following is None:
+                next_call = calls.next_call()
+                if next_call is None:
                     self._idle += 1
                     self._active -= 1
                     if self._is_stopping and not self._active:
                         self._changed.notify_all()
                     return
-            connection, stream = following
+            connection, stream = next_call
