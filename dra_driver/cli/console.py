@@ -65,7 +65,7 @@ def usage_source(given: dict[str, Any]) -> UsageSource:
 @mig_option
 @kubeconfig_option
 @context_option
-@namespace_option
+@namespace_option("Read this one if not all may be read [default: the kubeconfig's].")
 @usage_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port on 127.0.0.1 [default: a free one].")
 @click.option("--open", "opens", is_flag=True, help="Open the address in this machine's browser.")

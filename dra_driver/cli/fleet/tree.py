@@ -52,7 +52,7 @@ def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--watch", "-w", is_flag=True, help="Draw the tree again whenever something changes, until interrupted."
         ),
-        access_options,
+        access_options(),
         mig_option,
         click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate of simulated nodes."),
         click.option(

@@ -19,22 +19,29 @@ kubeconfig_option = click.option(
     "--kubeconfig", metavar="FILE", default=None, help="The cluster to read, unless files or profiles are named."
 )
 context_option = click.option("--context", metavar="NAME", default="", help="A context of the kubeconfig.")
-
-
-namespace_option = click.option(
-    "-n", "--namespace", metavar="NAME", default="", help="The namespace [default: the kubeconfig's]."
-)
 everywhere_option = click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="All namespaces.")
 labels_option = click.option(
     "-l", "--selector", "labels", metavar="LABELS", default="", help="Labels, as in kubectl get -l."
 )
 
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --kubeconfig, --context, -n, -A and -l."""
-    for decorate in (labels_option, everywhere_option, namespace_option, context_option, kubeconfig_option):
-        function = decorate(function)
-    return function
+
+def namespace_option(text: str) -> _Decorator:
+    """Return the option -n, with its help."""
+    return click.option("-n", "--namespace", metavar="NAME", default="", help=text)
+
+
+def access_options(namespace: str = "The namespace [default: the kubeconfig's; all, if files are read].") -> _Decorator:
+    """Return a decorator that adds --kubeconfig, --context, -n with the help `namespace`, -A and -l."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        named = namespace_option(namespace)
+        for decorate in (labels_option, everywhere_option, named, context_option, kubeconfig_option):
+            function = decorate(function)
+        return function
+
+    return add
 
 
 def access_of(given: Mapping[str, Any]) -> ClusterAccess:

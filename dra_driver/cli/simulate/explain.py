@@ -33,7 +33,7 @@ MOST_NODES = 8  # the most nodes that are shown in full
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Claims, templates, pods, workloads, nodes.")
 @click.option("--slices", multiple=True, metavar="FILE", help="ResourceSlices (kubectl get resourceslices -o yaml).")
 @click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes instead of slices.")
-@access_options
+@access_options()
 @click.option("--node", "only", multiple=True, metavar="NAME", help="Consider only these nodes.")
 @click.option(
     "--kubernetes",
