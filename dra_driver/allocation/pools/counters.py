@@ -69,7 +69,7 @@ class Accounts:
         return account
 
     def group_uses(self, pool: Pool) -> dict[str, GroupUse]:
-        """Return how the devices of a pool that are held use its counter sets, by the name of the set."""
+        """Return how the held devices of a pool use its counter sets, by the name of the set."""
         found = self._group_uses.get(pool.id)
         if found is None:
             devices = [one for record in (*pool.slices, *pool.others) for one in record.devices]

@@ -1,4 +1,4 @@
-"""The values of estimate rules: operands as a rule sees them, and the highest cost and the result size of a call."""
+"""What estimate rules take and return: operands, and a call's highest cost and the size of its result."""
 
 from __future__ import annotations
 

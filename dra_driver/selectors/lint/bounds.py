@@ -14,7 +14,7 @@ from dra_driver.selectors.remedies.mistake import place_of
 from dra_driver.selectors.remedies.names import KnownNames
 from dra_driver.selectors.syntax.nodes import Call, Literal, Node
 
-_NEAR = Fraction(85, 100)  # of the amount that was written
+_NEAR = Fraction(85, 100)  # a device is near if it has this share of the written amount
 _HUGE = 24  # a scale, beyond every amount of memory
 _UNITS = ((1 << 30, "Gi"), (1 << 20, "Mi"), (1, ""))
 

@@ -149,7 +149,10 @@ OPERATORS: dict[str, _Table] = {
 
 
 def refuse(operator: str, left: Any) -> CelError:
-    """Return the error of an operator that does not accept its operands; it is short if the left type has overloads."""
+    """Return the error of an operator that does not accept its operands.
+
+    Its text names the operator only if no overload takes the left operand's type.
+    """
     if type(left) in _RECEIVERS or any(kind is type(left) for kind, _ in OPERATORS[operator]):
         return CelError(NO_SUCH_OVERLOAD)
     return CelError(f"{NO_SUCH_OVERLOAD}: {operator}")
