@@ -151,7 +151,7 @@ OPERATORS: dict[str, _Table] = {
 def refuse(operator: str, left: Any) -> CelError:
     """Return the error of an operator that does not accept its operands.
 
-    Its text names the operator only if no overload takes the left operand's type.
+    Its text names the operator unless some overload takes the left operand's type, or that type is in `_RECEIVERS`.
     """
     if type(left) in _RECEIVERS or any(kind is type(left) for kind, _ in OPERATORS[operator]):
         return CelError(NO_SUCH_OVERLOAD)
