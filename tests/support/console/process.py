@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,18 @@ class Reply:
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+def _in_time(send: Callable[[], Reply]) -> Reply:
+    """Send a question again for as long as the machine was too busy to answer it in the time of a question."""
+    replies: list[Reply] = []
+
+    def is_answered() -> bool:
+        replies.append(send())
+        return b'"question.too-slow"' not in replies[-1].body
+
+    until(is_answered, "an answer in time")
+    return replies[-1]
 
 
 @dataclass
@@ -61,9 +73,13 @@ class RunningConsole:
         return reply
 
     def ask(self, name: str, query: str = "") -> Reply:
-        return self.send("GET", f"/api/v1/{name}{query}", cookie=self.cookie)
+        return _in_time(lambda: self.send("GET", f"/api/v1/{name}{query}", cookie=self.cookie))
 
     def post(self, name: str, question: Any) -> Reply:
+        return _in_time(lambda: self.post_once(name, question))
+
+    def post_once(self, name: str, question: Any) -> Reply:
+        """Post a question that may really be too slow to answer."""
         body = json.dumps(question).encode()
         return self.send("POST", f"/api/v1/{name}", body, cookie=self.cookie, origin=self.origin)
 

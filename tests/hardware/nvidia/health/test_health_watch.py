@@ -76,7 +76,9 @@ def test_a_gpu_that_comes_back_under_another_index_is_read_again_and_its_xids_ar
     watching.until(lambda: watching.vitals[one.pci].is_lost)
     watching.state.gpus[:] = [two]
     watching.state.write()
-    assert [gpu.pci_address for gpu in watching.hardware.discover().gpus if not gpu.is_lost] == [two.pci]
+    watching.until(
+        lambda: [gpu.pci_address for gpu in watching.hardware.discover().gpus if not gpu.is_lost] == [two.pci]
+    )
     one.is_lost = False
     watching.state.gpus[:] = [two, one]
     watching.state.write()
