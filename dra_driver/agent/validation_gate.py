@@ -53,7 +53,7 @@ class HeldDevices(Protocol):
     """The devices that claims hold on this node."""
 
     def held(self) -> frozenset[str]:
-        """Return the names of the devices that claims hold or were given. Raises: DriverError."""
+        """Return the names of the devices that claims hold or are allocated. Raises: DriverError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ class NodeUnderTreatment:
             raise NodeError("command", text, retry=Retry.LATER)
 
     def ask_reboot(self, text: str) -> None:
-        """Ask for a reboot of this machine in this boot."""
+        """Request a reboot of this machine; the request ends with this boot."""
         self._reboot.ask(text)
 
     def withdraw_reboot(self) -> None:

@@ -65,7 +65,7 @@ def average_power(function: Path) -> int | None:
 
 
 def margins(sensors: tuple[Sensor, ...]) -> tuple[int, ...]:
-    """Return for each temperature with a critical one how many degrees Celsius are left to it."""
+    """Return by how many degrees Celsius each temperature that has a critical limit is below it."""
     return tuple((one.critical - one.value) // 1000 for one in sensors if one.critical is not None)
 
 

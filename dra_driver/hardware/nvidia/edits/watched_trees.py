@@ -36,7 +36,9 @@ class WatchedTrees:
     def is_unchanged(self) -> bool:
         """Return whether everything that was looked at is as it was."""
         watch, is_fresh = self._watch, time.monotonic() - self._compared_at < COMPARED_SECONDS
-        if watch is not None and is_fresh and watch.is_quiet() and not self._is_in_doubt:  # the doubt last, see below
+        if (
+            watch is not None and is_fresh and watch.is_quiet() and not self._is_in_doubt
+        ):  # the order matters: see `_is_same`
             return True
         with self._lock:
             return self._is_same()

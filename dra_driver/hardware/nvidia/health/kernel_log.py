@@ -17,7 +17,7 @@ from dra_driver.hardware.kernel_records import KernelRecords
 from dra_driver.model.names import normal_pci_address
 
 FALLEN_OFF_BUS = 79
-SAID_TWICE_SECONDS = 10.0  # the driver reports a loss in two lines, one of them without a code
+REPEATED_SECONDS = 10.0  # the driver reports a loss in two lines, one of them without a code
 _ADDRESS = r"(?:PCI:)?(?P<gpu>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?"
 _XID = re.compile(rf"NVRM: Xid \({_ADDRESS}(?: GPU-I:(?P<gi>[0-9]{{1,4}}))?(?: GPU-CI:(?P<ci>[0-9]{{1,4}}))?\): "
                   r"(?P<code>[0-9]{1,5})(?=[, ]|$)")  # fmt: skip
@@ -56,7 +56,7 @@ class KernelLog:
             if text.startswith(_LOADED):
                 found.clear()
                 is_driver_new = True
-            elif (xid := self._xid(sequence, at, text)) is not None and not self._is_said_again(xid):
+            elif (xid := self._xid(sequence, at, text)) is not None and not self._is_repeated(xid):
                 found.append(xid)
         return LogNews(tuple(found), is_driver_new, self._records.position)
 
@@ -78,13 +78,13 @@ class KernelLog:
             gpu, self._early = self._early[0], ("", -9)
         return XidReport(_gpu(gpu), FALLEN_OFF_BUS, at, Source.KERNEL_LOG) if gpu else None
 
-    def _is_said_again(self, xid: XidReport) -> bool:
+    def _is_repeated(self, xid: XidReport) -> bool:
         """Return whether this is the second line about one loss."""
         if xid.code != FALLEN_OFF_BUS:
             return False
         before = self._lost.get(xid.gpu, float("-inf"))
         self._lost[xid.gpu] = xid.at
-        return abs(xid.at - before) < SAID_TWICE_SECONDS
+        return abs(xid.at - before) < REPEATED_SECONDS
 
 
 def _gpu(text: str) -> str:
