@@ -23,8 +23,8 @@ from dra_driver.hardware.facts import ChannelFacts, Facts
 from dra_driver.hardware.port import ChannelOffering, Hardware, Roots
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.offering import Inventory
-from dra_driver.model.boot import read_boot_id
 from dra_driver.model.errors import DriverError
+from dra_driver.model.machine import read_boot_id
 from dra_driver.plugin.ledger.record import UNFINISHED
 from dra_driver.plugin.neighbours.device_plugin import live_sockets
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import FrameType
 
 from dra_driver import __version__
-from dra_driver.model.boot import read_boot_id
 from dra_driver.model.errors import DriverError, ExitCode, NodeError, SharingError, UsageError
 from dra_driver.model.flag import Flag, add_to, resolve
 from dra_driver.model.flags import FLAGS
+from dra_driver.model.machine import read_boot_id
 from dra_driver.model.names import check_driver_name
 from dra_driver.mps import cgroups, wire
 from dra_driver.mps.calling import call

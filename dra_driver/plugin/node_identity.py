@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.model.boot import boot_id_file, read_boot_id
+from dra_driver.model.machine import boot_id_file, read_boot_id
 from dra_driver.model.names import pool_name
 from dra_driver.telemetry.logs import fields
 

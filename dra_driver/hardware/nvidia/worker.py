@@ -11,13 +11,14 @@ most work on one GPU. Only speed depends on this. Source: sched_setaffinity(2); 
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
+
+from dra_driver.model.machine import cores_of_process, present_core
 
 T = TypeVar("T")
 
@@ -166,7 +167,7 @@ class Worker:
 
 
 class SameCore:
-    """Where one thread runs: on the core of the one that waits for it, or wherever another thread may run."""
+    """Where one thread runs: on the core of the one that waits for it, or wherever this process may run."""
 
     def __init__(self) -> None:
         self._core = -1  # -1 while the thread is not bound
@@ -177,7 +178,7 @@ class SameCore:
         if self._is_refused or thread.native_id is None:
             return
         try:
-            core = _present_core()()
+            core = present_core()
             if core != self._core:
                 os.sched_setaffinity(thread.native_id, (core,))
                 self._core = core
@@ -185,20 +186,11 @@ class SameCore:
             self._is_refused = True
 
     def leave(self, thread: threading.Thread) -> None:
-        """Let a thread run wherever the calling one may run."""
+        """Let a thread run wherever this process may run. The calling thread may itself be bound to a core."""
         if self._core < 0 or thread.native_id is None:
             return
         try:
-            os.sched_setaffinity(thread.native_id, os.sched_getaffinity(0))
+            os.sched_setaffinity(thread.native_id, cores_of_process())
             self._core = -1
         except OSError:
             self._is_refused = True
-
-
-@functools.cache
-def _present_core() -> Callable[[], int]:
-    """Return the function that returns the number of the present core. Raises: AttributeError where there is none."""
-    from ctypes import PyDLL  # noqa: PLC0415 - keeps the interpreter's lock; needed once partitions are made
-
-    present: Callable[[], int] = PyDLL(None).sched_getcpu
-    return present

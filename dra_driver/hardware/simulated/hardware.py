@@ -36,9 +36,9 @@ from dra_driver.hardware.simulated.partition_changes import PartitionChanges
 from dra_driver.hardware.simulated.partitioning import Partitioning
 from dra_driver.hardware.simulated.profile_facts import partition_facts
 from dra_driver.hardware.simulated.resets import Resets
-from dra_driver.model.boot import read_boot_id
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.model.machine import read_boot_id
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 
 

@@ -9,7 +9,6 @@ Source: sched_setaffinity(2), cpuset(7); docs/decisions/0014.
 from __future__ import annotations
 
 import errno
-import functools
 import logging
 import os
 import threading
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
+from dra_driver.model.machine import present_core
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class SharedCore:
         own = frozenset(os.sched_getaffinity(0))
         if own != self._own:
             self._own, self._free = own, _mask_to_unbind(own)
-        self._core, self._until = frozenset((_core_reader()(),)), self._clock() + TURN_SECONDS
+        self._core, self._until = frozenset((present_core(),)), self._clock() + TURN_SECONDS
 
     def _release(self, threads: set[int]) -> None:
         """Unbind threads; with the last of them, also threads that bound ones started, which inherit their core."""
@@ -106,15 +106,6 @@ def _mask_to_unbind(own: frozenset[int]) -> Collection[int]:
         return every
     os.sched_setaffinity(0, own)
     return own
-
-
-@functools.cache
-def _core_reader() -> Callable[[], int]:
-    """Return the function that returns the number of the present core. Raises: AttributeError if there is none."""
-    from ctypes import PyDLL  # noqa: PLC0415 - PyDLL keeps the interpreter's lock; only parallel calls need it
-
-    reader: Callable[[], int] = PyDLL(None).sched_getcpu
-    return reader
 
 
 CALLS = SharedCore()  # one for the whole process, because the process has one interpreter lock

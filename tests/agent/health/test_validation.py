@@ -10,8 +10,8 @@ import yaml
 from dra_driver.doctor.node_faults import read_faults
 from dra_driver.embedded.api.kinds import EVENTS, SLICES
 from dra_driver.health.store import HealthStore
-from dra_driver.model.boot import read_boot_id
 from dra_driver.model.errors import LedgerError
+from dra_driver.model.machine import read_boot_id
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.validation import records
 from dra_driver.validation.manual_results import ResultsFile

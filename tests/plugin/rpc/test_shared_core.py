@@ -105,7 +105,7 @@ def test_a_thread_that_was_started_within_a_call_is_free_after_the_calls() -> No
 
 def test_after_its_turn_another_core_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     now, where = [0.0], iter(sorted(ALL)[:2])
-    monkeypatch.setattr(shared_core, "_core_reader", lambda: lambda: next(where))
+    monkeypatch.setattr(shared_core, "present_core", lambda: next(where))
     core = SharedCore(clock=lambda: now[0])
     with ExitStack() as stack:
         first, second, third, fourth = made = [Worker(core) for _ in range(4)]
