@@ -166,5 +166,5 @@ def test_no_thread_is_left_behind_after_close(machine: Machine) -> None:
     hardware.discover()
     made = {t for t in set(threading.enumerate()) - before if t.name.startswith("gpu-")}
     assert made
-    hardware.close()
-    until(lambda: not any(thread.is_alive() for thread in made))
+    # A call that a busy machine has not quite ended keeps the library, and closing is tried again.
+    until(lambda: hardware.close() or not any(thread.is_alive() for thread in made))
