@@ -148,10 +148,10 @@ def test_what_part_by_part_leads_astray_is_written_anew_no_further_than_it_must(
 
 
 def test_a_comment_that_is_lost_is_named(monkeypatch):
-    def take_lines(self, edits, start, end):
+    def remove_lines(self, edits, start, end):
         edits.add(start, self.text.index("\n", end) + 1, "")
 
-    monkeypatch.setattr(BlockEntries, "_take_lines", take_lines)
+    monkeypatch.setattr(BlockEntries, "_remove_lines", remove_lines)
     made, _, found = rewritten_surely("a: 1\nb: 2  # two\nc: 3\n", without("b"))
     assert made == "a: 1\nc: 3\n"
     assert found.lost == ("# two",)
