@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.nvidia.edits import watched_trees
+from dra_driver.hardware.nvidia.edits import path_watch, watched_trees
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
 from dra_driver.hardware.nvidia.edits.watched_trees import WatchedTrees
 
@@ -36,6 +36,13 @@ def looked_at(mount: Path) -> tuple[WatchedTrees, CountedRoot]:
     assert trees.is_unchanged()
     root.compared = 0
     return trees, root
+
+
+@pytest.fixture(autouse=True)
+def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep other tests' mounts and a busy machine from causing comparisons."""
+    monkeypatch.setattr(path_watch, "_MOUNTS", "/proc/sys/kernel/hostname")
+    monkeypatch.setattr(watched_trees, "COMPARED_SECONDS", 600.0)
 
 
 def open_files() -> int:
@@ -149,7 +156,8 @@ def test_a_closed_watch_leaves_nothing_open(mount):
 MOUNTED = """
 import subprocess, sys
 from pathlib import Path
-from tests.cdi.test_watched_trees import looked_at
+from tests.cdi.test_watched_trees import looked_at, watched_trees
+watched_trees.COMPARED_SECONDS = 600.0
 trees, root = looked_at(Path(sys.argv[1]))
 assert trees.is_unchanged() and not root.compared
 subprocess.run(["mount", "-t", "tmpfs", "none", sys.argv[1] + "/usr/lib64"], check=True)
@@ -161,7 +169,8 @@ print("noticed")
 MOUNTED_BESIDE = """
 import subprocess, sys
 from pathlib import Path
-from tests.cdi.test_watched_trees import looked_at
+from tests.cdi.test_watched_trees import looked_at, watched_trees
+watched_trees.COMPARED_SECONDS = 600.0
 trees, root = looked_at(Path(sys.argv[1]))
 watch = trees._watch
 for _ in range(3):
