@@ -24,7 +24,7 @@ def test_a_change_is_played_with_the_keyboard_alone(open_console):
     page.keyboard.press("Control+A")
     page.keyboard.type("nonsense")
     page.keyboard.press("Enter")
-    page.wait_for_selector('.message.bad:has-text("no profile")')
+    page.wait_for_selector('.message.bad:has-text("neither a profile")')
 
 
 def test_health_says_that_nothing_deserves_attention(open_console):
