@@ -13,7 +13,7 @@ from functools import partial
 
 from dra_driver.hardware.nvidia import sysfs
 from dra_driver.hardware.nvidia.health.observation import Observation
-from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
 from dra_driver.hardware.nvidia.opening import LATE, NotOpen, Opened, open_library
 from dra_driver.hardware.nvidia.session import NvmlSession
 from dra_driver.hardware.nvidia.worker import LibraryCall, Worker

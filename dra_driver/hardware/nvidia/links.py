@@ -15,8 +15,9 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dra_driver.hardware.nvidia.nvml import FABRIC_COMPLETED, MAX_LINKS, Nvml
-from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.links import FABRIC_COMPLETED, MAX_LINKS
+from dra_driver.hardware.nvidia.nvml.nvml import Nvml
 from dra_driver.model.names import normal_pci_address
 
 Edge = tuple[str, str]

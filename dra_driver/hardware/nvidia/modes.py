@@ -22,8 +22,9 @@ from dra_driver.hardware.nvidia.edits.driver_files import find_program
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
 from dra_driver.hardware.nvidia.edits.installed_names import BINARY_FOLDERS
 from dra_driver.hardware.nvidia.gpu_calls import GpuCalls
-from dra_driver.hardware.nvidia.nvml import UNLIMITED, Nvml
-from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.nvml import Nvml
+from dra_driver.hardware.nvidia.nvml.settings import UNLIMITED
 from dra_driver.hardware.port import Roots
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice

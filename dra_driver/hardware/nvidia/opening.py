@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dra_driver.hardware.nvidia import library, sysfs
-from dra_driver.hardware.nvidia.nvml import Nvml, load
-from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
+from dra_driver.hardware.nvidia.nvml.binding import load
+from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
+from dra_driver.hardware.nvidia.nvml.nvml import Nvml
 from dra_driver.hardware.nvidia.worker import Worker
 from dra_driver.hardware.port import Roots
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 from dra_driver.hardware.facts import MigProfile
 from dra_driver.hardware.nvidia.names import profile_name
-from dra_driver.hardware.nvidia.nvml import Nvml
-from dra_driver.hardware.nvidia.nvml_mig import GpuInstanceProfile, Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.mig_profiles import GpuInstanceProfile
+from dra_driver.hardware.nvidia.nvml.nvml import Nvml
 
 _MIB = 2**20
 

@@ -18,8 +18,8 @@ from dra_driver.hardware.nvidia import names, sysfs
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.links import LinkReading, read_fabric, read_links
 from dra_driver.hardware.nvidia.mig import SOMEWHERE, MigReading, read_partitions
-from dra_driver.hardware.nvidia.nvml import Nvml
-from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.nvml import Nvml
 from dra_driver.hardware.nvidia.profiles import KnownProfiles
 from dra_driver.hardware.port import Roots
 from dra_driver.model.names import normal_pci_address

@@ -18,7 +18,7 @@ from dra_driver.hardware.nvidia.edits.driver_files import find_program
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
 from dra_driver.hardware.nvidia.edits.installed_names import BINARY_FOLDERS
 from dra_driver.hardware.nvidia.gpu_calls import GpuCalls
-from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.programs import run_program
 from dra_driver.model.errors import HardwareError, Retry

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from dra_driver.hardware.facts import GpuFacts, Problem
 from dra_driver.hardware.nvidia.links import read_fabric
 from dra_driver.hardware.nvidia.mig import read_mig_uuids
-from dra_driver.hardware.nvidia.nvml import Nvml
-from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.nvml import Nvml
 from dra_driver.hardware.nvidia.profiles import KnownProfiles
 from dra_driver.hardware.nvidia.reading import GpuReading, read_gpu
 from dra_driver.hardware.nvidia.worker import LibraryCall, Worker

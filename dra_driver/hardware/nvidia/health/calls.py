@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dra_driver.hardware.nvidia.nvml import Nvml
-from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.nvml import Nvml
 
 T = TypeVar("T")
 

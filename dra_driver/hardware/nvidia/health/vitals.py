@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from dra_driver.hardware.evidence import Vitals
 from dra_driver.hardware.nvidia.health.calls import LINK_STATE, HealthNvml
-from dra_driver.hardware.nvidia.nvml import MAX_LINKS
-from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.links import MAX_LINKS
 
 # Field values of nvml.h (NVML_FI_DEV_*).
 RECOVERY_ACTION, REMAP_PENDING, REMAP_FAILED = 230, 144, 145

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dra_driver.hardware.evidence import Source, Vitals, XidReport
 from dra_driver.hardware.nvidia.health.calls import XID, HealthNvml, LibraryEvent, address_of
 from dra_driver.hardware.nvidia.health.vitals import WatchedGpu, read_vitals, watched_gpu
-from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
 from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
 from dra_driver.model.names import normal_pci_address
 from dra_driver.telemetry.logs import fields

@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_driver.hardware.metered import ProcessUse
 from dra_driver.hardware.nvidia.health.calls import HealthNvml
-from dra_driver.hardware.nvidia.nvml_mig import Handle
+from dra_driver.hardware.nvidia.nvml.fault import Handle
 
 UNKNOWN_BYTES = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 _KINDS = ("Compute", "Graphics", "MPSCompute")

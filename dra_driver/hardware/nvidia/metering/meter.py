@@ -16,7 +16,7 @@ from dra_driver.hardware.nvidia.health.vitals import WatchedGpu
 from dra_driver.hardware.nvidia.metering.calls import MeterNvml
 from dra_driver.hardware.nvidia.metering.profiling import Profiling
 from dra_driver.hardware.nvidia.metering.reading import read_gpu
-from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
 
 
 class NvidiaMeter:

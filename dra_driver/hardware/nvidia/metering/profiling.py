@@ -14,7 +14,7 @@ from typing import Any
 
 from dra_driver.hardware.metered import Measure
 from dra_driver.hardware.nvidia.metering.calls import MeterNvml
-from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 
 LEAST_SECONDS = 0.1
 _PERCENT, _MIB_PER_S = 0.01, float(1 << 20)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dra_driver.hardware.metered import Measure
 from dra_driver.hardware.nvidia.metering.calls import MeterNvml
-from dra_driver.hardware.nvidia.nvml_mig import Handle
+from dra_driver.hardware.nvidia.nvml.fault import Handle
 
 _SM, _MEMORY = 1, 2  # NVML_CLOCK_*
 _SHUTDOWN, _SLOWDOWN, _MEMORY_MOST, _GPU_MOST = range(4)  # NVML_TEMPERATURE_THRESHOLD_*
