@@ -96,7 +96,7 @@ def test_a_failing_selector_does_not_matter_on_a_node_that_the_pod_avoids() -> N
     assert found.nodes[0].skipped
 
 
-def test_a_fault_of_one_version_is_told() -> None:
+def test_a_refusal_by_one_kubernetes_version_only_is_noted() -> None:
     devices = wire.partitioned("node-1", 1, 2)
     devices[1]["spec"]["devices"][0]["taints"] = [{"key": "sick", "effect": "NoSchedule"}]
     found = explained(devices, [wire.claim(wire.request())], newer=True)
@@ -104,7 +104,7 @@ def test_a_fault_of_one_version_is_told() -> None:
     assert "Kubernetes 1.35 refuses this; 1.36 allocates gpu-0-0 for gpu" in found.nodes[0].notes
 
 
-def test_counters_that_are_gone_are_a_stage() -> None:
+def test_devices_without_counters_left_are_lost_at_the_stage_of_counters() -> None:
     found = explained(
         wire.partitioned("node-1", 1, 2),
         [wire.claim(wire.request(selectors=[f'{wire.attribute("kind")} == "whole"']))],
@@ -114,7 +114,7 @@ def test_counters_that_are_gone_are_a_stage() -> None:
     assert stages["counters"][0].reason == "slot-1 of gpu-0: needs 1, 0 left"
 
 
-def test_capacity_that_is_asked_but_absent_is_a_stage() -> None:
+def test_a_requested_capacity_that_no_device_has_is_named() -> None:
     wanted = wire.claim(wire.request(capacity={"requests": {"bandwidth": "1Gi"}}))
     found = explained([wire.pool("node-1", gpus(1))], [wanted], features=wire.WITH_SHARES)
     assert "it has no capacity bandwidth" in found.sentence
@@ -129,7 +129,7 @@ def test_devices_that_cannot_agree_are_lost_to_the_constraint() -> None:
     }
 
 
-def test_a_search_that_the_scheduler_would_not_finish_is_told() -> None:
+def test_a_search_that_the_scheduler_would_not_finish_is_noted() -> None:
     wanted = wire.claim(wire.request(count=13, selectors=[f'{wire.attribute("kind")} == "part"']))
     found = explained(wire.partitioned("node-1", 6, 2), [wanted])
     assert any("the scheduler would give up after 10 s" in note for note in found.nodes[0].notes)

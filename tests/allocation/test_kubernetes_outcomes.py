@@ -12,12 +12,12 @@ from lane.oracle.written_worlds import written_worlds
 
 
 @pytest.mark.parametrize("version", parts.VERSIONS)
-def test_every_outcome_is_one_that_kubernetes_was_seen_to_have(version: str) -> None:
+def test_every_outcome_is_one_that_was_recorded_from_kubernetes(version: str) -> None:
     judged, differing = 0, []
-    for (name, world), told in recordings.read(recordings.ALLOCATIONS, version):
-        ours = our_outcomes(world, version) if told else {}
-        judged += len(told)
-        differing += [(name, node, seen, ours[node]) for node, seen in told.items() if ours[node] not in seen]
+    for (name, world), recorded in recordings.read(recordings.ALLOCATIONS, version):
+        ours = our_outcomes(world, version) if recorded else {}
+        judged += len(recorded)
+        differing += [(name, node, seen, ours[node]) for node, seen in recorded.items() if ours[node] not in seen]
     assert judged > 200
     assert not differing
 

@@ -1,4 +1,4 @@
-"""The fewest moves that make room for a job that waits."""
+"""The fewest moves that make room for a waiting job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster(*nodes: str, gpus: int = 2, parts: int = 2) -> Timeline:
 
 
 def play(here: Timeline, *arrivals: Job, leave: tuple[str, ...] = ()) -> dict[str, Rearrangement | None]:
-    """Let jobs arrive, some of them leave, then the last one arrive; return what is proposed."""
+    """Let jobs arrive, let some of them leave, let the last job arrive; return what is proposed."""
     for one in arrivals[:-1]:
         here.apply(TimelineEvent("arrive", one.name, jobs=(one,)))
     for name in leave:
@@ -46,7 +46,7 @@ def test_one_move_within_the_node_brings_two_halves_together() -> None:
     assert (move.job, move.source, move.target, move.leaves, move.gets) == ("two", "a", "a", ("gpu-0-1",), ("gpu-1-1",))
 
 
-def test_what_waits_fits_once_the_proposed_jobs_are_where_they_are_proposed_to_be() -> None:
+def test_a_waiting_job_fits_once_the_proposed_moves_are_made() -> None:
     here = cluster("a", "b", gpus=3, parts=3)
     jobs = [job(f"part-{number}", PART) for number in range(16)]
     gone = tuple(f"part-{number}" for number in (0, 3, 4, 7, 9, 12, 15))
@@ -55,7 +55,7 @@ def test_what_waits_fits_once_the_proposed_jobs_are_where_they_are_proposed_to_b
     assert len(found.devices) == 2
     moved = {move.job for move in found.moves}
     assert moved <= here.running.keys()
-    # The moved jobs leave, what waited arrives, and the moved ones come back: everything has a place.
+    # The moved jobs leave, the waiting job is placed, and the moved jobs arrive again: all of them fit.
     for name in moved:
         here.apply(TimelineEvent("leave", name))
     assert "big" in here.running
@@ -63,7 +63,7 @@ def test_what_waits_fits_once_the_proposed_jobs_are_where_they_are_proposed_to_b
     assert not here.apply(TimelineEvent("arrive", "back", jobs=tuple(back))).waiting
 
 
-def test_fewer_moves_go_before_more_whatever_node_comes_first() -> None:
+def test_the_node_that_needs_the_fewest_moves_is_proposed_whatever_the_order_of_nodes() -> None:
     here = cluster("a", "b", gpus=1, parts=3)
     jobs = [job(f"part-{number}", PART) for number in range(5)]  # three on a, two on b
     found = play(here, *jobs, job("big", WHOLE), leave=("part-0", "part-3"))["big"]
@@ -72,24 +72,24 @@ def test_fewer_moves_go_before_more_whatever_node_comes_first() -> None:
     assert found.moves[0].target == "a"
 
 
-def test_nothing_is_proposed_where_the_moved_ones_would_have_no_place() -> None:
+def test_nothing_is_proposed_if_a_moved_job_would_fit_nowhere() -> None:
     assert play(cluster("a", gpus=1), job("one", PART), job("big", WHOLE)) == {"big": None}
 
 
-def test_a_job_that_may_not_go_elsewhere_stays() -> None:
+def test_a_job_of_a_daemonset_is_not_moved() -> None:
     owner = {"kind": "DaemonSet", "controller": True}
     pod = {"metadata": {"ownerReferences": [owner]}}
     assert play(cluster("a"), *three_parts(pod=pod), job("big", WHOLE), leave=("one",)) == {"big": None}
 
 
-def test_jobs_that_share_a_claim_and_claims_of_others_stay() -> None:
+def test_jobs_that_share_a_claim_and_claims_of_no_job_are_not_moved() -> None:
     here = cluster("a")
     here.held = [wire.allocated(("a", "gpu-1-0"))]
     sharing = [job("one", PART, shared="common"), job("two", PART, shared="common")]
     assert play(here, *sharing, job("big", WHOLE)) == {"big": None}
 
 
-def test_a_whole_gpu_that_is_in_the_way_of_two_on_one_node_moves_to_another_node() -> None:
+def test_a_job_with_one_gpu_is_moved_to_make_room_for_a_job_with_two() -> None:
     slices = [wire.pool(name, [wire.gpu(f"gpu-{index}", kind="whole") for index in range(2)]) for name in ("a", "b")]
     here = Timeline(
         nodes=[wire.node("a"), wire.node("b")], slices=slices, classes=[wire.device_class()], kubernetes="1.36"

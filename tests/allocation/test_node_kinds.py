@@ -1,4 +1,4 @@
-"""Equal nodes are judged once: the answer about them is what each would get by itself."""
+"""Equal nodes are judged once, and each gets the answer that it would get by itself."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def shared_pools(draw: st.DrawFn) -> list[Wire]:
         apart = [{**one, "nodeName": draw(st.sampled_from(NODES))} for one in devices]
         found.append(wire.pool("apart", apart, perDeviceNodeSelection=True))
     if draw(st.booleans()):
-        stranger = wire.pool(draw(st.sampled_from(NODES)), devices, nodeName=draw(st.sampled_from(NODES)))
-        found.append({**stranger, "metadata": {"name": "stranger"}})
+        foreign = wire.pool(draw(st.sampled_from(NODES)), devices, nodeName=draw(st.sampled_from(NODES)))
+        found.append({**foreign, "metadata": {"name": "foreign"}})
     return found
 
 
@@ -127,24 +127,24 @@ def explained(world: Wire, *, folds: bool, nodes: list[Wire] | None = None) -> A
 
 @unhurried
 @given(worlds())
-def test_what_is_said_of_nodes_that_are_alike_is_what_each_is_told_by_itself(world: Wire) -> None:
+def test_equal_nodes_get_the_explanation_that_each_would_get_by_itself(world: Wire) -> None:
     apart = explained(world, folds=False)
     together = explained(world, folds=True)
     assert (apart.sentence, apart.ok, apart.aborts) == (together.sentence, together.ok, together.aborts)
     by_name = {one.node: one for one in apart.nodes}
-    told = []
+    covered = []
     for one in together.nodes:
         assert replace(one, like=()) == by_name[one.node]  # byte for byte
         for name in (one.node, *one.like):
-            told.append(name)
+            covered.append(name)
             renamed = json.dumps(asdict(replace(one, like=()))).replace(one.node, name)
             assert shares_apart(json.loads(renamed)) == shares_apart(asdict(by_name[name]))
-    assert sorted(told) == NODES
+    assert sorted(covered) == NODES
     assert [one.node for one in together.nodes] == [n for n in NODES if n in {one.node for one in together.nodes}]
 
 
 def shares_apart(verdict: Wire) -> Wire:
-    """Take out the identifiers of shares, which are made of the device's whole name."""
+    """Return a verdict without the identifiers of shares, which are made of the device's whole name."""
     for result in (verdict["outcome"] or {}).get("results") or ():
         for one in result["devices"].get("results") or ():
             one.pop("shareID", None)

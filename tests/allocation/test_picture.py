@@ -45,7 +45,7 @@ def test_a_partitioned_gpu_shows_how_much_of_it_is_held() -> None:
     assert (group.name, group.fill) == ("gpu-0", 0.25)
 
 
-def test_static_partitions_stand_below_their_gpu() -> None:
+def test_static_partitions_are_shown_below_their_gpu() -> None:
     [node] = picture_of_slices([pool("a", [gpu("g-mig-1"), gpu("g-mig-2"), gpu("h")])], [])
     assert names(node.children[0]) == ["g", "h"]
 
@@ -70,8 +70,10 @@ def test_a_claim_shows_what_is_wrong_with_its_device_and_since_when() -> None:
 def test_a_claim_shows_what_its_status_says_of_its_devices() -> None:
     claim = used(allocated(("a", "gpu-0"), ("a", "gpu-1")), "p")
     entry = {"driver": DRIVER, "pool": "a", "device": "gpu-1", "data": {"uuid": "GPU-1"}}
-    ill = {"type": "Healthy", "status": "False", "reason": "Fault", "message": "d/xid=79"}
-    claim["status"]["devices"] = [{**entry, "conditions": [{"type": "Ready", "status": "True", "reason": "x"}, ill]}]
+    unhealthy = {"type": "Healthy", "status": "False", "reason": "Fault", "message": "d/xid=79"}
+    claim["status"]["devices"] = [
+        {**entry, "conditions": [{"type": "Ready", "status": "True", "reason": "x"}, unhealthy]}
+    ]
     [found] = picture_of_claims([claim], [pool("a", [gpu("gpu-0"), gpu("gpu-1")])], [pod("p")])
     assert flags([found]) == {"unhealthy: d/xid=79"}
     first, second = (child for child in found.children if child.kind == "device")
@@ -102,7 +104,7 @@ def test_claims_show_leaked_reservations_and_unused_allocations() -> None:
     assert found[0].children[0].name == f"{DRIVER}/a/gone"
 
 
-def test_unknown_pods_are_no_leak() -> None:
+def test_a_reservation_is_not_called_leaked_if_the_pods_are_unknown() -> None:
     claims = [used(allocated(("a", "gpu-0")), "p")]
     assert not flags(picture_of_claims(claims, [pool("a", [gpu("gpu-0")])]))
 

@@ -1,4 +1,4 @@
-"""Worlds with one driver per pool name, complete valid pools, guarded selectors, `All` only as first alternative."""
+"""What holds of every allocation, in random worlds of one driver with complete pools and selectors that never fail."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def placed(world: Wire, outcome: NodeOutcome) -> list[tuple[Wire, Wire]]:
 
 @unhurried
 @given(worlds())
-def test_no_exclusive_device_is_given_twice_nor_one_that_is_held(world: Wire) -> None:
+def test_no_exclusive_device_is_given_out_twice_or_while_it_is_held(world: Wire) -> None:
     held = {(r["pool"], r["device"]) for c in world["allocated"] for r in _results(c)}
     for outcome in outcomes(world).values():
         given_out = Counter((one["pool"], one["device"]) for _, one in placed(world, outcome) if "shareID" not in one)
@@ -122,7 +122,7 @@ def _results(one: Wire) -> list[Wire]:
 @given(worlds())
 def test_counters_never_go_below_zero(world: Wire) -> None:
     if world["kubernetes"] == "1.34":
-        return  # keeps counters and devices in one slice, which these worlds do not
+        return  # 1.34 requires counters and devices in one slice, and these worlds have them in two
     held = {(r["pool"], r["device"]) for c in world["allocated"] for r in _results(c)}
     for outcome in outcomes(world).values():
         used: Counter[tuple[str, str, str]] = Counter()
@@ -146,7 +146,7 @@ def test_counters_never_go_below_zero(world: Wire) -> None:
 
 @unhurried
 @given(worlds())
-def test_shared_capacity_is_never_given_out_twice(world: Wire) -> None:
+def test_shares_of_a_device_never_exceed_its_capacity(world: Wire) -> None:
     for outcome in outcomes(world).values():
         shares = Counter((one["pool"], one["device"]) for _, one in placed(world, outcome) if "shareID" in one)
         assert all(times <= 2 for times in shares.values())  # 30Gi each of 80Gi
@@ -176,7 +176,7 @@ def test_requests_get_as_many_devices_as_they_ask_for(world: Wire) -> None:
 
 @unhurried
 @given(worlds())
-def test_another_node_changes_nothing_for_the_others(world: Wire) -> None:
+def test_the_outcome_on_a_node_does_not_depend_on_other_nodes(world: Wire) -> None:
     together = outcomes(world)
     for name in world["names"]:
         assert outcomes(world, [name])[name] == together[name]
@@ -191,7 +191,7 @@ def test_equal_worlds_give_equal_outcomes(world: Wire) -> None:
 
 @unhurried
 @given(worlds())
-def test_memory_of_failed_states_changes_no_outcome(world: Wire) -> None:
+def test_remembering_failed_states_and_bounding_the_search_change_no_outcome(world: Wire) -> None:
     plain = outcomes(world)
     before = search_room.REMEMBER_AFTER, search_room.BOUND_AFTER
     try:

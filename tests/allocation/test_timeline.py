@@ -27,7 +27,7 @@ def places(timeline: Timeline) -> dict[str, str]:
     return {name: where for name, (_, where, _) in timeline.running.items()}
 
 
-def test_who_does_not_fit_waits_until_somebody_leaves() -> None:
+def test_a_job_that_does_not_fit_waits_until_another_leaves() -> None:
     here = two_nodes()
     for name in ("one", "two"):
         here.apply(arrive(name, 2))
@@ -39,7 +39,7 @@ def test_who_does_not_fit_waits_until_somebody_leaves() -> None:
     assert not moment.waiting
 
 
-def test_a_drained_node_sends_its_jobs_elsewhere() -> None:
+def test_the_jobs_of_a_drained_node_are_placed_on_another() -> None:
     here = two_nodes()
     here.apply(arrive("one"))
     moment = here.apply(TimelineEvent("drain", "a"))
@@ -50,7 +50,7 @@ def test_a_drained_node_sends_its_jobs_elsewhere() -> None:
     assert places(here)["two"] == "a"
 
 
-def test_a_lost_device_evicts_its_holder_and_comes_back() -> None:
+def test_a_lost_device_evicts_its_holder_and_can_be_restored() -> None:
     here = two_nodes()
     here.apply(arrive("one"))
     moment = here.apply(TimelineEvent("lose", "a/gpu-0"))
@@ -59,7 +59,7 @@ def test_a_lost_device_evicts_its_holder_and_comes_back() -> None:
     assert here.apply(TimelineEvent("restore", "a/gpu-0")).usage.devices == 4
 
 
-def test_another_geometry_evicts_who_held_what_is_gone() -> None:
+def test_replacing_the_devices_of_a_node_evicts_the_jobs_whose_device_is_gone() -> None:
     here = two_nodes()
     here.apply(arrive("one"))
     moment = here.apply(TimelineEvent("replace", "a", slices=tuple(wire.partitioned("a", 1, 2))))
@@ -77,27 +77,27 @@ def test_another_geometry_evicts_who_held_what_is_gone() -> None:
         TimelineEvent("explode", "a"),
     ],
 )
-def test_an_event_about_nothing_is_refused(event: TimelineEvent) -> None:
+def test_an_event_of_an_unknown_kind_or_about_something_unknown_is_refused(event: TimelineEvent) -> None:
     with pytest.raises(InputError):
         two_nodes().apply(event)
 
 
-def test_part_of_a_partitioned_gpu_is_part_of_a_unit() -> None:
+def test_a_held_partition_counts_as_its_fraction_of_a_gpu() -> None:
     slices: list[Any] = wire.partitioned("a", 2, 4)
     usage = usage_of(slices, [wire.allocated(("a", "gpu-0-1"))])
     assert (usage.devices, usage.held, usage.share) == (2, 0.25, 0.125)
 
 
-def test_what_is_free_on_many_nodes_is_scattered() -> None:
+def test_free_devices_that_are_not_on_the_node_with_most_of_them_are_free_elsewhere() -> None:
     slices = [wire.pool(name, [wire.gpu("gpu-0"), wire.gpu("gpu-1")]) for name in ("a", "b")]
     assert usage_of(slices, []).free_elsewhere == 0.5
     assert usage_of(slices[:1], []).free_elsewhere == 0
 
 
-def test_an_impossible_wish_says_so() -> None:
+def test_a_job_whose_selector_fails_waits_because_scheduling_is_blocked() -> None:
     here = two_nodes()
-    wish = wire.claim(wire.request(selectors=[f"{wire.attribute('index')} == 7"]), name="odd")
-    moment = here.apply(TimelineEvent("arrive", "odd", jobs=(Job("odd", (wish,)),)))
+    failing = wire.claim(wire.request(selectors=[f"{wire.attribute('index')} == 7"]), name="odd")
+    moment = here.apply(TimelineEvent("arrive", "odd", jobs=(Job("odd", (failing,)),)))
     assert moment.waiting[0].reason.startswith("scheduling is blocked")
 
 
@@ -109,11 +109,11 @@ def test_jobs_that_share_a_claim_get_its_device_together() -> None:
     assert {(one.node, one.devices) for one in moment.placed} == {("a", ("gpu-0",))}
     assert moment.usage.held == 1
     here.apply(TimelineEvent("leave", "one"))
-    assert here.apply(TimelineEvent("leave", "two")).usage.held == 1  # somebody still has it
+    assert here.apply(TimelineEvent("leave", "two")).usage.held == 1  # job three still has it
     assert here.apply(TimelineEvent("leave", "three")).usage.held == 0
 
 
-def test_a_drain_moves_all_who_share_a_claim_to_one_other_device() -> None:
+def test_a_drain_moves_all_jobs_that_share_a_claim_to_one_other_device() -> None:
     here = two_nodes()
     shared = wire.claim(wire.request(), name="shared")
     here.apply(TimelineEvent("arrive", "all", jobs=(Job("one", (shared,)), Job("two", (shared,)))))

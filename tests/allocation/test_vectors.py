@@ -27,7 +27,7 @@ def recorded() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("line", "kubernetes"), list(recorded()))
-def test_an_outcome_is_one_that_the_scheduler_was_seen_to_have(line: Any, kubernetes: str) -> None:
+def test_an_outcome_is_one_that_was_recorded_from_the_scheduler(line: Any, kubernetes: str) -> None:
     answer = simulate_batch_line({"id": line["id"], "kubernetes": kubernetes, "input": line["input"]})
     assert answer["id"] == line["id"]
     expected = line["expected" if kubernetes == "1.35" else "expected136"]
