@@ -1,4 +1,4 @@
-"""Lint for autoscalers: what they can't know of a node that they have yet to start."""
+"""Lint for autoscalers: what an autoscaler does not know of a node that does not exist yet."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_parts_of_gpus_alone_start_no_node(kind):
 
 @pytest.mark.parametrize("autoscaler", [KARPENTER, CLUSTER])
 @pytest.mark.parametrize("kind", ["mig", "gpu-share", "vfio", "imex-channel"])
-def test_that_is_known_without_any_device_at_hand(kind, autoscaler):
+def test_a_selector_for_parts_of_gpus_is_reported_without_any_device_at_hand(kind, autoscaler):
     (message,) = found(f'device.driver == "{DRIVER}" && {A}.type == "{kind}"', autoscaler, kinds=())
     assert "knows only whole GPUs" in message
 
@@ -108,11 +108,11 @@ def test_karpenter_knows_two_drivers():
         f'{A}.productName == "NVIDIA L4"',
     ],
 )
-def test_what_a_whole_gpu_may_be_is_not_called_a_part(expression):
+def test_a_selector_that_may_match_a_whole_gpu_is_not_reported(expression):
     assert found(expression, KARPENTER, kinds=()) == []
 
 
-def test_without_an_autoscaler_the_rule_is_silent():
+def test_the_rule_reports_nothing_without_an_autoscaler():
     selector = ENGINE.compile(f"{A}.family == 1")
     views = [prepare_device(device("gpu"), DRIVER)]
     assert not [one for one in lint(LintSubject(selector, ENGINE, views, [1])) if one.rule == RULE]

@@ -1,6 +1,8 @@
-"""Work on selectors is cancelled when its time is up; verdicts stay what they are."""
+"""Work on selectors is cancelled when its check raises; a check never changes a verdict."""
 
 from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -20,20 +22,20 @@ COMPARE = f"cel.bind(f, {NEST}, f == [f][0])"
 VIEW = prepare_device({"attributes": {"model": {"string": "x"}}}, DRIVER)
 
 
-class Enough(EvaluationCancelledError):
+class StoppedByCheck(EvaluationCancelledError):
     pass
 
 
 class Counted:
-    """A check that stops the work when it is asked for the n-th time."""
+    """A check that stops the work when it is called for the n-th time."""
 
     def __init__(self, most):
-        self.asked, self._most = 0, most
+        self.calls, self._most = 0, most
 
     def __call__(self):
-        self.asked += 1
-        if self.asked >= self._most:
-            raise Enough
+        self.calls += 1
+        if self.calls >= self._most:
+            raise StoppedByCheck
 
 
 @pytest.fixture
@@ -44,25 +46,25 @@ def engine():
 @pytest.mark.parametrize("expression", [FOLD, COMPARE])
 def test_an_evaluation_that_takes_long_is_stopped(engine, expression):
     selector = engine.compile(expression)
-    with cancellable(Counted(20)), pytest.raises(Enough):
+    with cancellable(Counted(20)), pytest.raises(StoppedByCheck):
         selector.matches_view(VIEW)
 
 
 def test_linting_is_stopped_between_devices(engine):
     selector = engine.compile(f'device.attributes["{DRIVER}"].model == "x"')
     check = Counted(30)
-    with cancellable(check), pytest.raises(Enough):
+    with cancellable(check), pytest.raises(StoppedByCheck):
         lint(LintSubject(selector, engine, [VIEW] * 100, [1] * 100))
 
 
 def test_tracing_is_stopped_too(engine):
     selector = engine.compile(FOLD)
-    with cancellable(Counted(20)), pytest.raises(Enough):
+    with cancellable(Counted(20)), pytest.raises(StoppedByCheck):
         selector.trace(VIEW)
 
 
 @pytest.mark.parametrize("expression", [FOLD, "true", f'device.attributes["{DRIVER}"].model == "y"'])
-def test_patience_changes_no_verdict(engine, expression):
+def test_a_check_that_stops_nothing_changes_no_verdict(engine, expression):
     selector = engine.compile(expression)
     quick = selector.matches_view(VIEW)
     with cancellable(lambda: None):
@@ -70,7 +72,10 @@ def test_patience_changes_no_verdict(engine, expression):
     assert engine.compile(FOLD).max_cost > QUICK_COST
 
 
-def test_patience_ends_with_its_block_and_is_of_its_thread(engine):
-    with pytest.raises(Enough), cancellable(Counted(1)):
-        engine.compile("true")
+def test_a_check_applies_only_within_its_block_and_its_thread(engine):
+    with cancellable(Counted(1)):
+        with pytest.raises(StoppedByCheck):
+            engine.compile("true")
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(engine.compile, "true").result().matches_view(VIEW)
     assert engine.compile("true").matches_view(VIEW)

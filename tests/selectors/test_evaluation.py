@@ -1,4 +1,4 @@
-"""What expressions evaluate to: quirks of the server, libraries, hostile input, and two evaluators in step."""
+"""What expressions evaluate to: quirks of the server, libraries, hostile input, and that both evaluators agree."""
 
 # ruff: noqa: E501  (an expression reads best on one line)
 
@@ -141,7 +141,7 @@ def test_libraries_compute_what_the_server_computes(text):
         ({"v": {"strings": ["a"]}}, "attribute v: unsupported attribute value"),
     ],
 )
-def test_one_bad_attribute_spoils_the_device_for_every_selector(attributes, text):
+def test_one_invalid_attribute_makes_every_selector_fail_on_the_device(attributes, text):
     assert _result("true", {"attributes": attributes}) == text
 
 
@@ -270,7 +270,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_is_answered_in_bounded_time(name):
-    began = time.process_time()  # not what other work on the machine takes
+    began = time.process_time()  # the time of this process: other work on the machine does not count
     assert _answer(HOSTILE[name], {}) is not None
     assert time.process_time() - began < 20
 
@@ -280,7 +280,7 @@ def test_an_evaluation_over_budget_is_stopped_with_the_servers_words():
     assert _result(text) == "operation cancelled: actual cost limit exceeded"
 
 
-def test_one_evaluation_does_not_pay_for_the_comparisons_of_another():
+def test_the_comparisons_of_one_evaluation_do_not_count_against_another():
     assert _answer(HOSTILE["shared lists compared"], {}) == "operation cancelled: actual cost limit exceeded"
     assert _answer("[1, 2] == [1, 2] && {1: 2} == {1: 2}", {}) is True
     selector, view = (

@@ -19,12 +19,12 @@ _LEAST_EQUAL_TEXTS = 0.995
 def test_every_selector_gets_the_verdict_that_kubernetes_gave(edition: Edition) -> None:
     found: Counter[str] = Counter()
     differing = []
-    for expression, told in recordings.read(recordings.SELECTORS, str(edition)):
+    for expression, recorded in recordings.read(recordings.SELECTORS, str(edition)):
         ours = our_selector_verdict(expression, edition)
-        kind = differs(told, ours)
+        kind = differs(recorded, ours)
         found[kind] += 1
         if kind == "verdict":
-            differing.append((expression, told, ours))
+            differing.append((expression, recorded, ours))
     assert found.total() > 1000
     assert not differing
     assert found["text"] <= (1 - _LEAST_EQUAL_TEXTS) * found.total()
@@ -36,7 +36,7 @@ def test_the_recorded_packages_are_those_of_the_lane() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.35", "1.36", "1.37"])
-def test_what_crashes_kubernetes_own_compiler_is_refused_by_name(version: str) -> None:
+def test_an_expression_that_crashes_kubernetes_own_compiler_is_refused_with_that_reason(version: str) -> None:
     with pytest.raises(SelectorCompileError, match="own compiler crashes") as caught:
         compile_selector('[?device.attributes["a"].s[?0]].size() == 0', kubernetes=version)
     assert caught.value.kind is CompileErrorKind.PANIC

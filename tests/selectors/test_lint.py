@@ -61,11 +61,11 @@ def rules(text, fleet=FLEET, **options):
         (f"device.driver != '{'x' * 10_240}'", "refused"),
     ],
 )
-def test_a_rule_finds_what_it_is_for(text, rule):
+def test_each_rule_reports_its_mistake(text, rule):
     assert rule in rules(text)
 
 
-def test_a_class_must_ask_for_the_driver_first():
+def test_a_class_must_compare_the_driver_first():
     text = f'{A}.type == "gpu"'
     assert "missing-driver-guard" not in rules(text)
     assert "missing-driver-guard" in rules(text, in_class=True)
@@ -73,7 +73,7 @@ def test_a_class_must_ask_for_the_driver_first():
     assert apply_safe_fixes(subject(text, in_class=True)) == f"{GUARD} && {text}"
 
 
-def test_a_driver_guard_is_only_proposed_where_the_domain_may_be_no_driver():
+def test_a_driver_guard_is_not_applied_unless_a_device_shows_that_the_domain_is_a_driver():
     assert apply_safe_fixes(subject(f'{A}.type == "gpu"', fleet=[], in_class=True)) is None
 
 
@@ -95,7 +95,7 @@ def test_a_driver_guard_is_only_proposed_where_the_domain_may_be_no_driver():
         (f'{GUARD} && "2" < {A}.version', f'{GUARD} && {A}.version.compareTo(semver("2.0.0")) > 0'),
     ],
 )
-def test_a_safe_fix_is_written(text, better):
+def test_a_safe_fix_is_applied(text, better):
     assert apply_safe_fixes(subject(text)) == better
 
 
@@ -104,13 +104,13 @@ def test_a_safe_fix_is_written(text, better):
     [
         f'["links"].exists(k, {A}[k] == 1)',  # the name is not in the text
         f"[{A}].exists(a, a.links == 1)",  # the variable does not exist outside
-        f"!({A}.rdma)",  # no device has it there, so that guarded it would never be true
+        f"!({A}.rdma)",  # no device has it there: a guarded expression would never be true
         f'{GUARD} && {A}.version != "2.1.0"',  # verdicts would change
         f'{GUARD} && {C}.memory == quantity("40Gi")',  # a bound matches more
         f"{GUARD} && has({A}.links) && {A}.links > 2",
     ],
 )
-def test_what_can_not_be_mended_safely_is_left_alone(text):
+def test_an_expression_without_a_safe_fix_is_left_alone(text):
     assert apply_safe_fixes(subject(text)) is None
 
 
@@ -119,7 +119,7 @@ def test_a_good_selector_has_no_findings():
     assert rules(f"{GUARD} && {A}.?links.orValue(0) > 3") == set()
 
 
-def test_errors_that_the_other_side_absorbs_are_no_findings():
+def test_an_error_that_the_other_operand_absorbs_is_no_finding():
     assert "unguarded-attribute" not in rules(f'{GUARD} && {A}.type == "gpu" || device.driver == "dra.net"')
 
 

@@ -1,6 +1,6 @@
-"""Whatever lint offers, tried on the devices of every shipped profile.
+"""Every fix that lint offers, tried on the devices of every shipped profile.
 
-It compiles, does what its rule promises, and is no constant unless the finding reports that.
+It compiles, does what its rule promises, and is not constant unless the finding says so.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def offers(request):
     return found
 
 
-def test_every_fix_differs_from_what_it_mends_and_is_admissible(offers):
+def test_every_fix_differs_from_the_expression_and_is_admissible(offers):
     for linted, finding, better, _, _ in offers:
         assert finding.fix != linted.selector.expression
         assert better.selector.admissible or not linted.selector.admissible, finding
@@ -126,7 +126,7 @@ def test_a_fix_does_what_its_rule_says(offers):
 
 
 @pytest.mark.parametrize("profile", PROFILE_NAMES)
-def test_an_exact_amount_becomes_a_bound_that_a_device_reaches_or_none_is_offered(profile):
+def test_an_exact_amount_becomes_a_bound_that_a_device_reaches_or_no_fix_is_offered(profile):
     for text in (
         f'{C}.memory == quantity("80Gi")',
         f'{C}.memory == quantity("24Gi")',
@@ -140,7 +140,7 @@ def test_an_exact_amount_becomes_a_bound_that_a_device_reaches_or_none_is_offere
             assert True in outcomes(subject(finding.fix, profile).selector, linted.views), finding
 
 
-def test_a_bound_as_the_gpu_is_sold_becomes_one_that_it_has():
+def test_an_advertised_memory_size_becomes_a_bound_that_the_gpu_reaches():
     [finding] = [
         one
         for one in lint(subject(f'{GUARD} && {C}.memory == quantity("80Gi")', "dgx-h100"))
@@ -159,7 +159,7 @@ def test_a_name_that_no_device_has_is_not_guarded():
     assert apply_safe_fixes(linted) is None
 
 
-def test_a_capacity_that_is_read_as_an_attribute_is_called_one():
+def test_a_capacity_that_is_read_as_an_attribute_is_called_a_capacity():
     found = {one.rule: one for one in lint(subject(f'{A}.memory.compareTo(quantity("40Gi")) >= 0', "l40s"))}
     assert found["unknown-name"].message == (
         f'no device has the attribute {D}/memory: it is a capacity, device.capacity["{D}"].memory'
@@ -181,7 +181,7 @@ COMPUTE, VERSION = f"{A}.cudaComputeCapability", f"{A}.driverVersion"
         ),
     ],
 )
-def test_mistakes_that_fail_on_every_device_are_mended_without_asking(text, better):
+def test_mistakes_that_fail_on_every_device_have_a_safe_fix(text, better):
     assert apply_safe_fixes(subject(text, "demo-h100")) == better
 
 

@@ -133,7 +133,7 @@ def test_a_chain_of_logical_operators_becomes_a_balanced_tree():
     assert root.offset == 7
 
 
-def test_macros_expand_to_the_folds_that_the_cost_estimate_knows():
+def test_macros_expand_if_they_have_the_right_number_of_arguments():
     fold = _parse("[1].exists(x, x > 0)")
     assert isinstance(fold, Comprehension)
     assert fold.accu == "@result"
@@ -141,7 +141,7 @@ def test_macros_expand_to_the_folds_that_the_cost_estimate_knows():
     assert isinstance(_parse("x.all(1, 2, 3, 4)"), Call)
 
 
-def test_nodes_know_the_text_they_stand_for():
+def test_nodes_have_the_positions_of_their_text():
     text = ' (a.b["c"] == 1) && f( -2 )'
     root = _parse(text)
     assert text[root.start : root.end] == 'a.b["c"] == 1) && f( -2 )'

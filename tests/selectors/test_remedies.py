@@ -84,7 +84,7 @@ def test_a_classic_mistake_gets_its_remedy(text, better, sentence):
 
 
 @pytest.mark.parametrize(("text", "better"), [row[:2] for row in MISTAKES], ids=[row[0] for row in MISTAKES])
-def test_without_devices_the_names_that_the_driver_publishes_give_the_same(text, better):
+def test_without_devices_the_names_that_the_driver_publishes_give_the_same_remedy(text, better):
     found = remedy(text, DECLARATIONS, PUBLISHED, compiles)
     assert found is not None
     assert found.better == better
@@ -101,7 +101,7 @@ def test_without_devices_the_names_that_the_driver_publishes_give_the_same(text,
         ),
     ],
 )
-def test_several_mistakes_are_put_right_together(text, better):
+def test_several_mistakes_are_corrected_together(text, better):
     assert remedy(text, DECLARATIONS, NAMES, compiles).better == better
 
 
@@ -116,13 +116,13 @@ def test_several_mistakes_are_put_right_together(text, better):
         f'{A}.?nvlinkCount.orValue(0) >= 12 && {C}.memory.compareTo(quantity("1Gi")) >= 0',
     ],
 )
-def test_what_is_right_is_no_mistake(text):
+def test_a_correct_expression_has_no_remedy(text):
     assert compiles(text)
     for names in (NAMES, PUBLISHED):
         assert remedy(text, DECLARATIONS, names, compiles) is None
 
 
-def test_an_expression_that_no_rule_knows_has_no_remedy():
+def test_an_expression_to_which_no_rule_applies_has_no_remedy():
     assert remedy("device.driver ==", DECLARATIONS, NAMES, compiles) is None
     assert remedy("", DECLARATIONS, NAMES, compiles) is None
 

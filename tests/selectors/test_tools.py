@@ -1,4 +1,4 @@
-"""What stands on the engine: read-sets, groups, explanations, suggestions, the batch check, the second opinion."""
+"""What is built on the engine: read-sets, groups, explanations, suggestions, the batch check, the second opinion."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_read_set_names_what_an_expression_can_see(text, reads):
     assert {(read.field, read.domain, read.name) for read in found} == reads
 
 
-def test_guarded_names_are_known_apart():
+def test_guarded_names_are_listed_separately():
     reads = compile_selector(f"has({A}.a) && {A}.a == 1 && {A}.b == 1").read_set
     assert reads.guarded == {Read("attributes", DRIVER, "a")}
 
@@ -112,7 +112,7 @@ def test_groups_are_few_however_many_devices_there_are():
     assert sum(verdict is True for verdict in groups.matches(selector)) == 2000
 
 
-def test_a_selector_that_reads_more_than_the_groups_know_is_refused():
+def test_a_selector_that_reads_more_than_the_devices_are_grouped_by_is_refused():
     groups = DeviceGroups([(_gpu(a=1), DRIVER)], compile_selector(f"{A}.a == 1").read_set)
     with pytest.raises(ValueError, match="not grouped by"):
         groups.matches(compile_selector(f"{A}.b == 1"))
@@ -257,7 +257,7 @@ def test_over_long_expressions_are_still_evaluated():
         {"expression": "true", "kubernetes": "9"},
     ],
 )
-def test_a_batch_line_of_another_shape_is_an_input_error(line):
+def test_a_malformed_batch_line_is_an_input_error(line):
     with pytest.raises(InputError):
         BatchChecker({}).check(line)
 
@@ -265,7 +265,7 @@ def test_a_batch_line_of_another_shape_is_an_input_error(line):
 # The second opinion.
 
 
-def test_the_engines_are_told_apart_by_a_caveat():
+def test_the_second_opinion_has_a_caveat_and_neither_type_nor_cost():
     assert CelPythonEngine.caveat == "portable CEL, not the scheduler's verdict"
     selector = CelPythonEngine().compile("true")
     assert (selector.output_type, selector.max_cost, selector.admissible) == (None, None, None)
@@ -310,7 +310,7 @@ _PORTABLE = st.recursive(
 
 @pytest.fixture(scope="module")
 def _cel_python():
-    """Make cel-python raise the recursion limit, which it does on first use, before hypothesis watches it."""
+    """Let cel-python raise the recursion limit, as it does on its first use, before hypothesis checks the limit."""
     limit = sys.getrecursionlimit()
     CelPythonEngine().compile("true")
     yield
@@ -325,7 +325,7 @@ def test_both_engines_agree_on_portable_expressions(text):
     assert theirs.matches(DEVICES[0], DRIVER) is ours.matches(DEVICES[0], DRIVER)
 
 
-def test_the_second_opinion_fails_with_the_errors_of_the_seam():
+def test_the_second_opinion_raises_the_errors_of_the_engine_interface():
     with pytest.raises(SelectorCompileError):
         CelPythonEngine().compile("1 +")
     with pytest.raises(SelectorRuntimeError):

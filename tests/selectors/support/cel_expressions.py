@@ -209,5 +209,5 @@ class Generator:
 
 
 def expression(seed: int, depth: int = 5) -> str:
-    """Return the selector that a seed stands for."""
+    """Return the selector of a seed; equal seeds give equal selectors."""
     return Generator(random.Random(seed)).of("bool", depth)
