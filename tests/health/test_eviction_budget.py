@@ -1,4 +1,4 @@
-"""Which NoExecute stays one, with slots that the test gives out; the store is a real file."""
+"""Which verdicts keep the effect NoExecute, with slots that the test grants; the store is a real file."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def one():
     return Subject(ONE)
 
 
-def test_pods_stay_until_a_slot_is_given_and_go_then(tmp_path, one):
+def test_pods_are_evicted_only_once_a_slot_is_granted(tmp_path, one):
     bench = Bench(tmp_path, 0.0)
     (first,) = bench.budget.limited([verdict(one)])
     assert (first.effect, first.held_back) == (NO_SCHEDULE, HeldBack.BUDGET)
@@ -69,7 +69,7 @@ def test_a_grant_survives_a_restart_and_ends_with_its_fault(tmp_path, one):
     assert Bench(tmp_path).effects(one) == [NO_SCHEDULE]
 
 
-def test_without_a_slot_pods_stay_and_somebody_is_told(tmp_path, one):
+def test_without_a_slot_pods_stay_and_an_alert_is_raised(tmp_path, one):
     bench = Bench(tmp_path, 400.0)
     bench.effects(one)
     until(lambda: bench.alerts, what="the alert")
@@ -96,7 +96,7 @@ def test_each_gpu_and_each_partition_needs_a_slot_of_its_own(tmp_path, one):
     assert sorted(bench.effects(*subjects)) == [NO_EXECUTE, NO_EXECUTE, NO_SCHEDULE]
 
 
-def test_what_deletes_no_pods_asks_for_nothing(tmp_path, one):
+def test_a_verdict_that_evicts_no_pods_needs_no_slot(tmp_path, one):
     bench = Bench(tmp_path)
     (same,) = bench.budget.limited([verdict(one, NO_SCHEDULE)])
     assert (same.effect, same.held_back) == (NO_SCHEDULE, None)

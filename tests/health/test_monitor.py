@@ -1,4 +1,4 @@
-"""The monitor's turns over a vendor that reports what a test wants; its files are real."""
+"""The turns of the health monitor, with a vendor that reports what the test gives it; the files are real."""
 
 from dataclasses import replace
 
@@ -38,11 +38,11 @@ class Bench:
     """A monitor whose turns are taken by the test, with a clock of its own."""
 
     def __init__(self, folder, boot=BOOT, *, whole=True, looked=True):
-        self.reporter, self.folder, self.at, self.told = Reporter(), folder, 1000.0, []
+        self.reporter, self.folder, self.at, self.notified = Reporter(), folder, 1000.0, []
         self.cordons, self.forget = CordonFile(folder), ForgetFile(folder)
         self.monitor = HealthMonitor(
             self.reporter, HealthStore(folder), self.cordons, self.forget, policy=HealthPolicy(), boot_id=boot,
-            changed=lambda: self.told.append(shown(self.monitor.now.faults)), clock=lambda: self.at,
+            changed=lambda: self.notified.append(shown(self.monitor.now.faults)), clock=lambda: self.at,
         )  # fmt: skip
         if looked:
             self.monitor.completed(FACTS if whole else HALF)
@@ -60,7 +60,7 @@ def bench(tmp_path):
     return Bench(tmp_path)
 
 
-def test_a_fault_is_told_once_and_keeps_its_time_over_ten_restarts(tmp_path):
+def test_a_fault_is_reported_once_and_keeps_its_time_over_ten_restarts(tmp_path):
     bench = Bench(tmp_path)
     bench.turn(report(xid(95, at=900.25), reading(901)))
     before = {(fault.key, fault.since) for fault in bench.monitor.now.faults}
@@ -68,19 +68,21 @@ def test_a_fault_is_told_once_and_keeps_its_time_over_ten_restarts(tmp_path):
         bench = Bench(tmp_path)
         bench.turn()
         assert {(fault.key, fault.since) for fault in bench.monitor.now.faults} == before
-    assert bench.told == [{("needs-reset", "xid-95"), ("xid", "95")}]
+    assert bench.notified == [{("needs-reset", "xid-95"), ("xid", "95")}]
     bench.turn(HealthReport(), report(reading(905)))
-    assert len(bench.told) == 1
+    assert len(bench.notified) == 1
 
 
-def test_faults_on_disk_are_needed_by_an_instance_that_never_watched_and_not_once_they_are_over(tmp_path):
+def test_a_monitor_is_needed_while_the_disk_holds_faults_that_count(tmp_path):
     bench = Bench(tmp_path)
     assert not bench.monitor.is_needed
     bench.turn(report(reading(901, recovery_action=1)))
     assert Bench(tmp_path).monitor.is_needed
     bench.turn(*(report(reading(at, recovery_action=0)) for at in (902, 903, 904)))
     assert not bench.monitor.now.faults
-    assert bench.monitor.is_needed, "how often it came is forgotten, and a flapping fault ends at once"
+    assert bench.monitor.is_needed, (
+        "otherwise it would be forgotten how often the fault came, and a flapping fault would end at once"
+    )
     bench.at += 7200
     bench.turn(report(reading(bench.at, recovery_action=0)))
     assert not bench.monitor.is_needed
@@ -97,7 +99,7 @@ def test_what_was_reported_before_the_first_look_at_the_hardware_is_not_lost(tmp
     assert bench.monitor._record.log_position == 77
 
 
-def test_xids_of_gpus_that_are_not_this_driver_s_are_not_counted(bench):
+def test_xids_of_gpus_that_belong_to_another_driver_are_not_counted(bench):
     bench.turn(report(xid(79, address="0000:99:00.0"), xid(13)))
     assert bench.monitor.now.xids == {13: 1}
 
@@ -109,16 +111,16 @@ def test_a_kernel_log_that_can_t_be_read_is_a_problem_until_it_can(bench):
     assert bench.monitor.now.problems == ()
 
 
-def test_a_storm_of_application_xids_tells_nobody_and_is_counted(bench):
+def test_many_application_xids_are_counted_without_a_notification(bench):
     bench.turn()
-    told = len(bench.told)
+    notified = len(bench.notified)
     for n in range(50):
         bench.turn(report(*(xid(13, at=1000 + n + m / 10) for m in range(10))))
-    assert len(bench.told) == told
+    assert len(bench.notified) == notified
     assert bench.monitor.now.xids == {13: 500}
 
 
-def test_a_gpu_that_vanishes_from_the_facts_is_lost_also_after_a_restart(tmp_path):
+def test_a_gpu_that_vanishes_from_the_facts_is_lost_even_after_a_restart(tmp_path):
     bench = Bench(tmp_path)
     bench.turn()
     assert [one.is_lost for one in bench.monitor.completed(Facts("nvidia", gpus=(gpu(ONE),))).gpus] == [False, True]
@@ -148,28 +150,28 @@ def test_a_gpu_that_hangs_is_not_answering_until_it_answers(bench):
     assert bench.turn(*[HealthReport()] * 3) == set()
 
 
-def test_a_gpu_that_is_dead_on_the_bus_is_lost_and_one_in_other_hands_is_not(bench):
+def test_a_gpu_that_is_dead_on_the_bus_is_lost_and_one_bound_to_another_driver_is_not(bench):
     bench.reporter.bus = {ONE: BusState.DEAD, TWO: BusState.ELSEWHERE}
     bench.turn()
     assert [(fault.key, fault.subject.gpu) for fault in bench.monitor.now.faults] == [("gpu-lost", ONE)]
 
 
-def test_a_silent_library_makes_all_unmonitored_and_its_answer_ends_that(bench):
+def test_gpus_are_unmonitored_while_the_library_does_not_answer(bench):
     assert bench.turn(HealthReport(silent_s=29)) == set()
     assert bench.turn(HealthReport(silent_s=31)) == {("unmonitored", "")}
     answers = [report(reading(1000 + n), reading(1000 + n, TWO)) for n in range(3)]
     assert bench.turn(*answers) == set()
 
 
-def test_a_cordon_is_told_when_it_comes_and_when_it_ends(bench):
+def test_a_cordon_is_reported_when_it_begins_and_when_it_ends(bench):
     bench.turn()
-    told = len(bench.told)
+    notified = len(bench.notified)
     bench.cordons.add(Cordon("gpu-one", "noise", bench.at, until=bench.at + 3))
     bench.turn()
     assert [one.device for one in bench.monitor.now.cordons] == ["gpu-one"]
     bench.turn(*[HealthReport()] * 3)
     assert bench.monitor.now.cordons == ()
-    assert len(bench.told) == told + 2
+    assert len(bench.notified) == notified + 2
 
 
 def test_a_broken_cordon_file_keeps_the_last_cordons(bench):
@@ -199,14 +201,14 @@ def test_the_kernel_log_is_read_on_after_a_restart(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"garbage" * 999, b""])
-def test_a_damaged_store_begins_anew(tmp_path, damage):
+def test_a_damaged_store_is_replaced(tmp_path, damage):
     (tmp_path / "health.db").write_bytes(damage)
     bench = Bench(tmp_path)
     assert bench.turn(report(xid(95))) == {("needs-reset", "xid-95"), ("xid", "95")}
     assert Bench(tmp_path).turn() == {("needs-reset", "xid-95"), ("xid", "95")}
 
 
-def test_partitions_that_come_and_go_are_not_written_each_time_but_a_gpu_is(bench, monkeypatch):
+def test_known_gpus_are_written_when_a_gpu_changes_and_not_for_its_partitions(bench, monkeypatch):
     write, written = bench.monitor._store.write, []
     monkeypatch.setattr(bench.monitor._store, "write", lambda documents: (written.append(documents), write(documents)))
     bench.turn()
@@ -220,6 +222,6 @@ def test_partitions_that_come_and_go_are_not_written_each_time_but_a_gpu_is(benc
     assert len(written) == 2
 
 
-def test_a_store_that_cannot_be_written_holds_up_no_fault(bench, monkeypatch):
+def test_faults_are_raised_although_the_store_cannot_be_written(bench, monkeypatch):
     (bench.folder / "health.db").mkdir()
     assert bench.turn(report(xid(95))) == {("needs-reset", "xid-95"), ("xid", "95")}

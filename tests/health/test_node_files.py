@@ -11,7 +11,7 @@ from dra_driver.model.errors import InputError, LedgerError
 from tests.health.support.parts import ONE, TWO, gpu, partition
 
 
-def test_documents_are_found_again(tmp_path):
+def test_written_documents_are_read_back(tmp_path):
     assert HealthStore(tmp_path).read() == {}
     HealthStore(tmp_path).write({"record": {"a": [1.5, None]}})
     HealthStore(tmp_path).write({"gpus": []})
@@ -46,7 +46,7 @@ def test_a_cordon_keeps_its_time_when_it_is_repeated(tmp_path):
     "text",
     ["[]", "{", '{"version": "cordons/v1"}', '{"version": "cordons/v1", "cordons": [{"device": "../x"}]}', "[" * 99999],
 )
-def test_a_file_that_holds_no_cordons_is_refused_whole(tmp_path, text):
+def test_a_malformed_file_of_cordons_is_refused(tmp_path, text):
     (tmp_path / "cordons.json").write_text(text)
     with pytest.raises(InputError):
         CordonFile(tmp_path).read()
@@ -76,7 +76,7 @@ def test_a_gpu_about_which_a_call_hangs_is_missing_for_that_reason():
     assert gpus.missing == {TWO: True}
 
 
-def test_a_gpu_that_another_driver_has_is_absent_by_intent():
+def test_a_gpu_that_another_driver_took_over_is_not_missing():
     gpus = known({TWO: BusState.ELSEWHERE})
     gpus.completed(BOTH)
     assert len(gpus.completed(Facts("nvidia", gpus=(gpu(ONE),))).gpus) == 1

@@ -24,14 +24,14 @@ def test_every_key_has_a_row_with_its_default_effect():
         assert effect.startswith(DEFAULT_RULES[FaultKey(key)].effect), key
 
 
-def test_the_policy_on_the_page_is_one(tmp_path):
+def test_the_policy_on_the_page_is_valid(tmp_path):
     text = (DOCS / "health.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     path = tmp_path / "health.yaml"
     path.write_text(text)
     assert read_health_policy(path).ignored_xids == {92}
 
 
-def test_what_the_page_says_to_write_in_a_profile_is_understood(tmp_path):
+def test_each_health_example_on_the_page_is_valid_in_a_profile(tmp_path):
     section = (DOCS / "health.md").read_text().partition("## Try it without a GPU")[2]
     found = [part for line in section.splitlines() for part in line.split("`") if part.startswith("{")]
     assert len(found) > 12

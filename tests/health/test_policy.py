@@ -28,11 +28,11 @@ def effects(*faults, policy=None, now=100.0, places=PLACES):
 LOST = [("gpu.nvidia.com/gpu-lost", "NoSchedule")]
 
 
-def test_a_gpu_s_fault_touches_all_that_is_cut_from_it_and_no_neighbour():
+def test_a_fault_of_a_gpu_taints_it_and_its_partitions_and_no_other_gpu():
     assert effects(fault()) == {"gpu-one": LOST, "gpu-one-mig-a": LOST, "gpu-one-mig-b": LOST}
 
 
-def test_a_partition_s_fault_touches_that_partition():
+def test_a_fault_of_a_partition_taints_only_that_partition():
     assert effects(fault(subject=Subject(ONE, (19, 1)))) == {"gpu-one-mig-b": LOST}
 
 
@@ -41,7 +41,7 @@ def test_a_mild_fault_only_informs():
     assert found["gpu-one"] == [("gpu.nvidia.com/ecc-uncorrectable", "None")]
 
 
-def test_heat_blocks_after_five_minutes_and_keeps_its_time():
+def test_heat_keeps_claims_away_after_five_minutes():
     hot = fault(FaultKey.THERMAL)
     assert effects(hot, now=399)["gpu-one"] == [("gpu.nvidia.com/thermal", "None")]
     assert effects(hot, now=400)["gpu-one"] == [("gpu.nvidia.com/thermal", "NoSchedule")]
@@ -65,7 +65,7 @@ def test_no_fault_evicts_from_more_than_half_of_a_node():
     assert effects(two[0], policy=policy, places=places[:1])["gpu-0"][0][1] == "NoExecute"
 
 
-def test_taints_have_the_keys_and_values_of_nvidia_s_driver_and_come_by_importance():
+def test_taints_have_the_keys_and_values_of_nvidias_driver_in_order_of_importance():
     found = taints_of(verdicts_of(PLACES[:1], [fault(FaultKey.XID, value="95"), fault()], HealthPolicy(), 0), "d.io")
     assert [taint.wire() for taint in found["gpu-one"]] == [
         {"key": "d.io/gpu-lost", "effect": "NoSchedule", "timeAdded": "1970-01-01T00:01:40Z"},

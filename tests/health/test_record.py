@@ -20,7 +20,7 @@ def fed(*reports, known=KNOWN):
     return record
 
 
-def test_the_recovery_action_decides_over_the_table():
+def test_the_recovery_action_overrides_the_table_of_xids():
     record = fed(report(xid(48, 100), reading(101, recovery_action=0)))
     assert not record.faults(102)
     record = fed(report(xid(48, 100), reading(101, recovery_action=2)))
@@ -58,7 +58,7 @@ def test_an_xid_with_an_instance_is_about_its_partition():
     assert {fault.subject for fault in record.faults(101)} == {Subject(ONE, (19, 3))}
 
 
-def test_a_gpu_that_left_the_bus_is_lost_and_its_neighbour_is_not():
+def test_a_gpu_that_left_the_bus_is_lost_and_another_gpu_is_not():
     record = fed(report(bus=((ONE, BusState.DEAD), (TWO, BusState.HERE))))
     assert [(fault.key, fault.subject.gpu) for fault in record.faults(101)] == [(FaultKey.GPU_LOST, ONE)]
 
@@ -72,7 +72,7 @@ def test_a_lost_gpu_is_back_after_three_good_readings_with_its_uuid():
     assert not record.faults(131)
 
 
-def test_an_unknown_recovery_action_is_for_a_person():
+def test_an_unknown_recovery_action_needs_attention():
     record = fed(report(reading(100, recovery_action=42)))
     assert shown(record.faults(101)) == {("needs-attention", "action-42")}
 
@@ -82,7 +82,7 @@ def test_the_worst_xid_is_shown_and_not_the_newest():
     assert ("xid", "151") in shown(record.faults(103))
 
 
-def test_one_bad_look_at_a_link_raises_nothing_and_two_do():
+def test_a_link_is_a_fault_after_two_bad_readings_and_not_after_one():
     up, down = (True, True), (True, False)
     record = fed(report(reading(100, links=up)), report(reading(110, links=down)))
     assert not record.faults(111)
@@ -105,7 +105,7 @@ def test_a_gpu_that_is_just_below_the_limit_stays_hot():
     assert not record.faults(140)
 
 
-def test_a_fault_that_comes_and_goes_is_said_to_and_stays_for_ten_calm_minutes():
+def test_a_flapping_fault_ends_only_after_ten_calm_minutes():
     track, at = FaultTrack(FaultKey.ROW_REMAP_PENDING), 0.0
     for _ in range(3):
         for is_bad in (True, False, False, False):
@@ -126,17 +126,17 @@ def test_uncorrectable_errors_that_need_no_action_are_mild():
     assert not found.is_mild
 
 
-def test_a_reboot_clears_all_but_what_only_another_card_cures():
+def test_a_reboot_ends_all_faults_except_one_that_needs_a_new_gpu():
     record = fed(report(xid(95), reading(100, remap_failed=True, recovery_action=1)))
     assert shown(record.in_boot("another").faults(200)) == {("row-remap-failed", "")}
     assert record.in_boot(BOOT) is record
 
 
-def test_a_driver_that_was_loaded_again_ends_what_earlier_xids_meant():
+def test_reloading_the_driver_ends_the_faults_of_earlier_xids():
     assert not fed(report(xid(95)), report(is_driver_new=True)).faults(200)
 
 
-def test_a_record_survives_its_way_through_a_file():
+def test_a_record_is_read_back_unchanged_and_an_incomplete_one_is_refused():
     record = fed(report(xid(95), xid(13, source=Source.KERNEL_LOG), reading(100, links=(True,), pcie_replays=4)))
     assert read_record(record_wire(record)) == record
     with pytest.raises(ValueError, match="not a record"):

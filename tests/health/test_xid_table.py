@@ -44,6 +44,6 @@ def test_codes_of_the_catalogue_have_the_class_of_their_action(code, kind):
     assert row_of(code).kind is kind
 
 
-def test_an_unknown_code_is_for_a_person_and_never_harmless():
+def test_an_unknown_code_needs_support_and_is_not_harmless():
     assert row_of(4711).kind is XidClass.SUPPORT
     assert not row_of(4711).kind.is_harmless
