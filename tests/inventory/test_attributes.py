@@ -74,13 +74,13 @@ def test_partitions_carry_every_name_of_nvidias_driver_with_its_kind():
     assert {row.name for row in ROWS[DeviceType.MIG] if row.kind is ValueKind.QUANTITY} == NVIDIA_MIG_CAPACITIES
 
 
-def test_ours_follow_by_rank_on_whole_gpus():
+def test_attributes_of_our_own_are_ranked_on_whole_gpus():
     ours = sorted((row for row in ROWS[DeviceType.GPU] if row.owner is Owner.OURS), key=lambda row: row.rank)
     assert [row.name for row in ours] == OURS_BY_RANK
     assert [row.rank for row in ours] == list(range(1, 13))
 
 
-def test_partitions_carry_only_three_of_ours():
+def test_partitions_carry_only_three_attributes_of_our_own():
     assert {row.name for row in ROWS[DeviceType.MIG] if row.owner is Owner.OURS} == {
         "nvlinkDomain",
         "numaNode",
@@ -88,7 +88,7 @@ def test_partitions_carry_only_three_of_ours():
     }
 
 
-def test_ours_yield_by_rank_when_the_limit_is_lower(monkeypatch):
+def test_attributes_of_our_own_are_dropped_by_rank_when_the_limit_is_lower(monkeypatch):
     monkeypatch.setattr(limits, "DEVICE_ATTRIBUTES_AND_CAPACITIES", 15)
     names = [row.name for row in carried((*ATTRIBUTES, *CAPACITIES), DeviceType.GPU)]
     assert len(names) == 15
@@ -104,7 +104,7 @@ def test_every_name_is_one_the_api_accepts():
         assert domain in {"", "resource.kubernetes.io"}
 
 
-def test_no_name_stands_twice_for_one_device_type():
+def test_no_name_is_declared_twice_for_one_device_type():
     for rows in ROWS.values():
         assert len({row.name for row in rows}) == len(rows)
 

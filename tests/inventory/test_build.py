@@ -33,7 +33,7 @@ def test_a_whole_gpu_is_published_under_its_pci_address():
     assert device.gpu is FULL_GPU
 
 
-def test_a_gpu_in_mig_mode_gives_its_partitions_and_not_itself():
+def test_a_gpu_in_mig_mode_publishes_its_partitions_and_not_itself():
     gpu = replace(FULL_GPU, mig_enabled=True, partitions=(PARTITION, replace(PARTITION, uuid="MIG-2", start=3)))
     inventory = build_inventory(facts(gpu))
     assert [device.name for device in inventory.devices] == [
@@ -63,7 +63,7 @@ def test_a_gpu_in_mig_mode_without_partitions_publishes_nothing():
     assert build_inventory(facts(replace(FULL_GPU, mig_enabled=True))).devices == ()
 
 
-def test_what_is_not_known_is_left_out_without_a_word():
+def test_unknown_facts_are_left_out_without_a_problem():
     gpu = replace(FULL_GPU, serial=None, memory_bytes=None, link_domain=None)
     inventory = build_inventory(facts(gpu))
     assert not inventory.problems
@@ -71,7 +71,7 @@ def test_what_is_not_known_is_left_out_without_a_word():
     assert not only(inventory).capacity
 
 
-def test_false_and_zero_are_values():
+def test_false_and_zero_are_published():
     attributes = only(build_inventory(facts(replace(FULL_GPU, ecc_enabled=False, numa_node=0)))).attributes
     assert attributes["eccEnabled"] is False
     assert attributes["numaNode"] == 0
@@ -116,8 +116,8 @@ def test_compute_instances_of_one_gpu_instance_have_names_of_their_own():
 
 
 def test_the_second_of_two_devices_with_one_name_is_dropped_and_reported():
-    twin = replace(FULL_GPU, uuid="GPU-other", minor=4)
-    inventory = build_inventory(facts(FULL_GPU, twin))
+    second = replace(FULL_GPU, uuid="GPU-other", minor=4)
+    inventory = build_inventory(facts(FULL_GPU, second))
     assert only(inventory).gpu is FULL_GPU
     assert [problem.code for problem in inventory.problems] == ["inventory.name-taken"]
 
@@ -129,7 +129,7 @@ def test_a_device_whose_name_the_api_would_refuse_is_dropped_and_reported():
     assert [(p.code, p.subject) for p in inventory.problems] == [("inventory.name-invalid", PARTITION.uuid)]
 
 
-def test_a_partition_of_twelve_slices_leaves_out_the_highest_and_says_so():
+def test_a_partition_of_twelve_slices_leaves_out_the_highest_and_reports_it():
     whole = replace(PARTITION, profile="4g.96gb", start=0, size=12)
     inventory = build_inventory(facts(replace(FULL_GPU, mig_enabled=True, partitions=(whole,))))
     slices = {name for name in only(inventory).capacity if name.startswith("memorySlice")}
@@ -138,14 +138,14 @@ def test_a_partition_of_twelve_slices_leaves_out_the_highest_and_says_so():
     assert "memorySlice8 and above" in inventory.problems[0].message
 
 
-def test_problems_and_waiting_come_through():
+def test_problems_and_the_reason_for_waiting_are_passed_on():
     problem = Problem("hardware.gpu-lost", "0000:17:00.0", "the GPU is lost")
     inventory = build_inventory(Facts("test", problems=(problem, problem), waiting_for="the driver"))
     assert inventory.problems == (problem,)
     assert inventory.waiting_for == "the driver"
 
 
-def test_devices_stand_in_name_order_whatever_order_the_gpus_came_in():
+def test_devices_are_sorted_by_name_in_whatever_order_the_gpus_are_found():
     gpus = [replace(FULL_GPU, uuid=f"GPU-{bus}", pci_address=f"0000:{bus}:00.0") for bus in ("c1", "0a", "65")]
     inventories = [build_inventory(facts(*order)) for order in (gpus, gpus[::-1])]
     assert inventories[0] == inventories[1]

@@ -1,4 +1,4 @@
-"""The MIG manager's file and the flag's rules: valid ones are read, and all faults are reported at once."""
+"""The MIG manager's file and the rules of --mig-geometry: valid ones are read, and all faults are reported at once."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def entry(**changes):
     return {key: value for key, value in made.items() if value != "absent"}
 
 
-def test_what_the_mig_manager_takes_is_taken():
+def test_a_file_that_the_mig_manager_accepts_is_read():
     found = read_configurations(
         document(
             entry(device_filter=["0x233010DE", "0x20b010de"], devices=[0, 3]),
@@ -56,7 +56,7 @@ def test_what_the_mig_manager_takes_is_taken():
         (document(entry(mig_device={})), "c[0].mig-device: unknown field, known are device-filter, devices"),
     ],
 )
-def test_each_fault_is_told_with_its_place(wrong, fault):
+def test_each_fault_is_reported_with_its_place(wrong, fault):
     with pytest.raises(InputError) as caught:
         read_configurations(wrong, "config.yaml")
     assert caught.value.code == "input.mig-config"
@@ -64,14 +64,14 @@ def test_each_fault_is_told_with_its_place(wrong, fault):
     assert fault in str(caught.value)
 
 
-def test_all_faults_are_told_at_once():
+def test_all_faults_are_reported_at_once():
     with pytest.raises(InputError) as caught:
         read_configurations(document(entry(devices=7), entry(mig_enabled=1)), "f")
     assert "c[0].devices" in str(caught.value)
     assert "c[1].mig-enabled" in str(caught.value)
 
 
-def test_the_first_rule_that_fits_counts():
+def test_the_first_rule_that_matches_the_node_applies():
     rules = read_rules("gpu-a-*: all-1g.10gb; example.com/pool=big:1g.10gb=4,3g.40gb=1 ;label", has_file=False)
     assert geometry_of(rules, "gpu-a-7", {}) == "all-1g.10gb"
     assert geometry_of(rules, "b", {"example.com/pool": "big"}) == "1g.10gb=4,3g.40gb=1"
@@ -81,13 +81,14 @@ def test_the_first_rule_that_fits_counts():
 
 
 @pytest.mark.parametrize("text", ["gpu", "1g.10gb", "A B:all-balanced", "x:", "all-balanced;nonsense"])
-def test_a_flag_that_is_wrong_is_refused(text):
+def test_a_wrong_value_of_the_flag_is_refused(text):
     with pytest.raises(UsageError, match="--mig-geometry") as caught:
         read_rules(text, has_file=False)
     assert caught.value.code == "usage.mig-geometry"
 
 
-def test_names_of_a_file_need_one():
+def test_the_name_of_a_configuration_needs_a_file_and_is_one_word():
     assert read_rules("my-config", has_file=True)[0].geometry == "my-config"
-    with pytest.raises(UsageError):
-        read_rules("my config", has_file=True)
+    for name, has_file in (("my-config", False), ("my config", True)):
+        with pytest.raises(UsageError):
+            read_rules(name, has_file=has_file)

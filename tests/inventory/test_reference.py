@@ -16,7 +16,7 @@ def test_every_page_and_class_is_what_its_vendor_declares(path: str) -> None:
 
 
 @pytest.mark.parametrize("vendor", [vendor.name for vendor in VENDORS])
-def test_every_published_name_stands_on_the_page(vendor: str) -> None:
+def test_every_published_name_is_on_the_page(vendor: str) -> None:
     declared = load_vendor(vendor)
     page = dict(files())[f"docs/{declared.page.file}"]
     rows = (*declared.page.more, *(row for carried in rows_of(vendor).values() for row in carried))

@@ -76,14 +76,14 @@ def test_every_field_is_read(read):
 @pytest.mark.parametrize(
     ("section", "several"),
     [("{strategy: MPS}", True), ("{strategy: MPS, mpsConfig: {multiUser: false}}", False)],
-    ids=["not said", "said"],
+    ids=["unset", "set"],
 )
-def test_mps_is_for_several_users_unless_the_file_says_no(read, section, several):
+def test_mps_is_for_several_users_unless_the_file_denies_it(read, section, several):
     (rule,) = read(f"version: rules/v1\nrules: [{{replicas: 4, sharing: {section}}}]\n").rules
     assert rule.settings == MpsSettings(multi_user=several)
 
 
-def test_a_rule_means_nvidias_gpus_unless_it_names_others(read):
+def test_a_rule_applies_to_nvidias_gpus_unless_it_names_others(read):
     text = "version: rules/v1\nrules: [{replicas: 2}, {match: {vendors: [amd]}, replicas: 2, enforcement: hard}]"
     assert [rule.match.vendors for rule in read(text).rules] == [("nvidia",), ("amd",)]
 
@@ -97,12 +97,12 @@ def test_a_rule_means_nvidias_gpus_unless_it_names_others(read):
         ("{match: {vendors: [nvidia, amd]}, compute: {default: 25}}", "AMD's GPUs are not shared by percent"),
     ],
 )
-def test_a_rule_asks_of_no_vendor_what_its_gpus_can_t_do(faults_of, rule, fault):
+def test_a_rule_that_the_gpus_of_its_vendor_do_not_support_is_refused(faults_of, rule, fault):
     (found,) = faults_of(f"version: rules/v1\nrules: [{rule}]")
     assert fault in found
 
 
-def test_all_faults_are_told_at_once_with_line_and_path(faults_of):
+def test_all_faults_are_reported_at_once_with_line_and_path(faults_of):
     faults = faults_of("""\
 version: rules/v1
 rules:
@@ -121,7 +121,7 @@ rules:
     acrossNamespaces: true
 extra: 1
 """)
-    told = "\n".join(faults)
+    found = "\n".join(faults)
     for line, path in (
         (3, "rules[0].match.node: unknown field"),
         (4, "rules[0].replicas: expected a whole number from 2 to 128, got 1"),
@@ -138,8 +138,8 @@ extra: 1
         (15, "rules[4].acrossNamespaces: only goes with strategy MPS"),
         (16, "extra: unknown field"),
     ):
-        assert f"line {line}: {path}" in told, told
-    assert len(faults) == 14, told
+        assert f"line {line}: {path}" in found, found
+    assert len(faults) == 14, found
 
 
 @pytest.mark.parametrize(
@@ -182,11 +182,11 @@ extra: 1
         ("version: v1\nsharing: {mpi: {}}", "sharing.mpi: unknown field"),
     ],
 )
-def test_what_makes_no_sense_is_refused(faults_of, text, fault):
+def test_a_file_with_a_mistake_is_refused(faults_of, text, fault):
     assert fault in "\n".join(faults_of(text))
 
 
-def test_a_file_that_is_no_yaml_or_not_there_is_bad_input(read, tmp_path):
+def test_a_file_that_is_missing_or_not_yaml_is_an_input_error(read, tmp_path):
     with pytest.raises(InputError, match="not YAML"):
         read("version: [")
     with pytest.raises(InputError, match="can't be read"):
@@ -226,7 +226,7 @@ sharing:
     ("devices", "ids", "first"),
     [("all", (), None), ("2", (), 2), ("[0, 3]", ("0", "3"), None), ('["GPU-1"]', ("GPU-1",), None)],
 )
-def test_the_device_plugin_may_mean_some_devices_only(read, devices, ids, first):
+def test_a_file_of_the_device_plugin_may_name_some_devices_only(read, devices, ids, first):
     text = f"version: v1\nsharing: {{mps: {{resources: [{{name: nvidia.com/gpu, replicas: 2, devices: {devices}}}]}}}}"
     (rule,) = read(text).rules
     assert (rule.match.ids, rule.match.first) == (ids, first)
@@ -250,14 +250,14 @@ sharing:
     ("strategy", "types"),
     [("none", (DeviceType.GPU,)), ("mixed", (DeviceType.GPU,)), ("single", (DeviceType.GPU, DeviceType.MIG))],
 )
-def test_a_gpu_of_the_device_plugin_is_a_partition_where_its_strategy_says_so(read, strategy, types):
+def test_gpus_in_a_file_of_the_device_plugin_include_partitions_under_strategy_single(read, strategy, types):
     text = "version: v1\nflags: {migStrategy: %s}\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}"
     (rule,) = read(text % strategy).rules
     assert rule.match.types == types
 
 
 @pytest.mark.parametrize("flags", ["null", "{}", "{migStrategy: null, plugin: {deviceIDStrategy: index}}"])
-def test_flags_of_the_device_plugin_may_say_nothing(read, flags):
+def test_flags_of_the_device_plugin_may_be_empty(read, flags):
     (rule,) = read(f"version: v1\nflags: {flags}\nsharing: {{mps: {{resources: [{{name: gpu, replicas: 2}}]}}}}").rules
     assert rule.match.types == (DeviceType.GPU,)
 
@@ -285,12 +285,12 @@ def test_with_tenants_by_namespace_a_rule_with_mps_names_them(read):
         ),
     ],
 )
-def test_namespaces_that_make_no_sense_are_told(faults_of, rule, tenants, fault):
-    (told,) = faults_of(f"version: rules/v1\nrules: [{{replicas: 4, {rule}}}]\n", tenants)
-    assert fault in told
+def test_wrong_namespaces_are_refused(faults_of, rule, tenants, fault):
+    (found,) = faults_of(f"version: rules/v1\nrules: [{{replicas: 4, {rule}}}]\n", tenants)
+    assert fault in found
 
 
 def test_a_file_of_the_device_plugin_can_t_keep_namespaces_apart(faults_of):
     text = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
-    (told,) = faults_of(text, Tenants.NAMESPACE)
-    assert "sharing: mps can't name namespaces" in told
+    (found,) = faults_of(text, Tenants.NAMESPACE)
+    assert "sharing: mps can't name namespaces" in found

@@ -72,9 +72,7 @@ def test_exactly_as_many_replicas_fit_as_are_configured(total, count):
 
 
 @given(sizes, sizes, st.integers(0, 50), sizes, st.integers(0, 1 << 40))
-def test_what_the_scheduler_rounds_a_memory_share_to_is_on_a_step_and_never_more_than_there_is(
-    total, least, steps, step, asked
-):
+def test_a_memory_share_is_rounded_up_to_a_step_and_never_exceeds_the_memory(total, least, steps, step, asked):
     portion = Portion(least + steps * step, least, step)
     inventory = shared(replace(MEMORY, portion=portion), gpu=replace(FULL_GPU, memory_bytes=total))
     (device,) = inventory.devices
@@ -115,7 +113,7 @@ def test_compute_shares_add_up_to_the_whole_and_no_more(least, step, asked):
     "rule", [REPLICAS, MEMORY, SharingRule("c", mode=ShareMode.COMPUTE, portion=Portion(25, 5, 5))]
 )
 @pytest.mark.parametrize("gpu", [FULL_GPU, CUT])
-def test_a_shared_device_is_one_that_the_api_takes_and_every_capacity_has_a_default(rule, gpu):
+def test_a_shared_device_is_accepted_by_the_api_and_every_capacity_has_a_policy(rule, gpu):
     if gpu is CUT and rule.mode is ShareMode.MEMORY:
         rule = replace(rule, portion=Portion(2 << 30, 1 << 30, 1 << 30))
     inventory = shared(rule, gpu=gpu)
@@ -130,7 +128,7 @@ def test_a_shared_device_is_one_that_the_api_takes_and_every_capacity_has_a_defa
     assert fit(device, {}) > 1
 
 
-def test_seven_partitions_of_four_replicas_are_twenty_eight_tenants():
+def test_seven_partitions_of_four_replicas_are_twenty_eight_shares():
     parts = tuple(replace(PARTITION, uuid=f"MIG-{i}", start=i, gi_id=i) for i in range(7))
     inventory = shared(REPLICAS, gpu=replace(FULL_GPU, mig_enabled=True, partitions=parts))
     assert sum(fit(device, {}) for device in inventory.devices) == 28
@@ -145,7 +143,7 @@ def test_seven_partitions_of_four_replicas_are_twenty_eight_tenants():
     assert (attributes["sharingStrategy"], attributes["enforcement"]) == ("none", "none")
 
 
-def test_nothing_configured_is_as_before():
+def test_without_a_mode_of_sharing_devices_stay_as_they_are():
     assert shared() == build_inventory(facts(FULL_GPU))
     assert shared(SharingRule("whole")) == shared()
 
@@ -178,7 +176,7 @@ def test_the_first_rule_that_matches_wins():
         (Match(first=0), False),
     ],
 )
-def test_a_rule_means_devices_that_meet_all_its_parts(match, is_met):
+def test_a_rule_applies_to_devices_that_meet_all_its_conditions(match, is_met):
     rules = SharingRules((replace(REPLICAS, match=match),), "node", {"pool": "alpha"})
     (device,) = build_inventory(facts(FULL_GPU), sharing=rules).devices
     assert (device.type is DeviceType.GPU_SHARE) is is_met
@@ -195,13 +193,13 @@ def test_partitions_are_matched_by_profile_and_by_their_index():
     )
 
 
-def test_labels_that_are_not_known_keep_every_device_whole_that_they_could_mean():
+def test_devices_that_unknown_labels_could_match_stay_whole():
     rule = replace(REPLICAS, match=Match(labels=(("pool", "a"),)))
     rules = SharingRules((rule, replace(REPLICAS, replicas=2)), "node", None)
     assert build_inventory(facts(FULL_GPU), sharing=rules).devices[0].type is DeviceType.GPU
 
 
-# What claims hold keeps its form
+# Devices that claims hold keep their form
 
 
 def test_a_device_that_a_claim_has_whole_stays_whole_until_it_is_free():
@@ -218,7 +216,7 @@ def test_a_device_whose_replicas_are_held_stays_replicas():
     assert inventory.find(f"{NAME}-share-2", None).share.index == 2
 
 
-def test_a_device_that_is_held_in_shares_is_offered_in_nothing_else():
+def test_a_device_that_is_held_in_shares_is_offered_only_in_shares():
     inventory = shared(REPLICAS, in_shares=[NAME])
     (device,) = inventory.devices
     assert device.policies
@@ -246,14 +244,14 @@ def test_an_allocation_is_found_in_the_form_in_which_it_was_made():
 # On demand
 
 
-def test_a_gpu_that_is_shared_is_not_cut_on_demand(cuttable):
+def test_a_gpu_that_is_shared_is_not_partitioned_on_demand(cuttable):
     inventory = shared(REPLICAS, gpu=cuttable, is_dynamic=True)
     assert [d.name for d in inventory.devices] == [NAME]
     assert inventory.offering.counter_sets == {}
 
 
 @pytest.mark.parametrize(("held", "in_shares"), [([], [NAME]), ([f"{NAME}-share-0"], [])])
-def test_a_gpu_that_is_held_in_shares_is_not_cut_on_demand_either(cuttable, held, in_shares):
+def test_a_gpu_that_is_held_in_shares_is_not_partitioned_on_demand_either(cuttable, held, in_shares):
     inventory = shared(gpu=cuttable, held=held, in_shares=in_shares, is_dynamic=True)
     assert (inventory.devices, inventory.offering.counter_sets) == ((), {})
 
@@ -289,12 +287,12 @@ def settings_of(rule: SharingRule, gpu=FULL_GPU):
     return device.share.settings, [d.share and d.share.settings for d in inventory.offering.instead[device.name]]
 
 
-def test_an_mps_daemon_gives_each_replica_its_part_unless_told_otherwise():
+def test_an_mps_daemon_gives_each_replica_its_part_unless_configured_otherwise():
     many, each = settings_of(replace(REPLICAS, settings=MpsSettings()))
     assert many == MpsSettings(active_thread_percentage=25, pinned_memory_limit=20389 * MIB)
     assert each == [many] * 4
-    told = MpsSettings(active_thread_percentage=60, pinned_memory_limit=MIB, multi_user=True)
-    assert settings_of(replace(REPLICAS, settings=told))[0] == told
+    configured = MpsSettings(active_thread_percentage=60, pinned_memory_limit=MIB, multi_user=True)
+    assert settings_of(replace(REPLICAS, settings=configured))[0] == configured
 
 
 def test_the_largest_share_is_the_ceiling_of_the_daemon():
@@ -304,7 +302,7 @@ def test_the_largest_share_is_the_ceiling_of_the_daemon():
 
 
 @pytest.mark.parametrize("key", [FULL_GPU.uuid, "0"])
-def test_a_limit_for_one_device_is_that_devices_limit(key):
+def test_a_limit_for_one_device_overrides_the_limit_for_all(key):
     limits = MpsSettings(pinned_memory_limit=MIB, per_device_limits={key: 5 * MIB})
     assert settings_of(replace(REPLICAS, settings=limits))[0].pinned_memory_limit == 5 * MIB
 
@@ -315,14 +313,14 @@ def test_a_mig_device_has_no_interval_of_its_own():
     assert settings_of(rule, CUT)[0] == TimeSlicingSettings()
 
 
-def test_what_keeps_tenants_within_their_shares_is_published():
+def test_the_strategy_and_its_enforcement_are_published():
     (device,) = shared(replace(REPLICAS, settings=MpsSettings())).devices
     assert (device.attributes["sharingStrategy"], device.attributes["enforcement"]) == (Strategy.MPS, "cooperative")
     (device,) = shared(replace(REPLICAS, settings=TimeSlicingSettings())).devices
     assert (device.attributes["sharingStrategy"], device.attributes["enforcement"]) == ("TimeSlicing", "none")
 
 
-def test_limits_are_hard_only_where_the_driver_keeps_them():
+def test_limits_are_published_as_hard_only_for_rules_that_ask_for_it():
     able = replace(FULL_GPU, limits_memory=True)
     for rule in (replace(REPLICAS, is_hard=True), replace(MEMORY, is_hard=True, settings=MpsSettings())):
         inventory = shared(rule, gpu=able)
@@ -331,20 +329,20 @@ def test_limits_are_hard_only_where_the_driver_keeps_them():
         assert inventory.devices[0].attributes["enforcement"] == "hard"
         assert inventory.problems == ()
     (soft,) = shared(REPLICAS, gpu=able).devices
-    assert soft.attributes["enforcement"] == "none", "nobody asked for it"
+    assert soft.attributes["enforcement"] == "none", "the rule does not ask for hard limits"
 
 
 @pytest.mark.parametrize(
-    ("gpu", "worth", "why"),
+    ("gpu", "enforcement", "why"),
     [
         (FULL_GPU, "cooperative", "release 615"),
         (replace(CUT, limits_memory=True), "cooperative", "partitions"),
         (replace(FULL_GPU, limits_memory=True, memory_bytes=None), "cooperative", "no memory of its own"),
     ],
 )
-def test_where_the_driver_can_t_limit_memory_that_is_said_and_not_published(gpu, worth, why):
+def test_hard_limits_that_the_driver_cannot_enforce_are_reported_and_not_published(gpu, enforcement, why):
     inventory = shared(replace(REPLICAS, is_hard=True, settings=MpsSettings()), gpu=gpu)
-    assert {device.attributes["enforcement"] for device in inventory.devices} == {worth}
+    assert {device.attributes["enforcement"] for device in inventory.devices} == {enforcement}
     (problem,) = inventory.problems
     assert problem.code == "inventory.share-not-hard"
     assert why in problem.message
@@ -358,10 +356,10 @@ def test_where_replicas_are_a_fallback_they_take_the_place_of_memory_shares():
     assert (whole.type, whole.share) == (DeviceType.GPU, None)
 
 
-def test_memory_that_is_not_known_can_be_replicated_but_not_divided():
-    blind = replace(FULL_GPU, memory_bytes=None)
-    (device,) = shared(REPLICAS, gpu=blind).devices
+def test_a_gpu_of_unknown_memory_can_have_replicas_but_no_memory_shares():
+    unknown = replace(FULL_GPU, memory_bytes=None)
+    (device,) = shared(REPLICAS, gpu=unknown).devices
     assert fit(device, {}) == 4
-    inventory = shared(MEMORY, gpu=blind)
+    inventory = shared(MEMORY, gpu=unknown)
     assert inventory.devices[0].type is DeviceType.GPU
     assert "no memory" in inventory.problems[0].message

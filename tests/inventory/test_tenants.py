@@ -40,7 +40,7 @@ def offered(found: Inventory) -> dict[str, str]:
     return {device.name: str(device.attributes.get("tenant", "")) for device in found.devices}
 
 
-def test_devices_are_dealt_to_the_namespaces_in_turn_and_say_so_in_every_form():
+def test_devices_are_assigned_to_the_namespaces_in_turn_in_every_form():
     found = inventory(RULE)
     assert offered(found) == dict(zip(NAMES, ("team-a", "team-b", "team-a", "team-b"), strict=True))
     for name, replicas in found.offering.instead.items():
@@ -49,7 +49,7 @@ def test_devices_are_dealt_to_the_namespaces_in_turn_and_say_so_in_every_form():
     assert found.problems == ()
 
 
-def test_each_rule_deals_anew_and_other_shares_are_for_everybody():
+def test_each_rule_starts_with_its_first_namespace_and_other_shares_are_for_everybody():
     first = replace(RULE, match=Match(devices=(NAMES[0],)), namespaces=("team-c",))
     plain = SharingRule("plain", Match(devices=(NAMES[1],)), ShareMode.REPLICAS, 2)
     found = inventory(first, plain, RULE)
@@ -57,7 +57,7 @@ def test_each_rule_deals_anew_and_other_shares_are_for_everybody():
     assert "tenant" not in found.by_name[NAMES[1]].attributes
 
 
-def test_partitions_are_dealt_too():
+def test_partitions_are_assigned_in_turn_too():
     parts = tuple(replace(PARTITION, uuid=f"MIG-{start}", start=start) for start in range(3))
     cut = replace(FULL_GPU, mig_enabled=True, partitions=parts)
     rule = replace(RULE, match=Match(types=(DeviceType.MIG,)))
@@ -69,7 +69,7 @@ def test_shares_by_memory_are_for_one_namespace_as_well():
     assert offered(inventory(rule))[NAMES[1]] == "team-b"
 
 
-def test_a_namespace_for_which_no_device_is_left_is_told_of():
+def test_a_namespace_for_which_no_device_is_left_is_reported():
     found = inventory(replace(RULE, namespaces=tuple(f"team-{i}" for i in range(6))))
     (problem,) = found.problems
     assert (problem.code, problem.subject) == ("inventory.share-tenants", "node")
@@ -83,18 +83,18 @@ def test_a_device_stays_with_the_namespace_that_holds_shares_of_it():
     assert found.waits_for_claims
 
 
-@pytest.mark.parametrize("holders", [["team-a", "team-b"], ["gone"], [""]], ids=["several", "of no list", "not known"])
+@pytest.mark.parametrize("holders", [["team-a", "team-b"], ["gone"], [""]], ids=["several", "not listed", "unknown"])
 def test_a_device_that_others_hold_is_offered_to_nobody_until_they_end(holders):
     found = inventory(RULE, tenants=[(NAMES[0], one) for one in holders], in_shares=[NAMES[0]])
     assert NAMES[0] not in offered(found)
-    assert found.find(NAMES[0], "share") is not None, "what stands in an allocation can still be prepared again"
+    assert found.find(NAMES[0], "share") is not None, "an allocated share can still be prepared again"
     assert found.find(f"{NAMES[0]}-share-1", None) is not None
     assert found.waits_for_claims
     (problem,) = found.problems
     assert (problem.code, problem.subject) == ("inventory.share-held", NAMES[0])
 
 
-def test_who_holds_shares_that_are_for_everybody_changes_nothing():
+def test_holders_of_shares_that_are_for_everybody_change_nothing():
     plain = replace(RULE, namespaces=(), settings=None)
     found = inventory(plain, tenants=[(NAMES[0], "team-x")], in_shares=[NAMES[0]])
     assert offered(found)[NAMES[0]] == ""

@@ -16,7 +16,7 @@ from tests.support.facts import FULL_GPU, facts
 SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).parents[3] / "shared"))
 
 
-def test_each_value_stands_under_the_key_of_its_type():
+def test_each_value_is_written_under_the_key_of_its_type():
     assert attribute_wire("Hopper") == {"string": "Hopper"}
     assert attribute_wire(True) == {"bool": True}
     assert attribute_wire(0) == {"int": 0}
@@ -59,7 +59,7 @@ def test_the_wire_form_is_plain_json():
 
 
 @pytest.mark.skipif(not (SHARED / "peers").is_dir(), reason="reference captures are not here (set DRA_SHARED)")
-def test_whatever_nvidias_driver_was_seen_to_publish_we_publish_with_the_same_kind():
+def test_everything_in_slices_of_nvidias_driver_is_declared_with_the_same_kind():
     captures = json.loads((SHARED / "peers" / "nvidia-published.json").read_text())
     kinds = {kind: {row.name: row.kind.value for row in rows} for kind, rows in rows_of("nvidia").items()}
     seen = 0
