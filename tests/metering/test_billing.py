@@ -73,7 +73,7 @@ def node(tmp_path, monkeypatch):
     made.ledger.close()
 
 
-def test_a_thousand_claims_of_five_seconds_add_up_whenever_it_is_looked(node):
+def test_a_thousand_claims_of_five_seconds_add_up_however_often_they_are_counted(node):
     for number in range(1000):
         record = node.prepare(NAMES[number % 8])
         node.now += 5.0
@@ -89,7 +89,7 @@ def test_a_thousand_claims_of_five_seconds_add_up_whenever_it_is_looked(node):
     assert node.ledger.spans.every() == ()
 
 
-def test_totals_survive_an_agent_that_is_killed_and_a_claim_that_lasts_meanwhile(node):
+def test_totals_survive_the_agent_and_count_a_claim_that_lasts_while_it_is_down(node):
     lasting, ended = node.prepare(NAMES[0]), node.prepare(NAMES[1])
     node.turn(seconds=100)
     node.unprepare(ended)
@@ -106,7 +106,7 @@ def test_totals_survive_an_agent_that_is_killed_and_a_claim_that_lasts_meanwhile
 
 
 def test_no_total_falls_when_an_agent_is_killed(node):
-    """Prometheus takes a counter that fell for one that began again, and would add its whole value once more."""
+    """Prometheus takes a counter that fell for one that was reset, and would add its whole value once more."""
     record = node.prepare(NAMES[0])
     busy = HolderReading(replace(holder(record.name), uid=record.uid), 10.0, 0.25, None, None, None)
     names = [f"dra_{kind}_seconds_total" for kind in ("allocated", "busy", "measured", "unclaimed")]
@@ -183,7 +183,7 @@ def test_a_claim_whose_preparation_failed_costs_nothing(node):
     assert node.ledger.spans.every() == ()
 
 
-def test_claims_that_were_prepared_while_nobody_kept_spans_count_from_the_start_on(node):
+def test_claims_that_were_prepared_without_spans_count_from_the_next_start_of_the_agent(node):
     node.ledger.keeps_spans = False
     node.prepare()
     assert node.ledger.spans.every() == ()
@@ -205,7 +205,7 @@ def test_a_claim_of_a_lost_ledger_counts_from_when_its_name_is_known(node):
     assert [span.namespace for span in node.ledger.spans.every()] == ["team"]
 
 
-def test_a_claim_that_an_older_agent_unprepared_costs_no_more_than_until_that_is_seen(node):
+def test_a_claim_that_an_older_agent_unprepared_is_counted_only_until_that_is_noticed(node):
     record = node.prepare()
     node.turn(seconds=30)
     node.ledger._write(lambda connection: delete(connection, record.uid))
@@ -215,7 +215,7 @@ def test_a_claim_that_an_older_agent_unprepared_costs_no_more_than_until_that_is
     assert node.ledger.spans.every() == ()
 
 
-def test_a_clock_that_is_set_back_takes_nothing_away(node):
+def test_a_clock_that_is_set_back_lowers_no_total(node):
     record = node.prepare()
     node.turn(seconds=100)
     node.turn(seconds=-50)

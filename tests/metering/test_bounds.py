@@ -1,4 +1,4 @@
-"""How many series there are at most, which docs/telemetry.md states."""
+"""The largest number of series, which docs/telemetry.md states."""
 
 import json
 

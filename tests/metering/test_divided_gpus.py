@@ -1,4 +1,4 @@
-"""GPUs that the hardware itself divides: whose the series are, and as what their parts count."""
+"""GPUs that the hardware itself divides: which claims their series name, and how their parts are labelled."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ def snapshot(inventory: Inventory, *held: str) -> MeterSnapshot:
     return MeterSnapshot(gpus_of(inventory), "6.16.13", report, holders, style, Path("/nonexistent"))
 
 
-def test_the_power_of_a_divided_gpu_is_nobodys_unless_one_claim_has_all_parts(inventory: Inventory) -> None:
+def test_the_power_of_a_divided_gpu_names_no_claim_unless_one_has_all_parts(inventory: Inventory) -> None:
     (power,) = [one for one in samples(lines_of(NAMES.names, snapshot(inventory, PARTS[0]))) if "usage" in one.name]
     assert (power.value, "dra_claim_uid" in power.labels) == (500, False)
     assert power.labels["gpu_compute_partition_type"] == "dpx"
@@ -50,7 +50,7 @@ def test_a_claim_of_a_part_is_shown_with_its_gpu_and_the_number_of_the_part(inve
     assert [(one.labels["gpu_id"], one.labels["gpu_partition_id"]) for one in found] == [("0", "0"), ("1", "1")]
 
 
-def test_a_divided_gpu_is_measured_where_all_its_parts_together_are_no_device(tmp_path: Path) -> None:
+def test_a_divided_gpu_is_measured_even_if_no_device_covers_all_its_parts(tmp_path: Path) -> None:
     tree = AmdTree(tmp_path).write(replace(CARD, modes=None))
     (power,) = [
         one

@@ -23,7 +23,7 @@ def test_every_metric_is_on_the_page_with_its_type_and_meaning():
         assert f"`{head.name}" in PAGE
 
 
-def test_the_example_is_a_profile(tmp_path):
+def test_the_example_is_a_valid_profile(tmp_path):
     example = PAGE.rpartition("```yaml\n")[2].partition("```")[0]
     (tmp_path / "p.yaml").write_text(f"about: an example\n{example}")
     (gpu,) = load_profile(tmp_path / "p.yaml").gpus
@@ -32,13 +32,13 @@ def test_the_example_is_a_profile(tmp_path):
     assert gpu.metering.of_instance(1)["graphicsRatio"] == 0.4
 
 
-def test_the_examples_about_cost_are_documents_that_ask_for_what_is_published():
+def test_the_examples_about_cost_query_only_published_metrics():
     blocks = [one.partition("```")[0] for one in COST.split("```yaml\n")[1:]]
     found = {one["kind"]: one for one in map(yaml.safe_load, blocks) if "kind" in one}
     classes = [
         one for row in found["Configuration"]["resources"]["deviceClassMappings"] for one in row["deviceClassNames"]
     ]
-    assert len(set(classes)) == len(classes), "Kueue takes a class in one mapping alone"
+    assert len(set(classes)) == len(classes), "Kueue accepts a class in one mapping only"
     (trigger,) = found["ScaledObject"]["spec"]["triggers"]
     query = trigger["metadata"]["query"]
     assert metrics_of(query) <= {one.head.name for one in NAMES}

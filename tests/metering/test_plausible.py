@@ -1,4 +1,4 @@
-"""Values that can't be true are left out, and spoil nothing."""
+"""Values that can't be true are left out, and the others of their reading are kept."""
 
 import math
 
@@ -17,7 +17,7 @@ def kept(values):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, UNKNOWN_64, -1e9])
 @pytest.mark.parametrize("quantity", [*Measure, "fanRpm"])
-def test_what_is_no_value_of_any_quantity_is_left_out(quantity, value):
+def test_a_value_that_is_impossible_for_every_quantity_is_left_out(quantity, value):
     assert kept({quantity: value, Measure.POWER_LIMIT_W: 700.0}) == {Measure.POWER_LIMIT_W: 700.0}
 
 
@@ -29,7 +29,7 @@ def test_what_is_no_value_of_any_quantity_is_left_out(quantity, value):
         (Measure.MEMORY_USED_BYTES, UNKNOWN_64), (Measure.ENERGY_MJ_TOTAL, -5.0),
     ],
 )  # fmt: skip
-def test_what_no_device_has_is_left_out(quantity, value):
+def test_a_value_that_no_device_can_have_is_left_out(quantity, value):
     assert kept({quantity: value}) == {}
 
 
@@ -40,5 +40,5 @@ def test_what_no_device_has_is_left_out(quantity, value):
         (Measure.TEMPERATURE_C, -5.0, -5.0), (Measure.ENERGY_MJ_TOTAL, 7e12, 7e12), ("fanRpm", 900.0, 900.0),
     ],
 )  # fmt: skip
-def test_what_may_be_is_kept_and_a_rounding_is_no_more_than_the_whole(quantity, value, shown):
+def test_a_possible_value_is_kept_and_one_rounded_above_the_whole_is_lowered_to_it(quantity, value, shown):
     assert kept({quantity: value}) == {quantity: shown}

@@ -46,7 +46,7 @@ def test_readings_count_by_the_reasons_for_which_the_clocks_are_held_down(recent
     assert counts(recent, RECENT_CLOCK_EVENTS) == {"power_cap": 1}
 
 
-def test_a_clock_that_is_set_back_keeps_nothing_for_ever(recent):
+def test_events_are_forgotten_even_after_the_clock_is_set_back(recent):
     recent.turn(MeterReport(xids={GPU: {79: 1}}), 90_000.0)
     for at in (1000.0, 1100.0, 1500.0, 1900.0):
         recent.turn(MeterReport(xids={GPU: {79: 1}}), at)

@@ -1,4 +1,4 @@
-"""Selections: counters files of the common exporter."""
+"""Selections of metrics: counters files of the common exporter."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_a_counters_file_selects_names_types_meanings_and_labels(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["DCGM_FI_DEV_GPU_TEMP", "a, b, c", "DCGM_FI_DEV_GPU_TEMP, gauge", "x" * 5000])
-def test_a_line_that_is_none_of_such_a_file_is_refused_with_its_number(tmp_path, line):
+def test_a_malformed_line_is_refused_with_its_number(tmp_path, line):
     path = tmp_path / "counters.csv"
     path.write_text(f"# first\n{line}\n")
     with pytest.raises(InputError, match="line 2") as fault:
@@ -43,7 +43,7 @@ def test_a_line_that_is_none_of_such_a_file_is_refused_with_its_number(tmp_path,
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"#" * (1 << 20) + b"##"])
-def test_a_file_that_is_no_text_or_too_long_is_refused(tmp_path, content):
+def test_a_file_that_is_missing_or_not_text_or_too_long_is_refused(tmp_path, content):
     path = tmp_path / "counters.csv"
     path.write_bytes(content)
     with pytest.raises(InputError):

@@ -85,7 +85,7 @@ def test_what_is_not_measured_has_no_series(made):
     assert {one.name for one in made.samples()} == {"DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS"}
 
 
-def test_two_claims_on_a_gpu_have_a_series_each_and_the_sum_is_the_gpu_s(made, tmp_path):
+def test_two_claims_on_a_gpu_have_a_series_each_and_add_up_to_the_gpu(made, tmp_path):
     uids = ("11111111-2222-3333-4444-555555555555", "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")
     made.proc = with_pods(tmp_path, (41, uids[0]), (42, uids[1]), (43, uids[1]))
     made.holders[made.gpus[0].pci_address, None] = (
@@ -108,7 +108,7 @@ def test_two_claims_on_a_gpu_have_a_series_each_and_the_sum_is_the_gpu_s(made, t
     assert "dra_claim_name" not in power.labels
 
 
-def test_what_partitions_report_is_not_repeated_for_their_gpu_nor_the_other_way_round(made):
+def test_what_partitions_report_is_not_repeated_for_their_gpu_nor_the_reverse(made):
     made.gpus = gpus("mixed")
     index, gpu = next((i, one) for i, one in enumerate(made.gpus) if len(one.partitions) > 1)
     made.read(index, {Measure.POWER_W: 300.0, Measure.MEMORY_USED_BYTES: 9.0 * GIB})
@@ -134,7 +134,7 @@ def test_the_newest_xid_is_a_gauge_and_every_xid_is_counted(made):
     assert [(one.labels["xid"], one.value) for one in samples(xid_lines(counted))] == [("13", 5), ("79", 2)]
 
 
-def test_a_claim_of_several_containers_is_named_for_each_and_its_values_stand_once(made):
+def test_a_claim_of_several_containers_is_listed_for_each_and_its_values_appear_once(made):
     users = (ClaimUser("pod-a", "one"), ClaimUser("pod-a", "two"))
     shared = replace(holder("a", uid="p-1", pod="pod-a"), users=users)
     made.holders[made.gpus[0].pci_address, None] = (shared,)
