@@ -35,14 +35,14 @@ def machine(tmp_path):
     return Machine()
 
 
-def test_simulated_hardware_stands_behind_the_port(machine):
+def test_simulated_hardware_implements_the_port_and_lists_processes(machine):
     hardware: Hardware = machine.hardware
     assert hardware.vendor == "simulated"
     assert isinstance(hardware, ProcessLister)
     assert hardware.is_present()
 
 
-def test_gpus_stand_in_pci_order_with_units_as_facts_want_them(machine):
+def test_gpus_are_in_pci_order_and_have_the_units_of_facts(machine):
     facts = machine.hardware.discover()
     assert [gpu.pci_address for gpu in facts.gpus] == sorted(gpu.pci_address for gpu in facts.gpus)
     gpu = facts.gpus[0]
@@ -84,7 +84,7 @@ def test_cards_without_nvlink_have_neither_domain_nor_count():
     assert (gpu.link_domain, gpu.nvlink_count) == (None, None)
 
 
-def test_the_fingerprint_changes_with_the_file_only(machine):
+def test_the_fingerprint_changes_only_with_the_file(machine):
     before = machine.hardware.fingerprint()
     assert machine.hardware.fingerprint() == before
     machine.change(lambda d: d.update(driverVersion="590.44.1"))
@@ -112,7 +112,7 @@ def test_a_gpu_added_late_appears(machine):
     assert machine.names() == before | {"gpu-0000-ee-00-0"}
 
 
-def test_mig_can_be_cut_anew(machine):
+def test_the_partitions_of_a_gpu_can_be_changed(machine):
     machine.change(lambda d: d["gpus"][6].update(mig=[{"profile": "7g.80gb", "start": 0}]))
     assert "gpu-0000-d1-00-0-mig-7g80gb-0-0" in machine.names()
     machine.change(lambda d: d["gpus"][6].pop("mig"))
@@ -132,7 +132,7 @@ def test_a_profile_without_gpus_is_a_node_without_hardware(machine):
     assert machine.hardware.discover().gpus == ()
 
 
-def test_a_half_written_profile_is_told_and_forgiven_once_it_is_whole(machine):
+def test_a_half_written_profile_is_an_error_until_it_is_whole(machine):
     whole = machine.path.read_text()
     machine.path.write_text(whole[: len(whole) // 2] + "\n : [")
     with pytest.raises(HardwareError) as caught:
@@ -142,7 +142,7 @@ def test_a_half_written_profile_is_told_and_forgiven_once_it_is_whole(machine):
     assert len(machine.hardware.discover().gpus) == 8
 
 
-def test_a_profile_that_vanished_is_told(machine):
+def test_a_profile_that_vanished_is_an_error(machine):
     machine.path.unlink()
     with pytest.raises(HardwareError, match="neither a shipped profile nor a file"):
         machine.hardware.discover()
@@ -178,14 +178,14 @@ def test_a_partition_gets_its_gpus_node_and_two_capability_nodes_of_its_own(mach
     assert len(seen) == 16
 
 
-def test_processes_are_those_that_the_profile_says(machine):
+def test_processes_are_those_that_the_profile_lists(machine):
     gpu = machine.hardware.discover().gpus[0]
     assert machine.hardware.processes(gpu, None) == ()
     machine.change(lambda d: d["gpus"][0].update(processes=[4711]))
     assert machine.hardware.processes(gpu, None) == (4711,)
 
 
-def test_a_node_of_64_gpus_is_found_quickly_enough_to_look_often(tmp_path):
+def test_a_node_may_have_64_gpus(tmp_path):
     path = tmp_path / "large.yaml"
     gpus = [{"pci": f"0000:{bus:02x}:00.0"} for bus in range(64)]
     path.write_text(yaml.safe_dump({"about": "64 GPUs", "gpuDefaults": {"model": "h200"}, "gpus": gpus}))

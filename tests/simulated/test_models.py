@@ -16,7 +16,7 @@ FACTS = SHARED / "hardware" / "gpu-facts.json"
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_every_shipped_model_is_sound(name):
+def test_every_shipped_model_is_read_without_faults(name):
     faults = []
     model = read_model(name, faults)
     assert not faults

@@ -21,7 +21,7 @@ def device(hardware, index=0, mig_uuid=None):
     return SharedDevice(f"gpu-{index}", gpu.uuid, gpu.minor, gpu.pci_address, mig_uuid)
 
 
-def test_what_is_set_is_read_back_by_the_next_agent_and_gone_after_a_reboot(tmp_path):
+def test_settings_are_read_back_by_the_next_agent_and_gone_after_a_reboot(tmp_path):
     hardware = started(tmp_path)
     assert isinstance(hardware, Shareable)
     first, part, second = device(hardware), device(hardware, 0, "MIG-1"), device(hardware, 1)
@@ -35,7 +35,7 @@ def test_what_is_set_is_read_back_by_the_next_agent_and_gone_after_a_reboot(tmp_
     assert (rebooted.compute_mode(first, 1), rebooted.time_slice(first, 1)) == (ComputeMode.DEFAULT, Interval.DEFAULT)
 
 
-def test_a_gpu_that_is_not_there_refuses(tmp_path):
+def test_the_modes_of_a_missing_gpu_cannot_be_read(tmp_path):
     gone = SharedDevice("gpu-9", "GPU-9", 9, "0000:ff:00.0")
     for ask in ("compute_mode", "time_slice"):
         with pytest.raises(HardwareError) as refused:
@@ -43,7 +43,7 @@ def test_a_gpu_that_is_not_there_refuses(tmp_path):
         assert refused.value.code == "hardware.gpu-lost"
 
 
-def test_modes_that_are_all_back_leave_no_state(tmp_path):
+def test_modes_that_are_all_reset_leave_no_state(tmp_path):
     hardware = started(tmp_path)
     first = device(hardware)
     hardware.set_compute_mode(first, ComputeMode.EXCLUSIVE_PROCESS, 1)

@@ -1,4 +1,4 @@
-"""docs/profiles.md against the decoder."""
+"""docs/profiles.md agrees with the decoder."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from dra_driver.model.errors import InputError
 PAGE = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text()
 
 
-def test_the_example_on_the_page_is_a_profile(tmp_path):
+def test_the_example_on_the_page_is_a_valid_profile(tmp_path):
     path = tmp_path / "desk.yaml"
     path.write_text(re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])
     profile = load_profile(path)
@@ -32,7 +32,7 @@ def known_fields(faults: list[str]) -> set[str]:
     return {name for fault in faults for name in re.search(r"known here: (.*)\)", fault)[1].split(", ")}
 
 
-def test_every_field_that_is_read_stands_on_the_page(tmp_path):
+def test_every_field_that_is_read_is_on_the_page(tmp_path):
     path = tmp_path / "probe.yaml"
     gpu = {"pci": "0000:01:00.0", "model": "l40s", "x": 1}
     foreign = {"driver": "dra.net", "x": 1, "devices": [{"name": "a", "x": 1}]}

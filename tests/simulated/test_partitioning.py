@@ -1,4 +1,4 @@
-"""MIG on demand over simulated hardware: the ability of the port, on a file that outlives the agent."""
+"""MIG on demand on simulated hardware, which keeps its state in a file that outlives the agent."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from dra_driver.model.errors import HardwareError, Retry
 
 
 class Machine:
-    """A DGX H100 whose profile can be changed under it."""
+    """A DGX H100 whose profile can be changed while it is in use."""
 
     def __init__(self, folder, shipped="dgx-h100"):
         self.path, self.state, self.proc = folder / "node.yaml", folder / "state", folder / "proc"
@@ -34,7 +34,7 @@ class Machine:
         path.write_text(boot_id + "\n")
 
     def start(self):
-        """Start an agent's view of the hardware."""
+        """Return the hardware as a newly started agent sees it."""
         return SimulatedHardware(self.path, Roots(proc=str(self.proc)), node_name="node-a", state_dir=self.state)
 
     def change(self, edit):
@@ -58,7 +58,7 @@ def machine(tmp_path):
 
 
 @pytest.fixture
-def cut(machine):
+def mig_machine(machine):
     """A machine whose first GPU is in MIG mode."""
     machine.hardware.set_mig_mode(machine.gpu(), True, 1)
     return machine
@@ -74,7 +74,7 @@ def refusal(call, *args):
     return caught.value.code, caught.value.retry
 
 
-def test_it_has_the_ability(machine):
+def test_simulated_hardware_is_partitionable(machine):
     assert isinstance(machine.hardware, Partitionable)
 
 
@@ -94,62 +94,68 @@ def test_a_gpu_that_cannot_be_partitioned_offers_nothing(tmp_path):
     assert (gpu.mig_profiles, gpu.mig_toggles_without_reset) == ((), False)
 
 
-def test_a_partition_is_made_where_it_is_asked_for_and_is_found_by_discovery(cut):
-    made = cut.create("2g.20gb", 4)
+def test_a_partition_is_made_where_it_is_asked_for_and_is_found_by_discovery(mig_machine):
+    made = mig_machine.create("2g.20gb", 4)
     assert (made.profile, made.start, made.size, made.gi_profile_id) == ("2g.20gb", 4, 2, 14)
-    assert cut.gpu().partitions == (made,) == cut.hardware.partitions_now(cut.gpu())
+    assert mig_machine.gpu().partitions == (made,) == mig_machine.hardware.partitions_now(mig_machine.gpu())
 
 
-def test_making_it_twice_is_making_it_once(cut):
-    assert cut.create("1g.10gb", 2) == cut.create("1g.10gb", 2)
-    assert len(cut.gpu().partitions) == 1
+def test_creating_a_partition_twice_creates_it_once(mig_machine):
+    assert mig_machine.create("1g.10gb", 2) == mig_machine.create("1g.10gb", 2)
+    assert len(mig_machine.gpu().partitions) == 1
 
 
-def test_partitions_outlive_the_agent_but_not_the_boot(cut):
-    made = cut.create("3g.40gb", 4)
-    assert cut.start().discover().gpus[0].partitions == (made,)
-    cut.boot("9e0a3f8e-9d12-4a51-8a3b-7f6e5d4c3b2a")
-    fresh = cut.start().discover().gpus[0]
+def test_partitions_outlive_the_agent_but_not_the_boot(mig_machine):
+    made = mig_machine.create("3g.40gb", 4)
+    assert mig_machine.start().discover().gpus[0].partitions == (made,)
+    mig_machine.boot("9e0a3f8e-9d12-4a51-8a3b-7f6e5d4c3b2a")
+    fresh = mig_machine.start().discover().gpus[0]
     assert (fresh.partitions, fresh.mig_enabled) == ((), False)
 
 
-def test_two_agents_see_the_same_hardware(cut):
-    other = cut.start()
+def test_two_agents_see_the_same_hardware(mig_machine):
+    other = mig_machine.start()
     before = other.fingerprint()
-    made = cut.create("1g.20gb", 0)
+    made = mig_machine.create("1g.20gb", 0)
     assert other.fingerprint() != before
     assert other.discover().gpus[0].partitions == (made,)
 
 
-def test_capability_nodes_are_there_as_long_as_the_partition(cut):
-    made = cut.create("1g.10gb", 0)
-    paths = [node.path for node in cut.hardware.device_edits(cut.gpu(), made).device_nodes]
+def test_capability_nodes_are_there_as_long_as_the_partition(mig_machine):
+    made = mig_machine.create("1g.10gb", 0)
+    paths = [node.path for node in mig_machine.hardware.device_edits(mig_machine.gpu(), made).device_nodes]
     assert len(set(paths)) == 3
-    cut.hardware.destroy_partition(cut.gpu(), made.uuid, 1)
-    assert refusal(cut.hardware.device_edits, cut.gpu(), made) == ("hardware.node-missing", Retry.LATER)
+    mig_machine.hardware.destroy_partition(mig_machine.gpu(), made.uuid, 1)
+    assert refusal(mig_machine.hardware.device_edits, mig_machine.gpu(), made) == ("hardware.node-missing", Retry.LATER)
 
 
-def test_destroying_leaves_nothing_and_may_be_repeated(cut):
-    made = cut.create("7g.80gb", 0)
+def test_destroying_leaves_nothing_and_may_be_repeated(mig_machine):
+    made = mig_machine.create("7g.80gb", 0)
     for _ in range(2):
-        cut.hardware.destroy_partition(cut.gpu(), made.uuid, 1)
-    assert cut.gpu().partitions == ()
-    assert cut.gpu().mig_enabled
+        mig_machine.hardware.destroy_partition(mig_machine.gpu(), made.uuid, 1)
+    assert mig_machine.gpu().partitions == ()
+    assert mig_machine.gpu().mig_enabled
 
 
-def test_what_overlaps_finds_no_room(cut):
-    cut.create("3g.40gb", 0)
-    assert refusal(cut.create, "1g.10gb", 3) == ("hardware.insufficient-resources", Retry.LATER)
-    assert refusal(cut.create, "2g.20gb", 3) == ("hardware.insufficient-resources", Retry.LATER)  # no such start
-    cut.create("1g.10gb+me", 4)
-    assert refusal(cut.create, "1g.10gb+me", 5) == ("hardware.insufficient-resources", Retry.LATER)  # one at most
+def test_a_partition_that_does_not_fit_beside_the_others_is_refused(mig_machine):
+    mig_machine.create("3g.40gb", 0)
+    assert refusal(mig_machine.create, "1g.10gb", 3) == ("hardware.insufficient-resources", Retry.LATER)
+    assert refusal(mig_machine.create, "2g.20gb", 3) == (
+        "hardware.insufficient-resources",
+        Retry.LATER,
+    )  # no such start
+    mig_machine.create("1g.10gb+me", 4)
+    assert refusal(mig_machine.create, "1g.10gb+me", 5) == (
+        "hardware.insufficient-resources",
+        Retry.LATER,
+    )  # one at most
 
 
-def test_nothing_is_made_while_mig_mode_is_off(machine):
+def test_no_partition_is_created_while_mig_mode_is_off(machine):
     assert refusal(machine.create, "1g.10gb", 0) == ("hardware.mig-off", Retry.LATER)
 
 
-def test_mig_mode_is_switched_and_back_without_a_trace(machine):
+def test_mig_mode_is_switched_on_and_off_again_without_a_trace(machine):
     before = machine.gpu()
     machine.hardware.set_mig_mode(before, True, 1)
     assert machine.gpu().mig_enabled
@@ -158,12 +164,15 @@ def test_mig_mode_is_switched_and_back_without_a_trace(machine):
     assert machine.gpu() == before
 
 
-def test_mig_mode_is_not_switched_off_under_a_partition(cut):
-    cut.create("1g.10gb", 0)
-    assert refusal(cut.hardware.set_mig_mode, cut.gpu(), False, 1) == ("hardware.partition-in-use", Retry.LATER)
+def test_mig_mode_is_not_switched_off_under_a_partition(mig_machine):
+    mig_machine.create("1g.10gb", 0)
+    assert refusal(mig_machine.hardware.set_mig_mode, mig_machine.gpu(), False, 1) == (
+        "hardware.partition-in-use",
+        Retry.LATER,
+    )
 
 
-def test_ampere_needs_a_reset(tmp_path):
+def test_mig_mode_of_an_ampere_gpu_needs_a_reset(tmp_path):
     machine = Machine(tmp_path, "dgx-a100")
     gpu = machine.gpu()
     assert gpu.mig_profiles
@@ -171,31 +180,31 @@ def test_ampere_needs_a_reset(tmp_path):
     assert refusal(machine.hardware.set_mig_mode, gpu, True, 1) == ("hardware.reset-needed", Retry.NEVER)
 
 
-def test_processes_keep_a_partition_and_the_mode(cut):
-    made = cut.create("1g.10gb", 0)
-    cut.change(lambda d: d["gpus"][0].update(processes=[4711]))
-    destroy = cut.hardware.destroy_partition
-    assert refusal(destroy, cut.gpu(), made.uuid, 0.05) == ("hardware.partition-in-use", Retry.LATER)
-    timer = threading.Timer(0.1, lambda: cut.change(lambda d: d["gpus"][0].update(processes=[])))
+def test_a_partition_is_destroyed_only_after_its_processes_have_ended(mig_machine):
+    made = mig_machine.create("1g.10gb", 0)
+    mig_machine.change(lambda d: d["gpus"][0].update(processes=[4711]))
+    destroy = mig_machine.hardware.destroy_partition
+    assert refusal(destroy, mig_machine.gpu(), made.uuid, 0.05) == ("hardware.partition-in-use", Retry.LATER)
+    timer = threading.Timer(0.1, lambda: mig_machine.change(lambda d: d["gpus"][0].update(processes=[])))
     timer.start()
-    destroy(cut.gpu(), made.uuid, 10)
+    destroy(mig_machine.gpu(), made.uuid, 10)
     timer.join()
-    assert cut.gpu().partitions == ()
+    assert mig_machine.gpu().partitions == ()
 
 
-def test_mode_is_not_switched_under_a_process(machine):
+def test_mig_mode_is_not_switched_under_a_process(machine):
     machine.change(lambda d: d["gpus"][0].update(processes=[4711]))
     refused = refusal(machine.hardware.set_mig_mode, machine.gpu(), True, 0.05)
     assert refused == ("hardware.gpu-in-use", Retry.LATER)
 
 
-def test_a_lost_gpu_is_told(cut):
-    gpu = cut.gpu()
-    cut.change(lambda d: d["gpus"][0].update(lost=True))
+def test_calls_about_a_lost_gpu_are_refused(mig_machine):
+    gpu = mig_machine.gpu()
+    mig_machine.change(lambda d: d["gpus"][0].update(lost=True))
     for call in (
-        lambda: cut.hardware.create_partition(gpu, profile(gpu, "1g.10gb"), 0, 1),
-        lambda: cut.hardware.set_mig_mode(gpu, False, 1),
-        lambda: cut.hardware.partitions_now(gpu),
+        lambda: mig_machine.hardware.create_partition(gpu, profile(gpu, "1g.10gb"), 0, 1),
+        lambda: mig_machine.hardware.set_mig_mode(gpu, False, 1),
+        lambda: mig_machine.hardware.partitions_now(gpu),
     ):
         assert refusal(call) == ("hardware.gpu-lost", Retry.LATER)
 
@@ -211,7 +220,7 @@ def test_a_slow_gpu_delays_no_other(machine):
     assert len(machine.gpu(0).partitions) == len(machine.gpu(1).partitions) == 1
 
 
-def test_eight_gpus_are_cut_at_the_same_time(machine, monkeypatch):
+def test_eight_gpus_are_partitioned_at_the_same_time(machine, monkeypatch):
     together = threading.Barrier(8)
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: together.wait(60))
     monkeypatch.setattr(partitioning, "time", clock)
@@ -239,12 +248,12 @@ def test_an_administrators_partition_can_be_destroyed_and_made_again(machine):
     assert machine.create("3g.40gb", 4) == given_by_admin
 
 
-def test_an_administrators_new_partition_comes_before_ours(cut):
-    kept, lost = cut.create("1g.10gb", 0), cut.create("2g.20gb", 4)
-    cut.change(lambda d: d["gpus"][0].update(mig=[{"profile": "3g.40gb", "start": 4}]))
-    assert [p.profile for p in cut.gpu().partitions] == ["1g.10gb", "3g.40gb"]
-    assert kept in cut.gpu().partitions
-    assert lost not in cut.gpu().partitions
+def test_an_administrators_new_partition_replaces_ours_in_its_place(mig_machine):
+    kept, lost = mig_machine.create("1g.10gb", 0), mig_machine.create("2g.20gb", 4)
+    mig_machine.change(lambda d: d["gpus"][0].update(mig=[{"profile": "3g.40gb", "start": 4}]))
+    assert [p.profile for p in mig_machine.gpu().partitions] == ["1g.10gb", "3g.40gb"]
+    assert kept in mig_machine.gpu().partitions
+    assert lost not in mig_machine.gpu().partitions
 
 
 def test_without_a_folder_partitions_live_in_memory(tmp_path):
@@ -257,16 +266,16 @@ def test_without_a_folder_partitions_live_in_memory(tmp_path):
     assert len(hardware.discover().gpus[0].partitions) == 1
 
 
-def test_a_state_file_that_a_crash_left_half_written_does_not_count(cut):
-    cut.create("1g.10gb", 0)
-    (cut.state / FILE_NAME).with_suffix(".4711.new").write_text('{"bootId": "')
-    assert len(cut.start().discover().gpus[0].partitions) == 1
-    assert json.loads((cut.state / FILE_NAME).read_text())["gpus"]
+def test_a_state_file_that_a_crash_left_half_written_is_ignored(mig_machine):
+    mig_machine.create("1g.10gb", 0)
+    (mig_machine.state / FILE_NAME).with_suffix(".4711.new").write_text('{"bootId": "')
+    assert len(mig_machine.start().discover().gpus[0].partitions) == 1
+    assert json.loads((mig_machine.state / FILE_NAME).read_text())["gpus"]
 
 
-def test_a_profile_that_the_gpu_does_not_have_is_refused(cut):
-    strange = replace(cut.gpu().mig_profiles[0], name="1g.5gb")
-    code, _ = refusal(cut.hardware.create_partition, cut.gpu(), strange, 0, 1)
+def test_a_profile_that_the_gpu_does_not_have_is_refused(mig_machine):
+    unknown = replace(mig_machine.gpu().mig_profiles[0], name="1g.5gb")
+    code, _ = refusal(mig_machine.hardware.create_partition, mig_machine.gpu(), unknown, 0, 1)
     assert code == "hardware.no-profile"
 
 
@@ -275,7 +284,7 @@ choices = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 7), st.booleans()
 
 @settings(max_examples=60, deadline=None)
 @given(choices)
-def test_whatever_is_made_and_destroyed_no_two_overlap_and_the_end_is_the_beginning(choices):
+def test_partitions_never_overlap_and_destroying_them_all_restores_the_gpu(choices):
     hardware = SimulatedHardware("dgx-h100", Roots(), node_name="n")
     gpu = hardware.discover().gpus[0]
     hardware.set_mig_mode(gpu, True, 1)
@@ -297,7 +306,7 @@ def test_whatever_is_made_and_destroyed_no_two_overlap_and_the_end_is_the_beginn
     assert hardware.discover().gpus[0] == gpu
 
 
-def test_mig_beside_whole_gpus_is_warned_of_on_a_driver_that_hangs(machine):
+def test_mig_beside_whole_gpus_is_a_problem_with_a_driver_that_hangs(machine):
     machine.change(lambda d: d.update(driverVersion="570.133.20"))
     assert machine.hardware.discover().problems == ()
     machine.hardware.set_mig_mode(machine.gpu(), True, 1)

@@ -46,7 +46,7 @@ def test_every_shipped_profile_loads_by_name_and_by_path(name):
     assert load_profile(name).name == name
 
 
-def test_the_demo_node_has_eight_h100_two_of_them_cut():
+def test_the_demo_node_has_eight_h100_two_of_them_partitioned():
     gpus = load_profile("demo-h100").gpus
     assert {gpu.model.product_name for gpu in gpus} == {"NVIDIA H100 80GB HBM3"}
     assert [gpu.mig is not None for gpu in gpus] == [False] * 6 + [True] * 2
@@ -62,7 +62,7 @@ def test_the_mixed_node_has_several_models_and_foreign_devices_below_the_roots_o
         assert device["attributes"]["resource.kubernetes.io/pcieRoot"]["string"] in roots
 
 
-def test_a_small_profile_needs_little(load):
+def test_a_profile_needs_only_four_fields(load):
     profile = load(SMALL)
     (gpu,) = profile.gpus
     assert (gpu.minor, gpu.numa_node, gpu.pcie_root, gpu.mig) == (0, None, None, None)
@@ -70,7 +70,7 @@ def test_a_small_profile_needs_little(load):
     assert profile.node_name_of(3) == "mine-3"
 
 
-def test_gpu_defaults_fill_up_every_gpu_and_yield_to_it(load):
+def test_gpu_defaults_apply_to_every_gpu_that_does_not_override_them(load):
     profile = load(
         SMALL
         | {
@@ -135,8 +135,8 @@ def test_a_faulty_gpu_is_refused_with_the_path_of_the_field(load, change, fault)
 
 
 def test_overlapping_partitions_are_refused(load):
-    cut = [{"profile": "3g.40gb", "start": 0}, {"profile": "2g.20gb", "start": 2}]
-    found = faults_of(load, SMALL | {"gpus": [SMALL["gpus"][0] | {"mig": cut}]})
+    partitions = [{"profile": "3g.40gb", "start": 0}, {"profile": "2g.20gb", "start": 2}]
+    found = faults_of(load, SMALL | {"gpus": [SMALL["gpus"][0] | {"mig": partitions}]})
     assert found == ["gpus[0].mig[1]: 2g.20gb at 2 overlaps 3g.40gb at 0"]
 
 
@@ -146,7 +146,7 @@ def test_two_gpus_with_one_address_or_minor_are_refused(load):
     assert found == ["gpus: 2 GPUs have pci 0000:1b:00.0", "gpus: 2 GPUs have minor 0"]
 
 
-def test_all_faults_are_told_at_once(load):
+def test_all_faults_are_reported_at_once(load):
     gpus = [{"pci": 7, "model": "none"}, {"pci": "0000:01:00.0", "lost": 3}]
     found = faults_of(load, {"gpus": gpus, "color": "green"})
     assert {line.partition(":")[0] for line in found} == {
@@ -159,7 +159,7 @@ def test_all_faults_are_told_at_once(load):
     }
 
 
-def test_a_name_that_is_neither_profile_nor_file_is_answered_with_the_profiles_there_are():
+def test_the_error_about_a_name_that_is_neither_profile_nor_file_lists_the_profiles():
     with pytest.raises(InputError, match="shipped profiles: demo-h100, dgx-a100") as caught:
         load_profile("dgx-h900")
     assert caught.value.code == "input.no-profile"
@@ -170,7 +170,7 @@ def foreign(**changes):
     return SMALL | {"foreign": [{"driver": "dra.net", "devices": [device]}]}
 
 
-def test_foreign_devices_stand_in_wire_form(load):
+def test_foreign_devices_are_in_wire_form(load):
     attributes = {
         "dra.net/rdma": True,
         "mtu": 9000,
