@@ -1,4 +1,4 @@
-"""The cgroup of a test under cgroup v2: by the kernel's rules over a tree of files, and for real where there is one."""
+"""The cgroup of a test under cgroup v2: on files that follow the kernel's rules, and on a real one if there is one."""
 
 import errno
 import os
@@ -86,7 +86,7 @@ def test_the_agent_moves_aside_so_that_a_test_can_be_limited(tree):
     assert tree.pids(HERE) == []
 
 
-def test_a_second_test_is_limited_beside_the_first_s_place_and_nobody_moves_again(tree):
+def test_a_second_test_gets_the_same_cgroup_and_the_agent_does_not_move_again(tree):
     first = tree.make()
     assert tree.make().path == first.path
     assert tree.pids(f"{HERE}/{AGENT}") == [os.getpid()]
@@ -99,7 +99,7 @@ def test_where_another_process_is_in_the_container_s_cgroup_nothing_is_changed(t
     assert sorted(tree.pids(HERE)) == sorted([4242, os.getpid()])
 
 
-def test_a_test_that_was_ended_by_the_limit_is_known_by_the_cgroup_s_events(tree):
+def test_a_test_that_the_limit_ended_is_recognized_by_the_events_of_its_cgroup(tree):
     found = tree.make()
     assert not found.was_exhausted
     (found.path / "memory.events").write_bytes(b"low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n")
@@ -133,7 +133,7 @@ print(pathlib.Path("/proc/self/cgroup").read_text().splitlines()[-1].partition("
 
 @pytest.fixture
 def own():
-    """A cgroup v2 of the machine's, which the test may use alone."""
+    """Make a cgroup v2 on this machine that only the test uses."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     root = next((Path(one[1]) for one in mounts if one[2] == "cgroup2" and os.access(one[1], os.W_OK)), None)
     if root is None or os.geteuid() != 0:
@@ -157,10 +157,10 @@ def test_on_a_real_cgroup_v2_a_process_is_limited_or_everything_is_as_before(own
     if has_memory:
         (root / "cgroup.subtree_control").write_text("+memory")
     command = [sys.executable, "-c", IN_CGROUP, str(root), str(folder)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()
     if has_memory:
-        assert said[1] == f"{-signal.SIGKILL} True"
-        assert said[2].endswith(f"{folder.name}/{AGENT}")
+        assert printed[1] == f"{-signal.SIGKILL} True"
+        assert printed[2].endswith(f"{folder.name}/{AGENT}")
     else:  # this machine counts memory elsewhere: nothing is limited, and the process is back where it was
-        assert said == ["none", f"/{folder.name}"]
+        assert printed == ["none", f"/{folder.name}"]
         assert [path.name for path in folder.iterdir() if path.is_dir()] == []

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.gcc
 
 
 class Holders:
-    """Says what the test says."""
+    """Answers as the test sets it."""
 
     holder = claims = fault = ""
 
@@ -96,14 +96,14 @@ def test_a_good_device_passes_and_no_context_is_left(bench):
         ("jit", COULD_NOT_RUN, "jit"),
     ],
 )
-def test_only_what_speaks_against_the_device_is_a_failure(bench, mode, verdict, reason):
+def test_only_an_error_of_the_device_itself_is_a_failure(bench, mode, verdict, reason):
     found = bench.validate(mode)
     assert (found.verdict, found.reason) == (verdict, reason), found
     assert bench.cuda.contexts() == []
 
 
 def test_a_device_that_hangs_has_failed_when_the_deadline_is_over(bench):
-    found = bench.validate("hangs", compute=3.0)  # time enough to come that far, on a busy machine too
+    found = bench.validate("hangs", compute=3.0)  # enough time to come that far even on a busy machine
     assert (found.verdict, found.reason) == (FAILED, "hang")
     assert "context" in found.detail
     assert bench.cuda.contexts() == []
@@ -114,18 +114,18 @@ def test_a_process_that_takes_a_gibibyte_could_not_run(bench):
     assert (found.verdict, found.reason) == (COULD_NOT_RUN, "memory")
 
 
-def test_without_a_cgroup_the_process_itself_gets_no_more_memory(bench, monkeypatch):
+def test_without_a_cgroup_the_memory_of_the_process_itself_is_limited(bench, monkeypatch):
     monkeypatch.setattr(module, "make_cgroup", lambda limit: None)
     found = bench.validate("eats")
     assert (found.verdict, found.reason) == (COULD_NOT_RUN, "memory")
     assert bench.validate().verdict is PASSED
 
 
-def test_no_library_and_another_device_than_the_one_meant_say_nothing_about_the_device(bench):
+def test_a_missing_library_or_another_device_under_the_uuid_is_no_failure_of_the_device(bench):
     bench.cuda.set(GPU.uuid, "0000:99:00.0")
     found = bench.validator().validate(GPU, None, COMPUTE)
     assert (found.verdict, found.reason) == (COULD_NOT_RUN, "other-device")
-    assert bench.cuda.calls() == [], "a context on a device that was not meant"
+    assert bench.cuda.calls() == [], "a context was made on another device"
     (bench.cuda.folder / "libcuda.so.1").unlink()
     found = bench.validator().validate(GPU, None, COMPUTE)
     assert (found.verdict, found.reason) == (COULD_NOT_RUN, "no-library")
@@ -144,7 +144,7 @@ def test_a_partition_is_tested_by_its_own_uuid(bench):
     assert bench.cuda.calls() == [PARTITION.uuid]
 
 
-def test_a_device_that_somebody_has_is_never_touched(bench):
+def test_a_device_that_is_held_is_never_touched(bench):
     for name in ("holder", "claims"):
         setattr(bench.holders, name, "claim default/one")
         found = bench.validate()
@@ -153,7 +153,7 @@ def test_a_device_that_somebody_has_is_never_touched(bench):
     assert bench.cuda.calls("cuInit") == []
 
 
-def test_a_device_of_which_the_library_says_bad_things_is_not_tested_further(bench):
+def test_a_device_with_a_known_fault_has_failed_without_a_test(bench):
     bench.holders.fault = "needs-reset (gpu-reset): the driver asks for a reset of the GPU once no pod uses it"
     found = bench.validate()
     assert (found.verdict, found.level, found.reason) == (FAILED, ValidationLevel.READING, "needs-reset")
@@ -183,7 +183,7 @@ def test_of_two_tests_one_waits_for_the_other(bench):
     ("words", "verdict"),
     [("exit 0", PASSED), ("echo $CUDA_VISIBLE_DEVICES is bad; exit 1", FAILED), ("exit 3", COULD_NOT_RUN)],
 )
-def test_a_command_of_the_administrator_s_decides_by_its_exit_status(bench, words, verdict):
+def test_an_administrators_command_decides_by_its_exit_status(bench, words, verdict):
     found = bench.validator(command=("/bin/sh", "-c", words)).validate(GPU, None, COMMAND)
     assert found.verdict is verdict, found
     if verdict is FAILED:
@@ -200,7 +200,7 @@ def test_a_command_gets_the_device_in_its_arguments_and_no_shell(bench):
             command_of(text)
 
 
-def test_what_a_command_has_started_ends_with_it(bench, tmp_path):
+def test_processes_that_a_command_has_started_end_with_it(bench, tmp_path):
     file = tmp_path / "pid"
     bench.validator(command=("/bin/sh", "-c", f"sleep 600 & echo $! > {file}; exit 0")).validate(GPU, None, COMMAND)
     until(lambda: not _is_alive(int(file.read_text())))

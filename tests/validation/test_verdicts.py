@@ -1,4 +1,4 @@
-"""What follows from the results of a node's devices together, and what of them a later agent still knows."""
+"""What follows from the results of all devices of a node, and which results still count for a later agent."""
 
 from dataclasses import replace
 
@@ -32,11 +32,11 @@ def test_one_bad_gpu_among_good_ones_has_failed():
     assert verdicts_of_node({A: BAD, B: None}, []) == NodeVerdicts(failed={A: "hang"}), "the other could not be tested"
 
 
-def test_while_all_so_far_have_failed_nothing_is_said_yet():
+def test_devices_are_held_back_while_all_that_were_tested_have_failed():
     assert verdicts_of_node({A: BAD, B: None}, [B]) == NodeVerdicts(frozenset([A, B]))
 
 
-def test_where_every_gpu_failed_the_node_is_to_blame_but_a_single_gpu_is_itself():
+def test_the_node_is_at_fault_where_each_of_several_gpus_failed():
     assert verdicts_of_node({A: BAD, B: BAD}, []) == NodeVerdicts(is_node_at_fault=True)
     assert verdicts_of_node({A: BAD}, []) == NodeVerdicts(failed={A: "hang"})
     assert verdicts_of_node({PART: BAD, B: BAD}, []).is_node_at_fault
@@ -58,7 +58,7 @@ def test_no_good_device_is_ever_held_back(known):
     assert all(known[subject] is BAD for subject in found.failed)
 
 
-def test_a_whole_gpu_is_tested_and_of_one_in_mig_mode_the_partitions(tmp_path):
+def test_a_gpu_is_tested_as_a_whole_and_in_mig_mode_by_its_partitions(tmp_path):
     whole = devices_to_test(build_inventory(facts(FULL_GPU), STATIC))
     assert [one.uuid for one in whole] == [FULL_GPU.uuid]
     cut = replace(FULL_GPU, mig_enabled=True, partitions=(PARTITION,))
@@ -80,7 +80,7 @@ def test_a_result_counts_for_its_device_driver_and_boot_alone(tmp_path):
     assert ValidationRecords(HealthStore(tmp_path), "another boot").of("GPU-1", DRIVER) is None
 
 
-def test_what_an_agent_without_tests_has_seen_in_this_boot_has_served(tmp_path):
+def test_a_gpu_that_an_agent_without_tests_saw_in_this_boot_has_served(tmp_path):
     known = KnownGpus(lambda _: {})
     known.restore([FULL_GPU])
     store = HealthStore(tmp_path)
@@ -94,7 +94,7 @@ def test_what_an_agent_without_tests_has_seen_in_this_boot_has_served(tmp_path):
     assert later.of("GPU-that-came-later", DRIVER) is None
 
 
-def test_what_has_served_counts_also_for_an_agent_that_begins_before_it_has_read_the_hardware(tmp_path):
+def test_a_gpu_that_has_served_counts_even_if_the_agent_begins_before_it_reads_the_hardware(tmp_path):
     known = KnownGpus(lambda _: {})
     known.restore([FULL_GPU])
     store = HealthStore(tmp_path)
