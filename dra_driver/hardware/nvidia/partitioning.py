@@ -17,9 +17,9 @@ from typing import TypeVar
 from dra_driver.hardware.facts import CreatedPartition, GpuFacts, MigProfile, PlaceFacts
 from dra_driver.hardware.nvidia.gpu_calls import GpuCalls, Work
 from dra_driver.hardware.nvidia.instances import Removal, SeenPartitions, SharedInstance, make_partition, partition_at
-from dra_driver.hardware.nvidia.mig import MigReading, has_instances, read_partitions
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 from dra_driver.hardware.nvidia.nvml.nvml import Nvml
+from dra_driver.hardware.nvidia.reading.partitions import MigReading, has_instances, read_partitions
 from dra_driver.model.errors import HardwareError, Retry
 
 T = TypeVar("T")

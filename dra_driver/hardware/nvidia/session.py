@@ -15,12 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dra_driver.hardware.facts import GpuFacts, Problem
-from dra_driver.hardware.nvidia.links import read_fabric
-from dra_driver.hardware.nvidia.mig import read_mig_uuids
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 from dra_driver.hardware.nvidia.nvml.nvml import Nvml
-from dra_driver.hardware.nvidia.profiles import KnownProfiles
-from dra_driver.hardware.nvidia.reading import GpuReading, read_gpu
+from dra_driver.hardware.nvidia.reading.gpu import GpuReading, read_gpu
+from dra_driver.hardware.nvidia.reading.links import read_fabric
+from dra_driver.hardware.nvidia.reading.partitions import read_mig_uuids
+from dra_driver.hardware.nvidia.reading.profiles import KnownProfiles
 from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
 from dra_driver.hardware.port import Roots
 

@@ -12,8 +12,8 @@ from dra_driver.hardware.metered import Measure, MeterPlan, ProcessUse, Reading
 from dra_driver.hardware.nvidia.metering.calls import MeterNvml
 from dra_driver.hardware.nvidia.metering.profiling import Profiling
 from dra_driver.hardware.nvidia.metering.selected import read_selected
-from dra_driver.hardware.nvidia.mig import mig_devices
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
+from dra_driver.hardware.nvidia.reading.partitions import mig_devices
 
 ALL_LINKS = 0xFFFFFFFF  # the scope of a field that stands for the sum of all links
 _SENT, _RECEIVED = (138, ALL_LINKS), (139, ALL_LINKS)  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB

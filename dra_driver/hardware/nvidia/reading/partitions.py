@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts, Problem
-from dra_driver.hardware.nvidia.names import profile_in_name, profile_name
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 from dra_driver.hardware.nvidia.nvml.mig_instances import GpuInstance, MigAttributes
 from dra_driver.hardware.nvidia.nvml.mig_profiles import GpuInstanceProfile
 from dra_driver.hardware.nvidia.nvml.nvml import Nvml
+from dra_driver.hardware.nvidia.reading.names import profile_in_name, profile_name
 
 _MIB = 2**20
 _MOST_OF_A_GPU = 0.75  # of its memory; the next smaller instance has half

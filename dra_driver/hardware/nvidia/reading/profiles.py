@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dra_driver.hardware.facts import MigProfile
-from dra_driver.hardware.nvidia.names import profile_name
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 from dra_driver.hardware.nvidia.nvml.mig_profiles import GpuInstanceProfile
 from dra_driver.hardware.nvidia.nvml.nvml import Nvml
+from dra_driver.hardware.nvidia.reading.names import profile_name
 
 _MIB = 2**20
 

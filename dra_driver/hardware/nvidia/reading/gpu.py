@@ -14,13 +14,14 @@ from typing import TypeVar
 
 from dra_driver.hardware import pci
 from dra_driver.hardware.facts import MigProfile, Problem
-from dra_driver.hardware.nvidia import names, sysfs
+from dra_driver.hardware.nvidia import sysfs
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
-from dra_driver.hardware.nvidia.links import LinkReading, read_fabric, read_links
-from dra_driver.hardware.nvidia.mig import SOMEWHERE, MigReading, read_partitions
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 from dra_driver.hardware.nvidia.nvml.nvml import Nvml
-from dra_driver.hardware.nvidia.profiles import KnownProfiles
+from dra_driver.hardware.nvidia.reading import names
+from dra_driver.hardware.nvidia.reading.links import LinkReading, read_fabric, read_links
+from dra_driver.hardware.nvidia.reading.partitions import SOMEWHERE, MigReading, read_partitions
+from dra_driver.hardware.nvidia.reading.profiles import KnownProfiles
 from dra_driver.hardware.port import Roots
 from dra_driver.model.names import normal_pci_address
 from dra_driver.telemetry.logs import fields

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
-from dra_driver.hardware.nvidia.links import Edge, domains
-from dra_driver.hardware.nvidia.reading import GpuReading
+from dra_driver.hardware.nvidia.reading.gpu import GpuReading
+from dra_driver.hardware.nvidia.reading.links import Edge, domains
 from dra_driver.hardware.nvidia.sysfs import PciFunction
 
 
