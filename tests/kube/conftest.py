@@ -1,4 +1,4 @@
-"""The embedded API server, and a client of it, each over real HTTP."""
+"""The embedded API server and a client for it, over real HTTP."""
 
 import time
 

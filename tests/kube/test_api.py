@@ -45,7 +45,7 @@ def test_an_object_comes_back_as_a_plain_dict(api, embedded):
     assert api.get_node("n1")["metadata"]["labels"] == {"a": "b"}
 
 
-def test_the_server_version_is_two_numbers_and_a_text(api):
+def test_the_server_version_is_read_as_two_numbers_and_a_string(api):
     version = api.server_version()
     assert (version.major, version.minor, version.git) == (1, 35, "v1.35.0")
 
@@ -80,7 +80,7 @@ def test_a_refusal_carries_status_code_message_and_whether_to_try_again(status, 
     assert "because" in caught.value.message
 
 
-def test_a_name_that_is_taken_is_not_a_conflict_that_goes_away():
+def test_a_name_that_is_taken_is_an_error_that_no_retry_solves():
     body = {"kind": "Status", "reason": "AlreadyExists", "message": "taken"}
     with ScriptedServer(lambda e: e.answer(409, body)) as server, pytest.raises(ApiError) as caught:
         plain(server.url).request("POST", "/x", body={})
@@ -88,7 +88,7 @@ def test_a_name_that_is_taken_is_not_a_conflict_that_goes_away():
 
 
 @pytest.mark.parametrize("body", [b"404 page not found\n", b"<html>", b"{}", {"kind": "Error", "message": "no route"}])
-def test_a_404_that_is_no_status_object_says_nothing_of_the_object(body):
+def test_a_404_without_a_status_object_means_that_the_path_is_not_served(body):
     with ScriptedServer(lambda e: e.answer(404, body)) as server, pytest.raises(ApiError) as caught:
         plain(server.url).request("GET", "/apis/resource.k8s.io/v1/resourceslices")
     assert (caught.value.status, caught.value.code) == (404, "api.not-served")
@@ -96,26 +96,26 @@ def test_a_404_that_is_no_status_object_says_nothing_of_the_object(body):
 
 
 @pytest.mark.parametrize(("headers", "body"), [({"Retry-After": "7"}, {}), ({}, {"details": {"retryAfterSeconds": 7}})])
-def test_the_servers_wish_to_wait_is_passed_on(headers, body):
+def test_the_time_to_wait_that_the_server_asks_for_is_passed_on(headers, body):
     with ScriptedServer(lambda e: e.answer(429, body, headers)) as server, pytest.raises(ApiError) as caught:
         plain(server.url).request("GET", "/x")
     assert caught.value.retry_after_s == 7.0
 
 
-@pytest.mark.parametrize("wish", ["99999999999", "9" * 400])
-def test_nobody_waits_for_ever_because_a_server_wishes_it(wish):
+@pytest.mark.parametrize("retry_after", ["99999999999", "9" * 400])
+def test_a_time_to_wait_is_five_minutes_at_most(retry_after):
     with (
-        ScriptedServer(lambda e: e.answer(429, {}, {"Retry-After": wish})) as server,
+        ScriptedServer(lambda e: e.answer(429, {}, {"Retry-After": retry_after})) as server,
         pytest.raises(ApiError) as caught,
     ):
         plain(server.url).request("GET", "/x")
     assert caught.value.retry_after_s == 300.0
 
 
-@pytest.mark.parametrize("wish", ["soon", "-1", "\xb2", "1.5"])
-def test_a_wish_to_wait_that_is_no_number_of_seconds_is_none(wish):
+@pytest.mark.parametrize("retry_after", ["soon", "-1", "\xb2", "1.5"])
+def test_a_time_to_wait_that_is_not_a_number_of_seconds_is_ignored(retry_after):
     with (
-        ScriptedServer(lambda e: e.answer(429, {}, {"Retry-After": wish})) as server,
+        ScriptedServer(lambda e: e.answer(429, {}, {"Retry-After": retry_after})) as server,
         pytest.raises(ApiError) as caught,
     ):
         plain(server.url).request("GET", "/x")
@@ -130,7 +130,7 @@ def test_a_refusal_without_a_status_object_is_an_error_too():
 
 
 @pytest.mark.parametrize("body", [b"not json", b"[]", b""])
-def test_an_answer_that_is_no_object_is_an_error(body):
+def test_an_answer_that_is_not_a_json_object_is_an_error(body):
     with ScriptedServer(lambda e: e.answer(200, body)) as server, pytest.raises(ApiError) as caught:
         plain(server.url).request("GET", "/x")
     assert caught.value.code == "api.bad-answer"
@@ -252,7 +252,7 @@ def over_tls(url: str, **material) -> KubeApi:
     )
 
 
-def test_a_server_signed_by_the_ca_is_trusted_and_by_another_is_not(tmp_path):
+def test_a_server_is_trusted_if_its_certificate_is_signed_by_the_given_ca_and_not_by_another(tmp_path):
     make_ca(tmp_path, "ca")
     make_ca(tmp_path, "other")
     context = server_context(*make_leaf(tmp_path, "server", "ca"))
@@ -275,7 +275,7 @@ def test_a_server_of_another_name_needs_tls_server_name(tmp_path):
             over_tls(server.url, ca_file=ca, server_name="elsewhere").request("GET", "/x")
 
 
-def test_a_client_certificate_is_shown_from_files_and_from_inline_data(tmp_path):
+def test_a_client_certificate_is_presented_from_files_and_from_inline_data(tmp_path):
     make_ca(tmp_path, "ca")
     certificate, key = make_leaf(tmp_path, "client", "ca")
     context = server_context(*make_leaf(tmp_path, "server", "ca"), client_ca=tmp_path / "ca.crt")
@@ -289,7 +289,7 @@ def test_a_client_certificate_is_shown_from_files_and_from_inline_data(tmp_path)
             over_tls(server.url, ca_file=ca).request("GET", "/x")
 
 
-def test_a_rotated_ca_is_taken_up_by_the_next_connection(tmp_path):
+def test_a_rotated_ca_is_used_by_the_next_connection(tmp_path):
     make_ca(tmp_path, "old")
     make_ca(tmp_path, "new")
     bundle = tmp_path / "ca.crt"
@@ -300,7 +300,7 @@ def test_a_rotated_ca_is_taken_up_by_the_next_connection(tmp_path):
         assert api.request("GET", "/x")
         server.tls = server_context(*make_leaf(tmp_path, "second", "new"))
         bundle.write_bytes((tmp_path / "new.crt").read_bytes())
-        api.close()  # no connection is left: the next one meets the new certificate
+        api.close()  # no connection is left, so the next one gets the new certificate
         assert api.request("POST", "/x", body={})
 
 
@@ -320,9 +320,10 @@ def test_a_missing_ca_file_is_an_error_that_names_what_to_look_at():
     with pytest.raises(ApiError) as caught:
         over_tls("https://127.0.0.1:1", ca_file="/nowhere/ca.crt").request("GET", "/x")
     assert caught.value.code == "api.tls-files"
+    assert "check the CA" in caught.value.hint
 
 
-def test_no_secret_stands_in_an_error(tmp_path):
+def test_an_error_does_not_contain_the_token(tmp_path):
     path = tmp_path / "token"
     path.write_text("very-secret")
     api = KubeApi(Credentials("http://127.0.0.1:1", TokenFile(str(path))))

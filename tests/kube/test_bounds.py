@@ -1,4 +1,4 @@
-"""What a hostile server can make the client read: no more than an answer may have, no longer than the caller has."""
+"""Bounds on what a hostile server can make the client read: the size of an answer, and the time of the caller."""
 
 import itertools
 import time
@@ -19,8 +19,8 @@ FINE = b'Content-Length: 8\r\n\r\n{"a": 1}'
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """Set a limit that is reached within moments also by single bytes."""
+def small_limit(monkeypatch):
+    """Set a limit that even single bytes reach within moments."""
     monkeypatch.setattr(bounds, "_RAW_BYTES", 1 << 20)
 
 
@@ -54,10 +54,10 @@ def drip(head: bytes, piece: bytes = b"x"):
     ],
     ids=["until close", "long", "chunks", "chunks of one byte", "trailers", "interim answers"],
 )
-def test_an_answer_without_an_end_is_read_up_to_a_limit(script, small):
+def test_an_answer_without_an_end_is_read_up_to_a_limit(script, small_limit):
     with RawServer(script) as server, pytest.raises(ApiError) as caught:
         client(server).request("GET", "/x", timeout_s=60)
-    assert server.sent < 16 << 20  # what both kernels hold comes on top
+    assert server.sent < 16 << 20  # the buffers of both sockets come on top of the limit
     assert server.connections == 1
     assert (caught.value.code, caught.value.retry) == ("api.answer-too-large", Retry.LATER)
 
@@ -75,7 +75,7 @@ def test_an_answer_without_an_end_is_read_up_to_a_limit(script, small):
     ],
     ids=["status line", "headers", "interim headers", "chunk size", "chunk extension", "no HTTP", "negative chunk"],
 )
-def test_what_is_not_http_is_an_error_and_no_crash(script):
+def test_what_is_not_http_is_an_error_and_not_a_crash(script):
     with RawServer(script) as server, pytest.raises(ApiError) as caught:
         client(server).request("GET", "/x", timeout_s=20)
     assert server.sent < 16 << 20
@@ -95,13 +95,13 @@ def test_what_is_not_http_is_an_error_and_no_crash(script):
     ],
     ids=["status", "header", "body", "long body", "chunks", "trailers", "interim answers"],
 )
-def test_an_answer_that_comes_byte_by_byte_is_waited_for_no_longer_than_the_caller_has(script):
+def test_a_request_whose_answer_comes_byte_by_byte_ends_at_its_timeout(script):
     with RawServer(script) as server, pytest.raises(ApiError) as caught:
         client(server).request("POST", "/x", timeout_s=0.3)
     assert caught.value.code == "api.timeout"
 
 
-def test_nothing_is_decompressed_that_nobody_asked_to_compress():
+def test_a_compressed_answer_that_was_not_asked_for_is_refused():
     with (
         RawServer(lambda: [OK + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"]) as server,
         pytest.raises(ApiError, match="compressed"),
@@ -128,7 +128,7 @@ def test_json_that_is_nested_too_deeply_is_a_clear_error(body):
         (b'{"a":' + b"9" * 5000 + b"}", "digits"),
     ],
 )
-def test_what_is_no_object_is_a_clear_error(body, what):
+def test_what_is_not_a_json_object_is_a_clear_error(body, what):
     with (
         RawServer(lambda: [OK + b"Content-Length: %d\r\n\r\n" % len(body) + body]) as server,
         pytest.raises(ApiError, match=what) as caught,
@@ -164,7 +164,7 @@ def test_a_kept_connection_that_answered_rubbish_is_not_used_again(rubbish):
         assert server.connections == 2
 
 
-def test_a_connection_that_said_more_than_its_answer_is_not_used_again():
+def test_a_connection_that_sent_more_than_its_answer_is_not_used_again():
     smuggled = OK + FINE + OK + b'Content-Length: 12\r\n\r\n{"evil": 1} '
     with RawServer(lambda: [smuggled], lambda: [OK + FINE]) as server:
         api = client(server)
@@ -190,7 +190,7 @@ def stream(server: RawServer, *, line_s: float = 30.0, most_s: float = 60.0) -> 
     ],
     ids=["until close", "chunks", "chunks of one byte", "trailers"],
 )
-def test_a_line_of_a_stream_has_a_limit(script, small):
+def test_a_line_of_a_stream_has_a_limit(script, small_limit):
     with RawServer(script) as server:
         opened = stream(server)
         with pytest.raises(ApiError) as caught:
@@ -209,12 +209,12 @@ def test_a_line_of_a_stream_must_end_in_time():
     assert caught.value.code == "api.stream-broken"
 
 
-def test_a_stream_ends_however_much_it_says():
+def test_a_stream_ends_at_its_time_limit_however_much_it_sends():
     with RawServer(drip(CHUNKED, b"3\r\n{}\n\r\n")) as server, pytest.raises(ApiError) as caught:
         list(stream(server, most_s=0.3).lines())
     assert caught.value.code == "api.stream-broken"
 
 
-def test_a_head_that_does_not_end_keeps_no_stream_waiting():
+def test_a_stream_whose_head_does_not_end_is_an_error_at_its_time_limit():
     with RawServer(drip(b"HTTP/1.1 200 OK\r\n", b"a")) as server, pytest.raises(ApiError):
         stream(server, most_s=0.3)

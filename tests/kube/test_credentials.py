@@ -39,7 +39,7 @@ def test_in_a_pod_a_refused_token_is_read_again_at_once(service_account, tmp_pat
     assert loaded.tokens.authorization() == "Bearer rotated"
 
 
-def test_in_a_pod_the_last_token_serves_while_the_file_is_gone(service_account, tmp_path):
+def test_in_a_pod_the_last_token_is_used_while_the_file_is_gone(service_account, tmp_path):
     loaded = credentials.load("", **service_account)
     loaded.tokens.authorization()
     (tmp_path / "token").unlink()
@@ -47,7 +47,7 @@ def test_in_a_pod_the_last_token_serves_while_the_file_is_gone(service_account, 
     assert loaded.tokens.authorization() == "Bearer pod-token"
 
 
-def test_in_a_pod_of_ipv4_the_address_stands_without_brackets(service_account, monkeypatch):
+def test_in_a_pod_an_ipv4_address_has_no_brackets(service_account, monkeypatch):
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
     assert credentials.load(None, **service_account).server == "https://10.96.0.1:6443"
@@ -64,7 +64,7 @@ def test_in_a_pod_of_ipv4_the_address_stands_without_brackets(service_account, m
         (lambda files, env: env.setenv("KUBERNETES_SERVICE_PORT", "99999999"), "is not a port"),
         (lambda files, env: env.setenv("KUBERNETES_SERVICE_HOST", ""), "are not set"),
     ],
-    ids=["no token", "no authority", "empty token", "empty authority", "a URL as port", "no port", "no host"],
+    ids=["no token", "no CA", "empty token", "empty CA", "a URL as port", "a port out of range", "no host"],
 )
 def test_a_service_account_that_lacks_something_is_an_error_that_says_what(spoil, said, service_account, monkeypatch):
     spoil({"token": Path(service_account["token_file"]), "ca": Path(service_account["ca_file"])}, monkeypatch)
@@ -159,7 +159,7 @@ def test_in_a_pod_kubernetes_is_never_imported(service_account):
     assert output.strip() == "[]"
 
 
-def test_a_static_kubeconfig_does_not_import_kubernetes_and_json_not_even_yaml(tmp_path):
+def test_a_static_kubeconfig_in_json_imports_neither_kubernetes_nor_yaml(tmp_path):
     path = tmp_path / "config"
     path.write_text(
         json.dumps(

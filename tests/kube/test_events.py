@@ -1,4 +1,4 @@
-"""Events: how often a fault is reported, by a real request to the embedded API server."""
+"""Events: how often a fault is reported, by requests to the embedded API server."""
 
 import threading
 
@@ -14,7 +14,7 @@ def sent(embedded) -> list[tuple[str, str]]:
     return [(e.method, e.path) for e in embedded.log.entries(contains="/events")]
 
 
-def test_a_fault_is_told_once_in_ten_minutes_whatever_its_words(api, embedded):
+def test_a_fault_is_reported_once_in_ten_minutes_whatever_the_message(api, embedded):
     for number in range(20):
         send_event(api, fault("Broken", message=f"for the {number}th time"))
     assert len(sent(embedded)) == 1
@@ -23,27 +23,27 @@ def test_a_fault_is_told_once_in_ten_minutes_whatever_its_words(api, embedded):
     assert sent(embedded) == [("POST", events.PATH)] * 3
 
 
-def test_a_fault_that_lasts_is_told_again_after_ten_minutes():
+def test_a_fault_that_lasts_is_reported_again_after_ten_minutes():
     now = [0.0]
-    told = EventThrottle(lambda: now[0])
-    assert told.is_due(("Broken",))
+    throttle = EventThrottle(lambda: now[0])
+    assert throttle.is_due(("Broken",))
     now[0] = 599.0
-    assert not told.is_due(("Broken",))
+    assert not throttle.is_due(("Broken",))
     now[0] = 600.0
-    assert told.is_due(("Broken",))
+    assert throttle.is_due(("Broken",))
 
 
-def test_many_faults_cost_a_bounded_number_of_events_and_bounded_memory():
+def test_many_faults_cause_a_bounded_number_of_events_and_take_bounded_memory():
     now = [0.0]
-    told = EventThrottle(lambda: now[0])
-    assert sum(told.is_due(("Broken", str(number))) for number in range(10_000)) == MOST
-    assert len(told._at) == MOST
+    throttle = EventThrottle(lambda: now[0])
+    assert sum(throttle.is_due(("Broken", str(number))) for number in range(10_000)) == MOST
+    assert len(throttle._at) == MOST
     now[0] = 600.0
-    assert told.is_due(("Broken", "10000"))
-    assert len(told._at) == 1
+    assert throttle.is_due(("Broken", "10000"))
+    assert len(throttle._at) == 1
 
 
-def test_of_many_threads_with_one_fault_one_tells_it(api, embedded):
+def test_a_fault_that_many_threads_report_at_once_is_sent_once(api, embedded):
     threads = [threading.Thread(target=send_event, args=(api, fault("Broken"))) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -52,7 +52,7 @@ def test_of_many_threads_with_one_fault_one_tells_it(api, embedded):
     assert len(sent(embedded)) == 1
 
 
-def test_an_event_that_is_not_taken_fails_nobody_and_is_not_sent_again_at_once(api, embedded):
+def test_an_event_that_is_refused_raises_nothing_and_is_not_sent_again_at_once(api, embedded):
     embedded.faults.fail_next(403, count=1, contains="/events")
     send_event(api, fault("Broken"))
     send_event(api, fault("Broken"))

@@ -1,4 +1,4 @@
-"""What a server, or whatever stands before it, can do to a caller between the connection and the end of the answer."""
+"""What a server or a proxy in front of it can do to a caller between the connection and the end of the answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plain(url: str, **options: int) -> KubeApi:
 
 @contextmanager
 def listener(handle: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Serve every connection by `handle`, in a thread of its own; gives host and port."""
+    """Serve every connection with `handle`, in a thread of its own. Yield host and port."""
     with socket.create_server(("127.0.0.1", 0)) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
 
@@ -50,20 +50,20 @@ def listener(handle: Callable[[socket.socket], None]) -> Iterator[str]:
         made.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_field_of_many_blanks_is_read_while_there_is_time():
+def test_a_header_field_with_many_blanks_is_read_in_time():
     head = OK + b"a: x" + b" " * 60_000 + b"x\r\nContent-Length: 8\r\n\r\n"
     with RawServer(lambda: [head, b'{"a": 1}']) as server:
         assert plain(server.url).request("GET", "/x", timeout_s=5) == {"a": 1}
 
 
-def test_a_field_that_is_refused_after_many_blanks_is_refused_before_anybody_has_waited():
+def test_a_malformed_header_field_with_many_blanks_is_refused_in_time():
     head = OK + b"a:" + b" " * 100_000 + b"\x01\r\n\r\n"
     with RawServer(lambda: [head]) as server, pytest.raises(ApiError, match="not a header field"):
         plain(server.url).request("GET", "/x", timeout_s=5)
 
 
 def slow_reader(context: ssl.SSLContext, taken: list[int]) -> Callable[[socket.socket], None]:
-    """Take a request at 1.6 MiB/s at most, and note how many bytes of it."""
+    """Read a request at 1.6 MiB/s at most, and append the size of each piece to `taken`."""
 
     def handle(connection: socket.socket) -> None:
         connection = context.wrap_socket(connection, server_side=True)
@@ -74,7 +74,7 @@ def slow_reader(context: ssl.SSLContext, taken: list[int]) -> Callable[[socket.s
     return handle
 
 
-def test_a_server_that_reads_slowly_costs_no_more_than_the_callers_time(tmp_path):
+def test_a_request_to_a_server_that_reads_slowly_ends_at_its_timeout(tmp_path):
     make_ca(tmp_path, "ca")
     context = server_context(*make_leaf(tmp_path, "server", "ca"))
     tls = TlsMaterial(ca_file=str(tmp_path / "ca.crt"))
@@ -107,7 +107,7 @@ def test_the_wait_for_a_free_connection_counts_against_the_callers_time():
 def test_addresses_that_do_not_answer_share_the_callers_time(monkeypatch):
     with ExitStack() as held, RawServer(lambda: [FINE]) as server:
         full = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(4):  # more than the queue holds: the kernel lets all further ones wait
+        for _ in range(4):  # more than the queue holds: the kernel makes all further connections wait
             waiting = held.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
@@ -121,7 +121,7 @@ def test_addresses_that_do_not_answer_share_the_callers_time(monkeypatch):
     assert caught.value.code == "api.timeout"
 
 
-def test_a_connection_that_ends_within_the_tls_handshake_says_nothing_of_certificates(tmp_path):
+def test_a_connection_that_ends_within_the_tls_handshake_is_not_an_error_of_certificates(tmp_path):
     make_ca(tmp_path, "ca")
     with listener(lambda connection: connection.recv(65536) and None) as address:
         api = KubeApi(Credentials(f"https://{address}", StaticToken(), TlsMaterial(ca_file=str(tmp_path / "ca.crt"))))
@@ -154,7 +154,7 @@ def test_a_number_that_is_too_large_for_json_is_a_clear_error():
     assert caught.value.code == "api.bad-answer"
 
 
-def test_a_408_on_an_idle_connection_answers_no_later_request():
+def test_a_408_on_an_idle_connection_is_not_the_answer_to_a_later_request():
     late = threading.Event()
 
     def handle(connection: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Answers read from bytes: whole in whatever pieces they come, as the standard library reads them, or refused."""
+"""Answers read from bytes: in whatever pieces they come, they are read as the standard library does, or refused."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_two_answers_on_one_connection_are_told_apart(first: tuple[bytes, bytes]
     both = reader(first[0] + second[0])
     one = HttpAnswer(both)
     assert one.whole() == first[1]
-    assert not one.may_be_followed, "bytes came that answer no request"
+    assert not one.may_be_followed, "bytes followed that answer no request"
     assert HttpAnswer(both).whole() == second[1]
 
 
@@ -128,7 +128,7 @@ def test_what_is_read_from_damaged_bytes_is_what_the_standard_library_reads(
         theirs = by_the_standard_library(text)
     except (HTTPException, OSError, ValueError):
         return
-    assert ours == theirs or theirs[0] in range(101, 200)  # it takes every interim answer but 100 for the final one
+    assert ours == theirs or theirs[0] in range(101, 200)  # the library takes any interim answer but 100 as final
 
 
 @pytest.mark.parametrize(

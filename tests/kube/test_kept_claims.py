@@ -21,7 +21,7 @@ def claim(version: str, **status: object) -> dict:
 
 
 class Answers:
-    """A server that gives one answer after the other, and the last one for ever."""
+    """A script that gives one answer after the other, and then the last one again and again."""
 
     def __init__(self, *answers: tuple[int, dict]) -> None:
         self.left, self.count = list(answers), 0
@@ -32,7 +32,7 @@ class Answers:
         exchange.answer(status, body)
 
 
-def test_the_same_bytes_are_the_same_claim_and_the_server_was_asked() -> None:
+def test_the_same_bytes_give_the_same_claim_although_the_server_is_asked_again() -> None:
     answers = Answers((200, claim("5")))
     with ScriptedServer(answers) as server:
         api = KubeApi(Credentials(server.url, StaticToken()))
@@ -41,7 +41,7 @@ def test_the_same_bytes_are_the_same_claim_and_the_server_was_asked() -> None:
         assert answers.count == 2
 
 
-def test_a_claim_that_changed_is_read_anew_and_what_was_given_out_stays_as_it_was() -> None:
+def test_a_changed_claim_is_parsed_again_and_the_earlier_one_stays_as_it_was() -> None:
     changed = claim("6", reservedFor=[{"resource": "pods", "name": "pod", "uid": "2"}])
     with ScriptedServer(Answers((200, claim("5")), (200, changed), (200, claim("5")))) as server:
         api = KubeApi(Credentials(server.url, StaticToken()))
@@ -52,7 +52,7 @@ def test_a_claim_that_changed_is_read_anew_and_what_was_given_out_stays_as_it_wa
         assert api.get_claim("team", "claim") == claim("5")
 
 
-def test_a_claim_that_is_gone_or_wrong_is_an_error_after_it_was_read_well() -> None:
+def test_a_claim_that_is_gone_or_malformed_is_an_error_although_it_was_read_before() -> None:
     wrong = claim("5", allocation=[1])
     answers = Answers((200, claim("5")), (404, {"kind": "Status", "reason": "NotFound"}), (200, wrong), (200, wrong))
     with ScriptedServer(answers) as server:

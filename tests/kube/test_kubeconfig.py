@@ -24,7 +24,7 @@ def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def test_server_has_no_trailing_slash_and_the_token_goes_into_the_header(tmp_path):
+def test_the_server_has_no_trailing_slash_and_the_token_goes_into_the_header(tmp_path):
     credentials = read_kubeconfig(write(tmp_path, user={"token": "secret"}))
     assert credentials.server == "https://10.0.0.1:6443"
     assert credentials.tokens.authorization() == "Bearer secret"
@@ -54,7 +54,7 @@ users:
     assert credentials.tokens.authorization() == "Bearer from-file"
 
 
-def test_relative_files_start_at_the_folder_of_the_kubeconfig(tmp_path):
+def test_relative_paths_start_at_the_folder_of_the_kubeconfig(tmp_path):
     path = write(
         tmp_path,
         cluster={"certificate-authority": "pki/ca.crt"},
@@ -76,7 +76,7 @@ def test_inline_data_is_decoded_and_stays_out_of_the_repr(tmp_path):
     assert "KEY PEM" not in repr(tls)
 
 
-def test_a_token_file_beats_a_token_which_serves_while_the_file_is_missing(tmp_path):
+def test_a_token_file_overrides_a_token_which_is_used_while_the_file_is_missing(tmp_path):
     path = write(tmp_path, user={"token": "old", "tokenFile": "token"})
     credentials = read_kubeconfig(path)
     assert credentials.tokens.authorization() == "Bearer old"
@@ -118,7 +118,7 @@ def test_what_we_cannot_honour_is_an_error_that_names_the_field(tmp_path, change
 
 
 @pytest.mark.parametrize("text", ["{", "a: [", "- a\n", "\x00"])
-def test_a_file_that_is_no_kubeconfig_is_an_error_that_names_the_file(tmp_path, text):
+def test_a_file_that_is_not_a_kubeconfig_is_an_error_that_names_the_file(tmp_path, text):
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(InputError, match=str(path)):
@@ -131,7 +131,7 @@ def test_a_missing_file_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "a: " + "{b: " * 50_000, "{" + '"a":[' * 100_000])
-def test_a_file_that_is_nested_without_end_gives_an_error(tmp_path, text):
+def test_a_file_that_is_nested_too_deeply_is_an_error(tmp_path, text):
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(InputError, match="is not"):

@@ -16,11 +16,11 @@ NAMES = ["slot-0", "slot-1", "slot-2"]
 
 @pytest.fixture
 def server():
-    with EmbeddedApi() as it:
+    with EmbeddedApi() as embedded:
         for name in NAMES:
             lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-            it.create({**lease, "metadata": {"name": name, "namespace": "default"}})
-        yield it
+            embedded.create({**lease, "metadata": {"name": name, "namespace": "default"}})
+        yield embedded
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def holders(server):
     return sorted((one.get("spec") or {}).get("holderIdentity", "") for one in server.items(LEASES))
 
 
-def test_as_many_holders_get_a_slot_as_there_are_slots_and_the_next_is_told_how_long_none_is_free(server, slots):
+def test_as_many_holders_get_a_slot_as_there_are_slots_and_the_next_gets_the_time_to_wait(server, slots):
     assert [slots().take(f"n{number}") for number in range(3)] == [0.0, 0.0, 0.0]
     assert slots(lambda: 1200.0).take("n3") == 400.0
     assert slots(lambda: 1601.0).take("n3") == 0.0
@@ -51,7 +51,7 @@ def test_a_holder_that_asks_again_keeps_its_slot_and_takes_no_other(server, slot
     assert holders(server) == ["", "", "n0"]
 
 
-def test_of_many_that_ask_at_once_no_more_get_one_than_there_are_slots(server, slots):
+def test_when_many_ask_at_once_no_more_get_a_slot_than_there_are_slots(server, slots):
     given = []
 
     takers = [slots() for _ in range(8)]
@@ -72,7 +72,7 @@ def test_of_many_that_ask_at_once_no_more_get_one_than_there_are_slots(server, s
 
 
 @pytest.mark.parametrize("time", ["9999-01-01T00:00:00Z", "soon", None, 5])
-def test_a_time_that_is_wrong_keeps_the_slot_taken(server, slots, time):
+def test_a_slot_whose_renew_time_is_wrong_counts_as_taken(server, slots, time):
     for name in NAMES:
         lease = server.request("GET", LEASES.path("default", name))
         spec = {"holderIdentity": "who", "renewTime": time}
@@ -80,7 +80,7 @@ def test_a_time_that_is_wrong_keeps_the_slot_taken(server, slots, time):
     assert slots().take("n0") > 0
 
 
-def test_missing_leases_are_made(server, slots):
+def test_missing_leases_are_created(server, slots):
     for name in NAMES:
         server.request("DELETE", LEASES.path("default", name))
     assert slots().take("n0") == 0.0
@@ -106,7 +106,7 @@ def test_a_slot_that_is_kept_ends_later_and_one_that_is_given_back_is_free_at_on
     assert holders(server) == ["n1", "n2", "n3"]
 
 
-def test_a_slot_that_another_holds_or_that_is_over_is_neither_kept_nor_given_back(server, slots):
+def test_a_slot_that_another_holds_or_that_has_expired_is_neither_kept_nor_given_back(server, slots):
     slots().take("n0")
     slots(lambda: 1601.0).give_back("n0")
     assert not slots(lambda: 1601.0).keep("n0")

@@ -58,7 +58,7 @@ def test_a_list_is_asked_for_with_a_limit_and_without_a_resource_version(api, em
     assert not [q for q in queries if "resourceVersion" in q]
 
 
-def test_a_token_that_expired_goes_on_behind_the_last_object(api, embedded):
+def test_a_list_whose_token_expired_continues_after_the_last_object(api, embedded):
     create(embedded, "a", "b", "c", "d")
     listing = Listing(api, SLICES, limit=2)
     first = listing.next_page()
@@ -70,7 +70,7 @@ def test_a_token_that_expired_goes_on_behind_the_last_object(api, embedded):
     assert third.resource_version == first.resource_version  # a watch from there misses nothing
 
 
-def test_an_expired_token_without_another_one_begins_the_list_anew():
+def test_a_list_whose_token_expired_without_a_new_one_starts_again():
     answers = [(200, page("a", token="t1")), (410, gone()), (200, page("a", token="t2", version="9")), (200, page("b"))]
     with ScriptedServer(lambda e: e.answer(*answers.pop(0))) as server:
         found = list(pages(scripted(server), "/x"))
@@ -81,7 +81,7 @@ def test_an_expired_token_without_another_one_begins_the_list_anew():
     ]
 
 
-def test_a_list_that_expires_again_and_again_ends_with_an_error_and_not_for_ever():
+def test_a_list_that_expires_again_and_again_ends_with_an_error():
     def script(exchange):
         exchange.answer(*((410, gone("again")) if "continue=" in exchange.path else (200, page("a", token="t"))))
 
@@ -91,7 +91,7 @@ def test_a_list_that_expires_again_and_again_ends_with_an_error_and_not_for_ever
     assert len(server.seen) < 10
 
 
-def test_a_busy_server_is_asked_again_no_sooner_than_it_wishes():
+def test_a_busy_server_is_asked_again_no_sooner_than_it_asked_for():
     answers = [(429, {}, {"Retry-After": "60"}), (503, {}, {"Retry-After": "1"}), (200, page("a"))]
     waits = []
     with ScriptedServer(lambda e: e.answer(*answers.pop(0))) as server:
@@ -108,7 +108,7 @@ def test_a_server_that_is_not_there_is_not_waited_for():
     assert (caught.value.code, waits) == ("api.unreachable", [])
 
 
-def test_an_interrupted_list_goes_on_where_it_was():
+def test_an_interrupted_list_continues_where_it_was():
     answers, paths = [(200, page("a", token="t1")), (500, {}), (200, page("b"))], []
 
     def script(exchange):
@@ -120,7 +120,7 @@ def test_an_interrupted_list_goes_on_where_it_was():
     assert ["continue=t1" in path for path in paths] == [False, True, True]
 
 
-def test_whoever_waits_for_too_long_is_told():
+def test_a_list_that_would_have_to_wait_for_too_long_is_an_error():
     with (
         ScriptedServer(lambda e: e.answer(429, {}, {"Retry-After": "100"})) as server,
         pytest.raises(ApiError) as caught,
@@ -155,14 +155,14 @@ def test_a_page_that_is_too_large_is_asked_for_again_with_fewer_objects():
         {"metadata": {"resourceVersion": "5", "continue": ["a"]}, "items": []},
     ],
 )
-def test_what_is_no_list_of_objects_is_a_clear_error(answer):
+def test_what_is_not_a_list_of_objects_is_a_clear_error(answer):
     with ScriptedServer(lambda e: e.answer(200, answer)) as server, pytest.raises(ApiError) as caught:
         Listing(scripted(server), "/x").next_page()
     assert caught.value.code == "api.bad-answer"
     assert "GET /x" in caught.value.message
 
 
-def test_a_list_without_an_end_ends():
+def test_a_list_without_an_end_is_an_error_at_the_limit_of_objects():
     numbers = iter(range(1_000_000))
     with ScriptedServer(lambda e: e.answer(200, page("a", token=str(next(numbers))))) as server:
         listing = Listing(scripted(server), "/x", most_objects=20)

@@ -1,4 +1,4 @@
-"""Paths of the Kubernetes API: what they are, and that they are spelt in one module."""
+"""Paths of the Kubernetes API: how names become part of them, and that one module alone contains them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dra_driver.kube import paths
 ROOT = Path(dra_driver.__file__).parent
 
 
-def test_names_from_objects_do_not_leave_their_place_in_a_path():
+def test_a_slash_in_an_objects_name_does_not_divide_a_path():
     assert paths.claim_path("a/b", "..") == "/apis/resource.k8s.io/v1/namespaces/a%2Fb/resourceclaims/.."
     assert paths.slice_path("x/../y") == "/apis/resource.k8s.io/v1/resourceslices/x%2F..%2Fy"
     assert paths.secret_path("ours", "tls") == "/api/v1/namespaces/ours/secrets/tls"
     assert paths.within(paths.EVENTS, "default") == "/api/v1/namespaces/default/events"
 
 
-def test_no_other_module_spells_a_path():
+def test_no_other_module_contains_a_path():
     spelt = re.compile(r"""["'](/apis/|/api/v1)""")
     own = {ROOT / "kube" / "paths.py", ROOT / "embedded" / "api" / "kinds.py"}  # the second one serves them
     own |= set((ROOT / "web").rglob("*.py"))  # the console has an API of its own under such a path

@@ -1,4 +1,4 @@
-"""Objects that are not built as their kind is, as a server that lies sends them over real HTTP."""
+"""Objects with fields of the wrong type, as a faulty server might send them, over real HTTP."""
 
 import copy
 
@@ -44,7 +44,7 @@ def with_field(wire: dict, path: str, value: object) -> dict:
     return changed
 
 
-def test_an_object_as_it_should_be_passes():
+def test_a_correct_object_passes():
     with ScriptedServer(lambda e: e.answer(200, CLAIM)) as server:
         assert api(server).get_claim("team", "claim") == CLAIM
     check_slice(SLICE)
@@ -89,7 +89,7 @@ def test_an_answer_about_another_claim_is_an_error(field):
 
 
 @pytest.mark.parametrize("answer", [{}, {"metadata": []}, {"metadata": {"name": "n1", "uid": 5}}, {"metadata": {}}])
-def test_a_node_that_is_none_is_an_error(answer):
+def test_an_answer_that_is_not_a_node_is_an_error(answer):
     with ScriptedServer(lambda e: e.answer(200, answer)) as server:
         client = api(server)
         with pytest.raises(ApiError, match="Node n1"):
@@ -108,7 +108,7 @@ def test_a_node_that_is_none_is_an_error(answer):
         "spec.devices.0.name",
     ],
 )
-def test_a_slice_with_any_other_type_anywhere_is_a_clear_error(path):
+def test_a_slice_with_a_field_of_another_type_is_a_clear_error(path):
     was = SLICE
     for part in path.split("."):
         was = was[int(part) if part.isdigit() else part]
@@ -117,6 +117,6 @@ def test_a_slice_with_any_other_type_anywhere_is_a_clear_error(path):
             check_slice(with_field(SLICE, path, value))
 
 
-def test_a_whole_number_is_not_true():
+def test_true_is_not_a_whole_number():
     with pytest.raises(ApiError, match="a whole number"):
         check_slice(with_field(SLICE, "spec.pool.generation", True))

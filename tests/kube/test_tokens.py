@@ -5,7 +5,7 @@ import pytest
 from dra_driver.kube.tokens import StaticToken, TokenFile
 
 
-def test_a_file_is_read_again_after_a_minute_and_not_before(tmp_path):
+def test_a_token_file_is_read_again_after_a_minute_and_not_before(tmp_path):
     now = [1000.0]
     path = tmp_path / "token"
     path.write_text("one")
@@ -18,7 +18,7 @@ def test_a_file_is_read_again_after_a_minute_and_not_before(tmp_path):
     assert source.authorization() == "Bearer two"
 
 
-def test_a_refused_token_is_read_again_at_once_and_a_repeat_only_helps_when_it_changed(tmp_path):
+def test_a_refused_token_is_read_again_at_once_and_reread_returns_whether_it_changed(tmp_path):
     path = tmp_path / "token"
     path.write_text("one")
     source = TokenFile(str(path))
@@ -29,7 +29,7 @@ def test_a_refused_token_is_read_again_at_once_and_a_repeat_only_helps_when_it_c
     assert source.authorization() == "Bearer two"
 
 
-def test_the_last_token_serves_while_the_file_is_gone_or_empty(tmp_path):
+def test_the_last_token_is_used_while_the_file_is_gone_or_empty(tmp_path):
     path = tmp_path / "token"
     path.write_text("one\n")
     source = TokenFile(str(path))
@@ -43,13 +43,13 @@ def test_the_last_token_serves_while_the_file_is_gone_or_empty(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["a\nb", "a b", "\u00e9", "x" * (1 << 21), "\0"])
-def test_what_is_no_token_is_never_sent(tmp_path, content):
+def test_what_is_not_a_token_is_never_sent(tmp_path, content):
     path = tmp_path / "token"
     path.write_text(content)
     assert TokenFile(str(path), fallback="last").authorization() == "Bearer last"
 
 
-def test_a_token_file_that_never_ends_keeps_nobody_waiting(tmp_path):
+def test_a_token_file_that_never_ends_does_not_block_the_caller(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path in (str(tmp_path / "fifo"), "/dev/zero", str(tmp_path)):
         assert TokenFile(path, fallback="last").authorization() == "Bearer last"

@@ -46,7 +46,7 @@ def test_a_stream_that_ends_is_resumed_without_a_new_list(api, embedded, follow)
 
 
 @pytest.mark.parametrize("as_http", [True, False])
-def test_history_that_is_gone_is_replaced_by_a_list(api, embedded, follow, as_http):
+def test_a_watch_whose_history_is_gone_begins_again_with_a_list(api, embedded, follow, as_http):
     embedded.gone_as_http = as_http
     follower = follow(api)
     follower.next(Listed)
@@ -60,7 +60,7 @@ def test_history_that_is_gone_is_replaced_by_a_list(api, embedded, follow, as_ht
     follower.next(Connected)
 
 
-def test_a_bookmark_moves_our_place_in_the_history_and_is_no_event(api, embedded, follow):
+def test_a_bookmark_advances_the_resource_version_and_is_not_an_event(api, embedded, follow):
     embedded.bookmark_every_s = 0.02
     follower = follow(api, field_selector="spec.nodeName=n1")
     first = follower.next(Listed).resource_version
@@ -91,7 +91,7 @@ def test_an_api_server_that_restarts_is_found_again(api, embedded, follow):
     assert follower.watch.fault is None
 
 
-def test_failures_wait_longer_and_longer_and_at_least_as_long_as_the_server_wishes(api, embedded, follow):
+def test_the_wait_after_failures_grows_and_is_at_least_as_long_as_the_server_asks_for(api, embedded, follow):
     waits = []
     embedded.faults.fail_next(503, count=5, contains="resourceslices")
     embedded.faults.fail_next(429, count=1, contains="resourceslices", retry_after_s=20)
@@ -100,7 +100,7 @@ def test_failures_wait_longer_and_longer_and_at_least_as_long_as_the_server_wish
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0, 28.0]
 
 
-def test_the_server_is_asked_to_end_each_stream_after_a_jittered_while(api, embedded, follow):
+def test_the_server_is_asked_to_end_each_stream_after_a_random_time(api, embedded, follow):
     asked = []
     follower = follow(api, uniform=lambda low, high: asked.append((low, high)) or 300.7)
     follower.next(Listed)
@@ -124,10 +124,10 @@ def test_a_refused_token_is_read_again_when_a_stream_is_opened(embedded, follow,
     until(lambda: embedded.open_watches == 1)
     embedded.drop_watches()
     follower.next(Connected)
-    assert [e.status for e in embedded.log.entries(contains=SLICES)][-2:] == [401, 200] or embedded.open_watches == 1
+    assert [e.status for e in embedded.log.entries(contains=SLICES)].count(401) == 1
 
 
-def test_a_list_of_many_pages_comes_page_by_page_and_the_watch_begins_where_the_first_was(api, embedded, follow):
+def test_a_list_of_many_pages_comes_page_by_page_and_the_watch_begins_at_the_first_ones_version(api, embedded, follow):
     for name in "abcde":
         embedded.create(slice_wire(name))
     follower = follow(api, page_size=2)
@@ -143,7 +143,7 @@ def test_a_list_of_many_pages_comes_page_by_page_and_the_watch_begins_where_the_
     assert watch["resourceVersion"] == pages[0].resource_version
 
 
-def test_a_stream_that_ends_in_time_is_renewed_and_one_that_ends_early_is_another_connection(api, embedded, follow):
+def test_a_new_connection_is_a_renewal_only_if_the_stream_before_it_ended_in_time(api, embedded, follow):
     now = [0.0]
     follower = follow(api, uniform=lambda low, high: 300.0, clock=lambda: now[0])
     follower.next(Listed)

@@ -31,7 +31,7 @@ def event(kind: str, version: str, name: str = "a") -> bytes:
 
 
 def test_a_stream_that_falls_silent_is_replaced(follow):
-    """Half-open: the server is gone without closing the connection; only the read timeout ends it."""
+    """A half-open connection: the server is gone without closing it, and only the read timeout ends it."""
     streams = []
 
     def script(exchange):
@@ -80,7 +80,7 @@ def test_events_cut_at_any_byte_are_put_together_again(follow):
 
 
 @pytest.mark.parametrize("line", [b"garbage\n", b'{"type":"ADDED"}\n', b'{"type":"ADDED","object":[]}\n', b"[]\n"])
-def test_a_line_that_is_no_event_leads_to_a_new_list(follow, line):
+def test_a_line_that_is_not_an_event_leads_to_a_new_list(follow, line):
     lists = []
 
     def script(exchange):
@@ -171,7 +171,7 @@ def test_over_tls_events_arrive_one_by_one_and_stop_returns_at_once(follow, tmp_
     assert follower.events.empty()
 
 
-def test_an_object_that_is_not_built_as_its_kind_is_told_as_a_fault_and_no_event(follow):
+def test_an_object_with_a_field_of_the_wrong_type_is_a_fault_and_not_an_event(follow):
     answers = [{"metadata": {"resourceVersion": "5"}, "items": [{"metadata": {"name": "a"}, "spec": []}]}]
 
     def script(exchange):
@@ -185,7 +185,7 @@ def test_an_object_that_is_not_built_as_its_kind_is_told_as_a_fault_and_no_event
         api, options = scripted_watch(server)
         faults, is_made = [], threading.Event()
 
-        def wait(_):  # in the follower's thread, which runs before its name is known here
+        def wait(_):  # runs in the follower's thread, possibly before `follower` is assigned
             is_made.wait(60)
             faults.append(follower.watch.fault)
 
@@ -219,7 +219,7 @@ def test_a_watch_that_the_server_is_too_busy_for_is_resumed_without_a_list(follo
     assert waits[0] >= 60.0
 
 
-def test_a_watch_whose_history_is_always_gone_lists_more_and_more_seldom(follow):
+def test_a_watch_whose_history_is_always_gone_lists_less_and_less_often(follow):
     waits = []
 
     def script(exchange):

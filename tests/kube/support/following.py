@@ -25,7 +25,7 @@ class Follower:
         return event
 
     def stop(self) -> None:
-        """End the watch, which must wait for nothing."""
+        """End the watch and check that its thread ends at once."""
         self.watch.stop()
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()

@@ -1,4 +1,4 @@
-"""A plain HTTP server of a few lines, for what a healthy API server never does: silence, garbage, old certificates."""
+"""A small HTTP server that does what a healthy API server never does: it stays silent, or sends garbage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that says any bytes at all, one script a request."""
+"""A server that sends arbitrary bytes, by one script for each request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
 class RawServer:
-    """Reads requests without a body and answers each with the pieces of the next script; the last one stays.
+    """Reads requests without a body and answers each with the pieces of the next script, or of the last one.
 
-    `connections` counts them; `sent` counts the bytes that were taken from us.
+    `connections` counts the connections; `sent` counts the bytes that were sent on all of them.
     """
 
     def __init__(self, *scripts: Callable[[], Iterable[bytes]]) -> None:
