@@ -1,4 +1,4 @@
-"""Who keeps a GPU from being reset: claims by name, processes by number, program and pod."""
+"""What keeps a GPU from being reset: claims by name, and processes by number, program and pod."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.remediation.support.parts import BOOT, ONE, TWO
 UID = "0f0c3ab2-9b6f-4f32-8b7a-000000000001"
 
 
-class Given:
+class AllocatedNames:
     def __init__(self, *names):
         self._names = frozenset(names)
 
@@ -29,9 +29,9 @@ def hold(ledger, name, device, *, is_admin=False):
 
 @pytest.fixture
 def ledger(tmp_path):
-    it = Ledger(tmp_path / "ledger.db", boot_id=BOOT)
-    yield it
-    it.close()
+    opened = Ledger(tmp_path / "ledger.db", boot_id=BOOT)
+    yield opened
+    opened.close()
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,17 @@ def ledger(tmp_path):
 )
 def test_a_claim_on_the_gpu_or_a_part_of_it_counts(ledger, device, is_on_it):
     hold(ledger, "train", device)
-    assert claims_on([ONE], ledger, Given(), BOOT) == (("team/train",) if is_on_it else ())
-    assert claims_on([ONE, TWO], ledger, Given(), BOOT) == ("team/train",)
+    assert claims_on([ONE], ledger, AllocatedNames(), BOOT) == (("team/train",) if is_on_it else ())
+    assert claims_on([ONE, TWO], ledger, AllocatedNames(), BOOT) == ("team/train",)
 
 
-def test_admin_access_holds_nothing(ledger):
+def test_a_claim_with_admin_access_does_not_count(ledger):
     hold(ledger, "monitor", "gpu-0000-1b-00-0", is_admin=True)
-    assert claims_on([ONE], ledger, Given(), BOOT) == ()
+    assert claims_on([ONE], ledger, AllocatedNames(), BOOT) == ()
 
 
 def test_a_claim_that_the_kubelet_will_prepare_counts(ledger):
-    (found,) = claims_on([ONE], ledger, Given("gpu-0000-1b-00-0", "gpu-0000-43-00-0"), BOOT)
+    (found,) = claims_on([ONE], ledger, AllocatedNames("gpu-0000-1b-00-0", "gpu-0000-43-00-0"), BOOT)
     assert found == "of gpu-0000-1b-00-0, which is not prepared yet"
 
 
@@ -65,7 +65,7 @@ def process(proc, pid, comm, cgroup):
     (proc / str(pid) / "cgroup").write_text(cgroup)
 
 
-def test_processes_are_named_with_their_pods_and_no_tenant_s_text_unchecked(tmp_path):
+def test_processes_are_named_with_their_pods_and_without_control_characters(tmp_path):
     slice_ = UID.replace("-", "_")
     process(tmp_path, 7, "dcgm-exporter\n", f"0::/kubepods.slice/kubepods-pod{slice_}.slice/cri-x.scope\n")
     process(tmp_path, 8, "a\x1b[31m, process 9 and a long tail\n", "0::/system.slice/x.service\n")

@@ -1,4 +1,4 @@
-"""The remediation policy: strict, with every mistake at once; and which action a fault gets."""
+"""The remediation policy: every mistake in a file is reported at once; and which action a fault gets."""
 
 from pathlib import Path
 
@@ -125,7 +125,7 @@ colour: red
         ('{argv: ["/opt/repair", "a\\0b"]}', "NUL"),
     ],
 )
-def test_a_command_is_an_absolute_path_with_arguments(tmp_path, command, mistake):
+def test_a_mistake_in_the_command_is_named(tmp_path, command, mistake):
     with pytest.raises(InputError, match=mistake):
         read(tmp_path, f"version: remediation/v1\ncommand: {command}\n")
 
@@ -147,7 +147,7 @@ def test_a_command_is_an_absolute_path_with_arguments(tmp_path, command, mistake
         (FaultKey.UNMONITORED, "", None),
     ],
 )
-def test_the_default_action_of_a_fault(key, value, action):
+def test_each_fault_has_a_default_action_or_none(key, value, action):
     found = treatment_of(gpu(), [fault(key, value)], RemediationPolicy())
     assert (found and found.action) == action
 
@@ -170,7 +170,9 @@ def test_the_most_important_fault_decides_and_a_mild_one_does_not():
         ("drain-p2p", "Volta", PeerRule.NEVER, False),
     ],
 )
-def test_linked_gpus_are_drained_where_that_matters(value, architecture, rule, has_peers):
+def test_linked_gpus_are_drained_if_the_fault_the_architecture_or_the_policy_requires_it(
+    value, architecture, rule, has_peers
+):
     linked = [gpu(one, link_domain="a", architecture=architecture) for one in (ONE, TWO)]
     others = [gpu("0000:99:00.0", link_domain="b"), gpu("0000:9a:00.0")]
     policy = RemediationPolicy(peers=rule)

@@ -11,7 +11,7 @@ from dra_driver.remediation.reboot_request import RebootRequest
 BOOT = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 
 
-def stands(path: Path, boot: Path) -> bool:
+def would_reboot(path: Path, boot: Path) -> bool:
     """Return whether kured would reboot, by the command that docs/health.md shows."""
     command = (Path(__file__).parents[2] / "docs/health.md").read_text().partition("--reboot-sentinel-command=")[2]
     words = command.partition("\n")[0].strip('"').split()
@@ -19,22 +19,22 @@ def stands(path: Path, boot: Path) -> bool:
     return subprocess.run(words, check=False).returncode == 0
 
 
-def test_a_request_is_for_one_boot_and_is_taken_back(tmp_path):
+def test_a_request_is_for_one_boot_and_can_be_withdrawn(tmp_path):
     boot = tmp_path / "boot_id"
     boot.write_text(f"{BOOT}\n")
     path = tmp_path / "reboot-required"
-    assert not stands(path, boot)
+    assert not would_reboot(path, boot)
     RebootRequest(path, BOOT).ask("gpu-lost\nof a GPU")
-    assert stands(path, boot)
+    assert would_reboot(path, boot)
     assert path.read_text().splitlines()[1] == "gpu-lost?of a GPU"
     boot.write_text("9c858901-8a57-4791-81fe-4c455b099bc9\n")
-    assert not stands(path, boot), "a request of an earlier boot"
+    assert not would_reboot(path, boot), "a request of an earlier boot"
     RebootRequest(path, "9c858901").withdraw()
     RebootRequest(path, "9c858901").withdraw()
     assert not path.exists()
 
 
-def test_a_file_of_somebody_else_is_neither_changed_nor_removed(tmp_path):
+def test_a_file_of_another_program_is_neither_changed_nor_removed(tmp_path):
     path = tmp_path / "reboot-required"
     path.write_text("")
     RebootRequest(path, BOOT).ask("x")
@@ -42,7 +42,7 @@ def test_a_file_of_somebody_else_is_neither_changed_nor_removed(tmp_path):
     assert path.read_text() == ""
 
 
-def test_links_are_followed_below_the_host_s_root_and_never_out_of_it(tmp_path):
+def test_links_are_followed_below_the_hosts_root_and_never_out_of_it(tmp_path):
     host = tmp_path / "host"
     (host / "run").mkdir(parents=True)
     (host / "var").mkdir()
@@ -51,7 +51,7 @@ def test_links_are_followed_below_the_host_s_root_and_never_out_of_it(tmp_path):
     assert (host / "run/reboot-required").exists()
 
 
-def test_a_folder_that_is_missing_is_named(tmp_path):
-    with pytest.raises(NodeError, match="can't be written") as refused:
+def test_a_request_in_a_missing_folder_is_an_error_that_names_the_file(tmp_path):
+    with pytest.raises(NodeError, match="none/reboot-required can't be written") as refused:
         RebootRequest(tmp_path / "none/reboot-required", BOOT).ask("x")
     assert refused.value.code == "node.reboot-request"

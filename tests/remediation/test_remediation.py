@@ -1,4 +1,4 @@
-"""One GPU after the other is drained, acted on, proven well and returned; whatever kills the agent on the way."""
+"""One GPU after the other is drained, acted on, validated and returned, even if the agent is killed on the way."""
 
 import os
 import signal
@@ -16,51 +16,51 @@ from tests.remediation.support.parts import BOOT, ONE, TWO, Clock, FileNode
 MOST_TURNS = 60
 
 
-class Ward:
-    """A node in a file, and the remediation that treats it; `again` is a new process of the agent."""
+class RemediationRig:
+    """A node in a file, and the remediation that treats it. `restart` stands for a new process of the agent."""
 
     def __init__(self, folder, policy=None):
         self.folder, self.policy, self.clock = folder, policy or RemediationPolicy(), Clock()
         self.node = FileNode(folder / "node.json")
-        self.again()
+        self.restart()
 
-    def again(self, boot=BOOT):
+    def restart(self, boot=BOOT):
         self.node = FileNode(self.folder / "node.json")
-        self.it = Remediation(self.node, self.folder, self.policy, boot_id=boot, clock=self.clock)
-        self.it.load()
+        self.remediation = Remediation(self.node, self.folder, self.policy, boot_id=boot, clock=self.clock)
+        self.remediation.load()
 
     def case(self, address=ONE):
         return next((one for one in RemediationJournal(self.folder).cases() if one.gpu == address), None)
 
-    def turns(self, stage, address=ONE):
-        """Take turns until a case is at a stage; return the stages on the way."""
+    def turn_until(self, stage, address=ONE):
+        """Run turns until a case is at a stage; return the stages on the way."""
         found = []
         for _ in range(MOST_TURNS):
             if (case := self.case(address)) is not None:
                 found.append(case.stage)
                 if case.stage is stage:
                     return list(dict.fromkeys(found))
-            self.it.turn()
+            self.remediation.turn()
             self.clock.now += 20.0
         raise AssertionError(f"not {stage}: {found[-3:]}, {self.case(address)}")
 
     def turn(self, times=1):
         for _ in range(times):
-            self.it.turn()
+            self.remediation.turn()
             self.clock.now += 1.0
 
 
 @pytest.fixture
-def ward(tmp_path):
-    return Ward(tmp_path)
+def rig(tmp_path):
+    return RemediationRig(tmp_path)
 
 
-def test_a_gpu_goes_through_every_stage_and_comes_back(ward):
-    ward.node.change(published=False)
-    ward.turn(3)
-    assert ward.case().waits_for == "the taint to be published"
-    ward.node.change(published=True)
-    assert ward.turns(Stage.RETURNED) == [
+def test_a_gpu_goes_through_every_stage_and_comes_back(rig):
+    rig.node.change(published=False)
+    rig.turn(3)
+    assert rig.case().waits_for == "the taint to be published"
+    rig.node.change(published=True)
+    assert rig.turn_until(Stage.RETURNED) == [
         Stage.DETECTED,
         Stage.TAINTED,
         Stage.DRAIN_ASKED,
@@ -71,229 +71,229 @@ def test_a_gpu_goes_through_every_stage_and_comes_back(ward):
         Stage.VALIDATED,
         Stage.RETURNED,
     ]
-    assert ward.node.did("reset") == [f"reset {ONE}"]
-    assert ward.node["persistence"], "persistence mode is not as it was"
-    assert ward.node["held"] == {}
-    assert not ward.node.is_let_go
-    assert [row.outcome for row in RemediationJournal(ward.folder).actions()] == ["done"]
-    ward.turn(3)
-    assert ward.it.counts() == {}
+    assert rig.node.logged("reset") == [f"reset {ONE}"]
+    assert rig.node["persistence"], "persistence mode is not as it was"
+    assert rig.node["held"] == {}
+    assert not rig.node.is_library_released
+    assert [row.outcome for row in RemediationJournal(rig.folder).actions()] == ["done"]
+    rig.turn(3)
+    assert rig.remediation.counts() == {}
 
 
-def test_a_claim_on_the_gpu_is_waited_for_and_named(ward):
-    ward.node.change(users=["team/train"])
-    ward.turn(8)
-    assert ward.case().stage is Stage.DRAIN_ASKED
-    assert ward.case().waits_for == "claim team/train to end"
-    assert ward.node["held"] == {ONE: "reset"}
-    assert ward.node.did("tell") == ["tell RemediationDrain"]
-    assert not ward.node.did("slot"), "other nodes wait for one that waits itself"
-    ward.node.change(users=[])
-    ward.turns(Stage.RETURNED)
+def test_a_claim_on_the_gpu_is_waited_for_and_named(rig):
+    rig.node.change(users=["team/train"])
+    rig.turn(8)
+    assert rig.case().stage is Stage.DRAIN_ASKED
+    assert rig.case().waits_for == "claim team/train to end"
+    assert rig.node["held"] == {ONE: "reset"}
+    assert rig.node.logged("event") == ["event RemediationDrain"]
+    assert not rig.node.logged("slot"), "a node that waits for a claim keeps a slot from other nodes"
+    rig.node.change(users=[])
+    rig.turn_until(Stage.RETURNED)
 
 
-def test_a_program_that_has_the_gpu_open_is_named_and_waited_for(ward):
-    ward.node.change(clients=["4711 (dcgm-exporter) of pod monitoring/dcgm-x"])
-    ward.turn(8)
-    assert ward.case().waits_for == "process 4711 (dcgm-exporter) of pod monitoring/dcgm-x to close the GPU"
-    assert "tell RemediationBlocked" in ward.node.did("tell")
-    assert not ward.node.did("reset")
-    ward.node.change(clients=[])
-    ward.turns(Stage.RETURNED)
+def test_a_program_that_has_the_gpu_open_is_named_and_waited_for(rig):
+    rig.node.change(clients=["4711 (dcgm-exporter) of pod monitoring/dcgm-x"])
+    rig.turn(8)
+    assert rig.case().waits_for == "process 4711 (dcgm-exporter) of pod monitoring/dcgm-x to close the GPU"
+    assert "event RemediationBlocked" in rig.node.logged("event")
+    assert not rig.node.logged("reset")
+    rig.node.change(clients=[])
+    rig.turn_until(Stage.RETURNED)
 
 
-def test_other_nodes_at_work_are_waited_for(ward):
-    ward.node.change(slot=30.0)
-    ward.turn(8)
-    assert ward.case().stage is Stage.DRAIN_ASKED
-    assert "other nodes" in ward.case().waits_for
-    ward.node.change(slot=0.0)
-    ward.turns(Stage.RETURNED)
-    assert ward.node.did("slot-back")
+def test_a_gpu_waits_while_other_nodes_have_all_slots(rig):
+    rig.node.change(slot=30.0)
+    rig.turn(8)
+    assert rig.case().stage is Stage.DRAIN_ASKED
+    assert "other nodes" in rig.case().waits_for
+    rig.node.change(slot=0.0)
+    rig.turn_until(Stage.RETURNED)
+    assert rig.node.logged("slot-back")
 
 
-def test_two_tries_that_do_not_help_are_enough(ward):
-    ward.node.change(cures=99)
-    ward.turns(Stage.ESCALATED)
-    assert len(ward.node.did("reset")) == 2
-    assert ward.node["held"] == {ONE: "support"}
-    assert ward.node["persistence"] or ward.case().persistence
-    assert "is not healthy" in ward.case().waits_for
-    ward.turn(10)
-    assert len(ward.node.did("reset")) == 2
-    assert ward.node["persistence"]
+def test_a_gpu_is_escalated_after_two_tries_that_do_not_help(rig):
+    rig.node.change(resets_left=99)
+    rig.turn_until(Stage.ESCALATED)
+    assert len(rig.node.logged("reset")) == 2
+    assert rig.node["held"] == {ONE: "support"}
+    assert rig.node["persistence"] or rig.case().persistence
+    assert "is not healthy" in rig.case().waits_for
+    rig.turn(10)
+    assert len(rig.node.logged("reset")) == 2
+    assert rig.node["persistence"]
 
 
-def test_a_reset_that_is_refused_counts_as_a_try(ward):
-    ward.node.change(cures=None)
-    ward.turns(Stage.ESCALATED)
-    assert len(ward.node.did("reset")) == 2
-    assert "a reset failed: refused" in ward.case().waits_for
-    assert [row.outcome for row in RemediationJournal(ward.folder).actions()] == ["failed: a reset failed: refused"] * 2
+def test_a_reset_that_is_refused_counts_as_a_try(rig):
+    rig.node.change(resets_left=None)
+    rig.turn_until(Stage.ESCALATED)
+    assert len(rig.node.logged("reset")) == 2
+    assert "a reset failed: refused" in rig.case().waits_for
+    assert [row.outcome for row in RemediationJournal(rig.folder).actions()] == ["failed: a reset failed: refused"] * 2
 
 
 def test_a_spent_weekly_budget_escalates_before_anything_is_done(tmp_path):
-    ward = Ward(tmp_path, RemediationPolicy(weekly_gpu=1))
-    ward.turns(Stage.RETURNED)
-    ward.node.change(faults={ONE: ["needs-reset", "gpu-reset"]})
-    ward.turn(2)
-    ward.turns(Stage.ESCALATED)
-    assert len(ward.node.did("reset")) == 1
-    assert "within seven days" in ward.case().waits_for
-    ward.clock.now += 8 * 86400
+    rig = RemediationRig(tmp_path, RemediationPolicy(weekly_gpu=1))
+    rig.turn_until(Stage.RETURNED)
+    rig.node.change(faults={ONE: ["needs-reset", "gpu-reset"]})
+    rig.turn(2)
+    rig.turn_until(Stage.ESCALATED)
+    assert len(rig.node.logged("reset")) == 1
+    assert "within seven days" in rig.case().waits_for
+    rig.clock.now += 8 * 86400
     RequestFile(tmp_path).ask(ONE, RemediationRequest.RETRY)
-    ward.turn()
-    ward.node.change(cures=1)
-    ward.turns(Stage.RETURNED)
+    rig.turn()
+    rig.node.change(resets_left=1)
+    rig.turn_until(Stage.RETURNED)
 
 
-def test_validation_decides_and_one_that_could_not_run_does_not(ward):
-    ward.node.change(proof="failed", cures=1)
-    ward.turns(Stage.ESCALATED)
-    assert "validation failed: as-told" in ward.case().waits_for
-    ward.node.change(proof="could-not-run")
-    RequestFile(ward.folder).ask(ONE, RemediationRequest.DONE)
-    ward.turns(Stage.RETURNED)
+def test_a_failed_validation_escalates_and_one_that_could_not_run_does_not(rig):
+    rig.node.change(verdict="failed", resets_left=1)
+    rig.turn_until(Stage.ESCALATED)
+    assert "validation failed: as-scripted" in rig.case().waits_for
+    rig.node.change(verdict="could-not-run")
+    RequestFile(rig.folder).ask(ONE, RemediationRequest.DONE)
+    rig.turn_until(Stage.RETURNED)
 
 
-def test_one_gpu_is_acted_on_at_a_time_and_the_more_important_fault_is_first(ward):
-    ward.node.change(faults={ONE: ["needs-reset", "gpu-reset"], TWO: ["needs-reboot", "node-reboot"]})
-    ward.turns(Stage.ACTED, TWO)
-    assert ward.node["held"] == {ONE: "reset", TWO: "reboot"}
-    ward.turn(10)
-    assert ward.case(ONE).stage is Stage.DRAIN_ASKED
-    assert not ward.node.did("reset")
-    ward.node.change(faults={ONE: ["needs-reset", "gpu-reset"]})
-    ward.again(boot="another")
-    ward.turns(Stage.RETURNED, TWO)
-    ward.turns(Stage.RETURNED, ONE)
+def test_one_gpu_is_acted_on_at_a_time_and_the_more_important_fault_is_first(rig):
+    rig.node.change(faults={ONE: ["needs-reset", "gpu-reset"], TWO: ["needs-reboot", "node-reboot"]})
+    rig.turn_until(Stage.ACTED, TWO)
+    assert rig.node["held"] == {ONE: "reset", TWO: "reboot"}
+    rig.turn(10)
+    assert rig.case(ONE).stage is Stage.DRAIN_ASKED
+    assert not rig.node.logged("reset")
+    rig.node.change(faults={ONE: ["needs-reset", "gpu-reset"]})
+    rig.restart(boot="another")
+    rig.turn_until(Stage.RETURNED, TWO)
+    rig.turn_until(Stage.RETURNED, ONE)
 
 
-def test_gpus_that_still_serve_are_taken_out_one_after_the_other(tmp_path):
+def test_gpus_that_can_still_be_used_are_drained_one_after_the_other(tmp_path):
     actions = {FaultKey.ROW_REMAP_PENDING: RemediationAction.RESET}
-    ward = Ward(tmp_path, RemediationPolicy(actions))
-    ward.node.change(faults={ONE: ["row-remap-pending", ""], TWO: ["row-remap-pending", ""]}, users=["team/train"])
-    ward.turn(6)
-    assert ward.node["held"] == {ONE: "reset"}
-    ward.node.change(users=[])
-    ward.turns(Stage.RETURNED, ONE)
-    ward.turns(Stage.RETURNED, TWO)
+    rig = RemediationRig(tmp_path, RemediationPolicy(actions))
+    rig.node.change(faults={ONE: ["row-remap-pending", ""], TWO: ["row-remap-pending", ""]}, users=["team/train"])
+    rig.turn(6)
+    assert rig.node["held"] == {ONE: "reset"}
+    rig.node.change(users=[])
+    rig.turn_until(Stage.RETURNED, ONE)
+    rig.turn_until(Stage.RETURNED, TWO)
 
 
-def test_a_reboot_is_asked_for_and_the_gpu_returns_after_it(ward):
-    ward.node.change(faults={ONE: ["gpu-lost", ""]})
-    ward.turns(Stage.ACTED)
-    ward.turn(10)
-    assert ward.case().waits_for == "a reboot of the machine"
-    assert len(ward.node.did("reboot")) == 1
-    ward.again()
-    ward.turn(3)
-    assert len(ward.node.did("reboot")) == 1, "asked again after a restart"
-    assert ward.node["is_asked"]
-    ward.node.change(faults={})
-    ward.again(boot="another")
-    ward.turns(Stage.RETURNED)
-    assert not ward.node["is_asked"]
+def test_a_reboot_is_asked_for_and_the_gpu_returns_after_it(rig):
+    rig.node.change(faults={ONE: ["gpu-lost", ""]})
+    rig.turn_until(Stage.ACTED)
+    rig.turn(10)
+    assert rig.case().waits_for == "a reboot of the machine"
+    assert len(rig.node.logged("reboot")) == 1
+    rig.restart()
+    rig.turn(3)
+    assert len(rig.node.logged("reboot")) == 1, "asked again after a restart"
+    assert rig.node["is_asked"]
+    rig.node.change(faults={})
+    rig.restart(boot="another")
+    rig.turn_until(Stage.RETURNED)
+    assert not rig.node["is_asked"]
 
 
 @pytest.mark.parametrize("request_", list(RemediationRequest))
-def test_a_request_of_a_reboot_is_taken_back_when_a_person_steps_in(ward, request_):
-    ward.node.change(faults={ONE: ["gpu-lost", ""]})
-    ward.turns(Stage.ACTED)
-    ward.node.change(users=["team/train"])
-    RequestFile(ward.folder).ask(ONE, request_)
-    ward.turn()
-    assert not ward.node["is_asked"]
+def test_a_request_for_a_reboot_is_withdrawn_when_an_administrator_steps_in(rig, request_):
+    rig.node.change(faults={ONE: ["gpu-lost", ""]})
+    rig.turn_until(Stage.ACTED)
+    rig.node.change(users=["team/train"])
+    RequestFile(rig.folder).ask(ONE, request_)
+    rig.turn()
+    assert not rig.node["is_asked"]
 
 
-def test_nobody_reboots(ward):
-    ward.node.change(faults={ONE: ["gpu-lost", ""]})
-    ward.turns(Stage.ACTED)
-    ward.clock.now += 86400
-    ward.turn(2)
-    assert (ward.case().stage, ward.case().waits_for) == (Stage.ESCALATED, "the machine was not rebooted in time")
-    ward.node.change(faults={})
-    ward.again(boot="another")
-    ward.turns(Stage.RETURNED)
+def test_a_gpu_is_escalated_if_the_machine_is_not_rebooted_in_time(rig):
+    rig.node.change(faults={ONE: ["gpu-lost", ""]})
+    rig.turn_until(Stage.ACTED)
+    rig.clock.now += 86400
+    rig.turn(2)
+    assert (rig.case().stage, rig.case().waits_for) == (Stage.ESCALATED, "the machine was not rebooted in time")
+    rig.node.change(faults={})
+    rig.restart(boot="another")
+    rig.turn_until(Stage.RETURNED)
 
 
-def test_another_gpu_at_the_place_is_not_held_back(ward):
-    ward.node.change(cures=99)
-    ward.turns(Stage.ESCALATED)
-    ward.node.change(gpus={ONE: "GPU-new", TWO: f"GPU-{TWO}"}, faults={})
-    ward.turn(2)
-    assert ward.node["held"] == {}
-    assert "another GPU, GPU-new" in ward.case().waits_for
+def test_another_gpu_at_the_same_address_is_not_held_back(rig):
+    rig.node.change(resets_left=99)
+    rig.turn_until(Stage.ESCALATED)
+    rig.node.change(gpus={ONE: "GPU-new", TWO: f"GPU-{TWO}"}, faults={})
+    rig.turn(2)
+    assert rig.node["held"] == {}
+    assert "another GPU, GPU-new" in rig.case().waits_for
 
 
-def test_a_fault_that_ends_by_itself_ends_the_case_with_nothing_done(ward):
-    ward.node.change(clients=["1 (x)"])
-    ward.turn(8)
-    assert not ward.node["persistence"]
-    ward.node.change(faults={})
-    ward.turn(2)
-    assert ward.case().stage is Stage.RETURNED
-    assert ward.node["persistence"]
-    assert ward.node["held"] == {}
-    assert not ward.node.did("reset")
+def test_a_fault_that_ends_by_itself_ends_the_case_without_a_reset(rig):
+    rig.node.change(clients=["1 (x)"])
+    rig.turn(8)
+    assert not rig.node["persistence"]
+    rig.node.change(faults={})
+    rig.turn(2)
+    assert rig.case().stage is Stage.RETURNED
+    assert rig.node["persistence"]
+    assert rig.node["held"] == {}
+    assert not rig.node.logged("reset")
 
 
-def test_the_driver_s_next_word_decides_once_its_peers_are_drained(ward):
-    ward.node.change(faults={ONE: ["needs-reset", "drain-p2p"]})
-    ward.turns(Stage.DRAINED)
-    ward.turn(3)
-    assert "the driver to report the next action" in ward.case().waits_for
-    ward.node.change(faults={ONE: ["needs-reset", "gpu-reset"]})
-    ward.turns(Stage.RETURNED)
+def test_the_action_that_the_driver_reports_after_the_drain_is_taken(rig):
+    rig.node.change(faults={ONE: ["needs-reset", "drain-p2p"]})
+    rig.turn_until(Stage.DRAINED)
+    rig.turn(3)
+    assert "the driver to report the next action" in rig.case().waits_for
+    rig.node.change(faults={ONE: ["needs-reset", "gpu-reset"]})
+    rig.turn_until(Stage.RETURNED)
 
 
-def test_the_site_s_command_gets_the_gpu(tmp_path):
+def test_the_sites_command_gets_the_gpu(tmp_path):
     actions = {FaultKey.NEEDS_RESET: RemediationAction.COMMAND}
-    ward = Ward(tmp_path, RemediationPolicy(actions, command=SiteCommand(("/opt/mend", "{uuid}", "at={pci}"))))
-    ward.turns(Stage.RETURNED)
-    assert ward.node.did("run") == [f"run /opt/mend GPU-{ONE} at={ONE}"]
+    rig = RemediationRig(tmp_path, RemediationPolicy(actions, command=SiteCommand(("/opt/mend", "{uuid}", "at={pci}"))))
+    rig.turn_until(Stage.RETURNED)
+    assert rig.node.logged("run") == [f"run /opt/mend GPU-{ONE} at={ONE}"]
 
 
-def test_what_is_asked_by_hand_is_done(ward):
-    ward.node.change(users=["team/train"])
-    ward.turn(5)
-    RequestFile(ward.folder).ask(ONE, RemediationRequest.GIVE_UP)
-    ward.turn()
-    assert (ward.case().stage, ward.case().waits_for) == (Stage.ESCALATED, "given up by hand")
-    (ward.folder / "remediation-requests").write_text(f"retry {TWO}\nnonsense\nretry nowhere\nburn {ONE}\n")
-    ward.turn()
-    assert ward.case().stage is Stage.ESCALATED
-    ward.node.change(users=[])
-    RequestFile(ward.folder).ask(ONE, RemediationRequest.RETRY)
-    ward.turn()
-    ward.turns(Stage.RETURNED)
+def test_requests_of_an_administrator_are_done_and_malformed_ones_are_ignored(rig):
+    rig.node.change(users=["team/train"])
+    rig.turn(5)
+    RequestFile(rig.folder).ask(ONE, RemediationRequest.GIVE_UP)
+    rig.turn()
+    assert (rig.case().stage, rig.case().waits_for) == (Stage.ESCALATED, "given up by hand")
+    (rig.folder / "remediation-requests").write_text(f"retry {TWO}\nnonsense\nretry nowhere\nburn {ONE}\n")
+    rig.turn()
+    assert rig.case().stage is Stage.ESCALATED
+    rig.node.change(users=[])
+    RequestFile(rig.folder).ask(ONE, RemediationRequest.RETRY)
+    rig.turn()
+    rig.turn_until(Stage.RETURNED)
 
 
-def test_partitions_that_an_administrator_made_keep_a_gpu_from_being_reset(ward):
-    ward.node.change(cut=[ONE])
-    ward.turns(Stage.DRAINED)
-    ward.turn(2)
-    assert ward.case().waits_for == "the GPU's MIG partitions to be removed"
-    ward.clock.now += 300
-    ward.turn()
-    assert ward.case().stage is Stage.ESCALATED
-    assert not ward.node.did("reset")
+def test_partitions_that_an_administrator_made_keep_a_gpu_from_being_reset(rig):
+    rig.node.change(partitioned=[ONE])
+    rig.turn_until(Stage.DRAINED)
+    rig.turn(2)
+    assert rig.case().waits_for == "the GPU's MIG partitions to be removed"
+    rig.clock.now += 300
+    rig.turn()
+    assert rig.case().stage is Stage.ESCALATED
+    assert not rig.node.logged("reset")
 
 
-def test_partitions_of_ended_claims_are_waited_for(ward):
-    ward.node.change(cut=[ONE])
-    ward.turns(Stage.DRAINED)
-    ward.turn(2)
-    ward.node.change(cut=[])
-    ward.turns(Stage.RETURNED)
+def test_partitions_of_ended_claims_are_waited_for(rig):
+    rig.node.change(partitioned=[ONE])
+    rig.turn_until(Stage.DRAINED)
+    rig.turn(2)
+    rig.node.change(partitioned=[])
+    rig.turn_until(Stage.RETURNED)
 
 
-def test_a_damaged_journal_is_set_aside(ward):
-    ward.turn(3)
-    (ward.folder / "remediation.db").write_bytes(b"not a database, and too long to be an empty one" * 40)
-    ward.again()
-    assert (ward.folder / "remediation.db.damaged").exists()
-    ward.turns(Stage.RETURNED)
+def test_a_damaged_journal_is_set_aside(rig):
+    rig.turn(3)
+    (rig.folder / "remediation.db").write_bytes(b"not a database, and too long to be an empty one" * 40)
+    rig.restart()
+    assert (rig.folder / "remediation.db.damaged").exists()
+    rig.turn_until(Stage.RETURNED)
 
 
 def kill_at(folder, number, moment):
@@ -306,8 +306,8 @@ def kill_at(folder, number, moment):
         _, status = os.waitpid(pid, 0)
         return os.WIFSIGNALED(status)
     try:
-        ward, count = Ward(folder), 0
-        write = ward.it._journal.write
+        rig, count = RemediationRig(folder), 0
+        write = rig.remediation._journal.write
 
         def counted(*arguments, **more):
             nonlocal count
@@ -318,43 +318,43 @@ def kill_at(folder, number, moment):
             if count == number and moment == "after":
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        ward.it._journal.write = counted
-        ward.turns(Stage.RETURNED)
+        rig.remediation._journal.write = counted
+        rig.turn_until(Stage.RETURNED)
     finally:
         os._exit(0)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_an_agent_that_is_killed_at_any_write_goes_on_and_resets_no_more_than_twice(tmp_path, moment):
+def test_an_agent_that_is_killed_at_any_write_continues_and_resets_no_more_than_twice(tmp_path, moment):
     for number in range(1, 40):
         folder = tmp_path / str(number)
         folder.mkdir()
         if not kill_at(folder, number, moment):
             break
-        ward = Ward(folder)
-        if ward.case() is not None and ward.case().stage.is_open:
-            assert ward.node["held"] == {ONE: "reset"}, "offered after a kill"
-        ward.turns(Stage.RETURNED)
-        assert 1 <= len(ward.node.did("reset")) <= 2
-        assert ward.node["persistence"]
-        assert ward.node["held"] == {}
+        rig = RemediationRig(folder)
+        if rig.case() is not None and rig.case().stage.is_open:
+            assert rig.node["held"] == {ONE: "reset"}, "offered after a kill"
+        rig.turn_until(Stage.RETURNED)
+        assert 1 <= len(rig.node.logged("reset")) <= 2
+        assert rig.node["persistence"]
+        assert rig.node["held"] == {}
     assert number > 10, "every write was tried"
 
 
-def test_an_agent_that_is_killed_again_and_again_comes_to_an_end(tmp_path):
+def test_an_agent_that_is_killed_repeatedly_returns_the_gpu_in_the_end(tmp_path):
     for number in (3, 2, 1, 2, 1, 3, 2):
         kill_at(tmp_path, number, "after")
-    ward = Ward(tmp_path)
-    ward.turns(Stage.RETURNED)
-    assert len(ward.node.did("reset")) <= 2
+    rig = RemediationRig(tmp_path)
+    rig.turn_until(Stage.RETURNED)
+    assert len(rig.node.logged("reset")) <= 2
 
 
 @pytest.mark.parametrize("stage", [one for one in Stage if one.is_open])
 def test_a_reboot_in_any_stage_is_survived(tmp_path, stage):
-    ward = Ward(tmp_path)
-    ward.node.change(published=stage is not Stage.DETECTED)
-    ward.turns(stage)
-    ward.node.change(persistence=True, published=True)  # persistence mode is set at the start of the machine
-    ward.again(boot="another")
-    ward.turns(Stage.RETURNED)
-    assert ward.node["held"] == {}
+    rig = RemediationRig(tmp_path)
+    rig.node.change(published=stage is not Stage.DETECTED)
+    rig.turn_until(stage)
+    rig.node.change(persistence=True, published=True)  # persistence mode is set at the start of the machine
+    rig.restart(boot="another")
+    rig.turn_until(Stage.RETURNED)
+    assert rig.node["held"] == {}

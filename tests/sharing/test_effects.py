@@ -30,7 +30,7 @@ SOON = 5.0
 
 
 class Node:
-    """Hardware and supervisor in one, with a log of every change. `faults` are raised by the method they name."""
+    """Hardware and supervisor in one, with a log of every change; `faults` has what a method raises, by its name."""
 
     def __init__(self) -> None:
         self.modes: dict[str, ComputeMode] = {}
@@ -102,12 +102,12 @@ def test_a_gpu_under_mps_is_exclusive_before_its_daemon_runs_and_until_it_has_en
     ]  # fmt: skip
 
 
-def test_the_mode_is_that_of_the_mig_device(node, effects) -> None:
+def test_for_a_partition_the_compute_mode_of_the_mig_device_is_set(node, effects) -> None:
     effects.apply(PART, MpsSettings(), effects.look(PART, MpsSettings(), SOON), SOON)
     assert node.log == ["MIG-0 EXCLUSIVE_PROCESS", "start MIG-0"]
 
 
-def test_a_mig_device_that_tells_a_mode_and_takes_none_is_served(node, effects) -> None:
+def test_mps_starts_on_a_mig_device_whose_compute_mode_cannot_be_set_but_not_on_such_a_gpu(node, effects) -> None:
     node.faults["set_compute_mode"] = hardware_fault("compute-mode-unsupported")
     effects.apply(PART, MpsSettings(), effects.look(PART, MpsSettings(), SOON), SOON)
     assert node.log == ["start MIG-0"]
@@ -124,7 +124,7 @@ def test_a_device_without_a_compute_mode_can_be_shared(node, effects, settings) 
     assert node.modes == {}
 
 
-def test_a_device_that_is_gone_has_nothing_to_give_back(node, effects) -> None:
+def test_undo_ignores_a_device_that_is_gone(node, effects) -> None:
     for settings, call in ((MpsSettings(), "compute_mode"), (LONG, "set_time_slice")):
         found = effects.look(GPU, settings, SOON)
         effects.apply(GPU, settings, found, SOON)
@@ -135,20 +135,20 @@ def test_a_device_that_is_gone_has_nothing_to_give_back(node, effects) -> None:
     assert node.log[-1] == "Long"
 
 
-def test_what_fails_on_the_way_back_is_told(node, effects) -> None:
+def test_an_undo_that_fails_raises_its_error(node, effects) -> None:
     node.faults["set_time_slice"] = hardware_fault("nvidia-smi-failed")
     with pytest.raises(HardwareError):
         effects.undo(GPU, LONG, {}, SOON)
 
 
-def test_a_second_user_costs_no_process(node, effects) -> None:
+def test_a_second_claim_that_joins_changes_nothing(node, effects) -> None:
     effects.apply(GPU, LONG, {}, SOON)
     assert effects.join(GPU, LONG, {}, SOON) is None
     effects.undo(GPU, LONG, {}, SOON)
     assert node.log == ["Long", "Default"]
 
 
-def test_the_default_is_looked_up_once_by_a_process(node, effects) -> None:
+def test_the_time_slice_is_read_once_in_a_process_if_the_default_is_asked_for(node, effects) -> None:
     for _ in range(3):
         effects.apply(GPU, DEFAULT, {}, SOON)
         effects.undo(GPU, DEFAULT, {}, SOON)
@@ -156,13 +156,13 @@ def test_the_default_is_looked_up_once_by_a_process(node, effects) -> None:
 
 
 @pytest.mark.parametrize(("interval", "log"), [(Interval.SHORT, ["look", "Default"]), (None, ["look"])])
-def test_somebody_s_interval_gives_way_to_the_default_that_is_asked_for(node, effects, interval, log) -> None:
+def test_the_default_replaces_an_interval_that_another_program_set(node, effects, interval, log) -> None:
     node.interval = interval
     effects.apply(GPU, DEFAULT, {}, SOON)
     assert node.log == log
 
 
-def test_without_a_supervisor_or_abilities_the_error_says_what_is_missing() -> None:
+def test_without_a_supervisor_or_support_for_time_slices_the_error_says_what_is_missing() -> None:
     plain = SharingEffects(object())
     with pytest.raises(SharingError, match="no MPS supervisor"):
         plain.look(GPU, MpsSettings(), SOON)
@@ -177,7 +177,7 @@ LIMITS = st.builds(
 
 
 @given(LIMITS)
-def test_a_client_s_limits_are_what_cuda_reads(limits: ClientLimits) -> None:
+def test_a_clients_limits_become_the_variables_that_cuda_reads(limits: ClientLimits) -> None:
     edits = client_edits(MpsChannel("/p", "/s"), limits)
     env = dict(text.split("=", 1) for text in edits.env)
     assert [(m.host_path, m.container_path) for m in edits.mounts] == [("/p", "/tmp/nvidia-mps"), ("/s", "/dev/shm")]
@@ -200,5 +200,5 @@ SETTINGS = st.builds(TimeSlicingSettings, st.sampled_from(Interval)) | st.builds
 
 
 @given(SETTINGS)
-def test_settings_survive_the_ledger(settings) -> None:
+def test_settings_are_read_back_from_the_ledger_as_they_were(settings) -> None:
     assert settings_of_record(record_of_settings(settings)) == settings

@@ -42,15 +42,17 @@ class Clock:
 
 
 class FileNode:
-    """A node whose state is a JSON file: faults that a reset cures, what was done, and who is in the way."""
+    """A node whose state is a JSON file: its faults, what was done to it, and which claims and processes use GPUs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.is_let_go = False
+        self.is_library_released = False
         if not path.exists():
             start = {"faults": {ONE: ["needs-reset", "gpu-reset"]}, "gpus": {ONE: f"GPU-{ONE}", TWO: f"GPU-{TWO}"}}
-            self.change(**start, log=[], users=[], clients=[], proof="passed", cures=1, slot=0.0, persistence=True)
-            self.change(published=True, cut=[])
+            self.change(
+                **start, log=[], users=[], clients=[], verdict="passed", resets_left=1, slot=0.0, persistence=True
+            )
+            self.change(published=True, partitioned=[])
 
     def change(self, **values: object) -> None:
         state = json.loads(self._path.read_text()) if self._path.exists() else {}
@@ -64,16 +66,16 @@ class FileNode:
     def _note(self, *what: str) -> None:
         self.change(log=[*self["log"], " ".join(what)])
 
-    def did(self, word: str) -> list[str]:
+    def logged(self, word: str) -> list[str]:
         return [line for line in self["log"] if line.split()[0] == word]
 
     # -- TreatedNode
 
     def gpus(self) -> tuple[GpuFacts, ...]:
         lost = [address for address, (key, _) in self["faults"].items() if key == "gpu-lost"]
-        cut = {one: (partition(),) for one in self["cut"]}
+        partitions = {one: (partition(),) for one in self["partitioned"]}
         return tuple(
-            gpu(one, uuid=uuid, is_lost=one in lost, partitions=cut.get(one, ()))
+            gpu(one, uuid=uuid, is_lost=one in lost, partitions=partitions.get(one, ()))
             for one, uuid in sorted(self["gpus"].items())
         )
 
@@ -99,7 +101,7 @@ class FileNode:
         return tuple(self["clients"])
 
     def send_event(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
-        self._note("tell", reason)
+        self._note("event", reason)
 
     def end_sharing(self, gpu: GpuFacts) -> None:
         assert not self.users(())
@@ -111,22 +113,22 @@ class FileNode:
         self.change(persistence=enabled)
 
     def release_library(self, gpus: Sequence[GpuFacts]) -> str:
-        self.is_let_go = True
+        self.is_library_released = True
         return ""
 
     def resume(self) -> None:
-        self.is_let_go = False
+        self.is_library_released = False
 
     def reset(self, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
-        assert self.is_let_go, "reset while the library is in use"
+        assert self.is_library_released, "reset while the library is in use"
         assert not self["persistence"], "reset in persistence mode"
         assert gpus[0].pci_address in self["held"], "reset of a GPU that may get a claim"
         assert not self["users"], "reset under a claim"
         self._note("reset", *(one.pci_address for one in gpus))
-        if self["cures"] is None:
+        if self["resets_left"] is None:
             raise HardwareError("reset-failed", "refused", retry=Retry.LATER)
-        self.change(cures=self["cures"] - 1)
-        if self["cures"] <= 0:
+        self.change(resets_left=self["resets_left"] - 1)
+        if self["resets_left"] <= 0:
             self.change(faults={one: row for one, row in self["faults"].items() if one != gpus[0].pci_address})
 
     def run(self, command: SiteCommand, gpu: GpuFacts) -> None:
@@ -144,8 +146,8 @@ class FileNode:
         pass
 
     def validate(self, gpu: GpuFacts) -> ValidationResult:
-        self._note("prove", gpu.pci_address)
-        return ValidationResult(ValidationVerdict(self["proof"]), ValidationLevel.COMPUTE, "as-told")
+        self._note("validate", gpu.pci_address)
+        return ValidationResult(ValidationVerdict(self["verdict"]), ValidationLevel.COMPUTE, "as-scripted")
 
     def take_slot(self) -> float:
         self._note("slot")
