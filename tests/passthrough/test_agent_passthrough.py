@@ -1,4 +1,4 @@
-"""The agent with a file that names GPUs for virtual machines: what it offers, before, while and after one has one."""
+"""The agent with a file that names GPUs for virtual machines: what it offers before, while and after one is used."""
 
 import json
 from pathlib import Path
@@ -68,8 +68,8 @@ def test_a_gpu_goes_to_a_virtual_machine_and_comes_back_and_nothing_else_of_it_i
         "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/claim/gpu/"
     )
     first = json.JSONDecoder().raw_decode(Path(metadata["hostPath"]).read_text())[0]
-    (told,) = first["requests"][0]["devices"]
-    assert told["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": GPU}
+    (described,) = first["requests"][0]["devices"]
+    assert described["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": GPU}
     until(lambda: of_gpu(here) == {PASSED}, what="nothing else of the GPU")
     assert plugin.unprepare([ref]) == {ref.uid: ""}
     until(lambda: "GPU checked after a virtual machine had it" in here.log(), what="the check")
@@ -95,7 +95,7 @@ def test_an_agent_that_restarts_while_a_virtual_machine_has_the_gpu_offers_it_as
     until(lambda: "GPU checked after a virtual machine had it" in here.log(), what="the check")
 
 
-def test_an_agent_without_the_option_any_more_takes_the_gpu_back_and_offers_it_to_containers_alone(here):
+def test_an_agent_restarted_without_the_option_takes_the_gpu_back_and_offers_it_to_containers_alone(here):
     agent = start(here)
     until(lambda: PASSED in published(here), what="the GPU for virtual machines")
     plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
@@ -122,14 +122,14 @@ def test_a_gpu_for_virtual_machines_alone_is_offered_to_no_container(here):
     assert "consumesCounters" not in published(here)[PASSED]
 
 
-def test_a_file_for_another_node_names_nothing_here(here):
+def test_rules_for_other_nodes_are_ignored(here):
     start(here, FILE + "  nodes: ['other-*']\n")
     until(lambda: WHOLE in published(here), what="the GPUs")
     assert PASSED not in published(here)
 
 
-def test_a_file_with_mistakes_ends_the_agent_with_every_mistake(here):
+def test_an_agent_whose_file_has_mistakes_lists_all_of_them_and_exits(here):
     agent = start(here, "version: passthrough/v1\ngpus:\n- devices: [gpu0, '0000:1b:00.0']\n  use: both\n  extra: 1\n")
     assert agent.wait(60) == 3
-    said = here.log()
-    assert all(word in said for word in ("gpu0", "'both'", "extra", "3 mistakes"))
+    text = here.log()
+    assert all(word in text for word in ("gpu0", "'both'", "extra", "3 mistakes"))

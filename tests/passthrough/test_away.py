@@ -1,4 +1,4 @@
-"""GPUs that machines have: absent by intent for health and telemetry, and tested before they are offered again."""
+"""GPUs that virtual machines have: health and telemetry don't miss them, and they are tested before their return."""
 
 import pytest
 import yaml
@@ -22,7 +22,7 @@ def here():
 
 
 def profile(here, compute):
-    """Let the node's GPU end its tests so."""
+    """Make the tests of the node's GPU end as `compute` says."""
     gpu = {"pci": "0000:1b:00.0", "model": "l40s", "health": {"compute": compute, "recoveryAction": 0}}
     new = here.folder / "new"
     new.write_text(yaml.safe_dump({"about": "one", "driverVersion": "580.95.5", "gpus": [gpu]}))
@@ -38,7 +38,7 @@ def begun_tests(here):
     return here.log().count("testing a device")
 
 
-def test_a_gpu_that_comes_back_is_tested_by_use_and_not_offered_while_the_test_runs(here):
+def test_a_gpu_that_comes_back_is_validated_and_not_offered_until_that_has_ended(here):
     profile(here, "passes")
     here.start(f"simulated:{here.folder}/profile.yaml", f"--passthrough={here.folder}/gpus.yaml", "--validate=1")
     until(lambda: {WHOLE, f"{WHOLE}-vfio"} <= taints(here).keys(), what="the GPU after its first test")
@@ -56,7 +56,7 @@ def test_a_gpu_that_comes_back_is_tested_by_use_and_not_offered_while_the_test_r
     assert WHOLE not in taints(here)
 
 
-def test_while_machines_have_every_gpu_nothing_is_measured_nothing_is_old_and_nothing_is_a_fault(here):
+def test_while_virtual_machines_have_every_gpu_there_are_no_measurements_no_ages_and_no_faults(here):
     node = MeteredNode(here, here.folder)
     names = ("gpu-0000-01-00-0", "gpu-0000-02-00-0")
     node.start(f"--passthrough={here.folder}/gpus.yaml")
@@ -64,10 +64,12 @@ def test_while_machines_have_every_gpu_nothing_is_measured_nothing_is_old_and_no
     plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
     refs = [claim(here, f"{name}-vfio", name=f"c{number}") for number, name in enumerate(names)]
     plugin.prepare(refs)
-    node.until(lambda: set(taints(here)) == {f"{name}-vfio" for name in names}, "nothing but the machines' devices")
-    node.until(lambda: not node.scrape("DCGM_FI_DEV_GPU_TEMP"), "no temperature of a GPU that is away")
-    node.until(lambda: not node.scrape("dra_telemetry_age_seconds"), "no age of what nobody reads")
+    node.until(
+        lambda: set(taints(here)) == {f"{name}-vfio" for name in names}, "nothing but the virtual machines' devices"
+    )
+    node.until(lambda: not node.scrape("DCGM_FI_DEV_GPU_TEMP"), "no temperature of a GPU that is absent")
+    node.until(lambda: not node.scrape("dra_telemetry_age_seconds"), "no age of measurements that are not taken")
     assert [one for one in node.scrape("dra_driver_faults") if one.value] == []
     assert all(found == [] for found in taints(here).values())
     assert plugin.unprepare(refs) == dict.fromkeys((ref.uid for ref in refs), "")
-    node.until(lambda: node.scrape("DCGM_FI_DEV_GPU_TEMP"), "measured again")
+    node.until(lambda: node.scrape("DCGM_FI_DEV_GPU_TEMP"), "a temperature again")

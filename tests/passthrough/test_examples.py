@@ -1,4 +1,4 @@
-"""The examples for virtual machines and channels: what the node reads, what the API takes, which classes they name."""
+"""The examples for virtual machines and IMEX channels: the node's file, configs, classes and namespaces' labels."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def specs():
                 yield one["metadata"]["namespace"], one["spec"]["spec"]["devices"]
 
 
-def test_the_file_for_nodes_is_one_that_an_agent_reads():
+def test_the_agent_can_read_the_file_for_nodes():
     first, second = read_passthrough_rules(ROOT / "examples/virtual-machines/node/gpus.yaml").rules
     assert (first.is_only_passed, second.is_only_passed) == (False, True)
     assert first.nodes == ("vm-*",)

@@ -1,4 +1,4 @@
-"""The identity of a function without its vendor's driver: what a virtual machine may not have changed."""
+"""The identity of a function without its vendor's driver: what a virtual machine must not have changed."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_a_serial_number_is_read_wherever_it_is_in_the_list_and_written_as_lspci
     "content",
     [
         b"",
-        WITH_SERIAL[:64],  # all that others than root get
+        WITH_SERIAL[:64],  # all that users other than root can read
         WITH_SERIAL[:0x100],  # a function of conventional PCI
         WITH_SERIAL[:0x146],
         b"\xff" * 4096,
         b"\0" * 4096,
-        space((0x0001, 0x140, b""), (0x0001, 0x100, b"")),  # a circle
+        space((0x0001, 0x140, b""), (0x0001, 0x100, b"")),  # a cycle
         space((0x0001, 0x140, b""), (0x0001, 0x140, b"")),
         space((0x0001, 0xFFC, b"")),
         space((0x0001, 0x010, b"")),
@@ -71,7 +71,7 @@ def test_a_function_without_a_serial_number_or_with_a_broken_list_has_none(tmp_p
     assert read(tmp_path, content).serial == ""
 
 
-def test_what_is_not_known_from_before_is_no_difference() -> None:
+def test_a_fact_that_was_not_known_before_is_not_a_difference() -> None:
     now = PciIdentity("vendor 0x8086", SERIAL)
     assert now.difference_from(PciIdentity()) == ""
     assert now.difference_from(PciIdentity("vendor 0x8086")) == ""
@@ -79,7 +79,7 @@ def test_what_is_not_known_from_before_is_no_difference() -> None:
 
 
 def returned(tmp_path: Path, file: str, content: bytes) -> VendorRig:
-    """A GPU of Intel, which has no identity but its address for its driver, after a machine that changed a file."""
+    """Return a node whose Intel GPU was with a virtual machine, after which a file of the GPU has other content."""
     kernel = new_intel(tmp_path / "node", IntelCard(ARC, device_id=0x56C0))
     home = tmp_path / "node/sys/bus/pci/devices" / ARC
     (home / "config").write_bytes(WITH_SERIAL)
@@ -100,7 +100,7 @@ def returned(tmp_path: Path, file: str, content: bytes) -> VendorRig:
         ("subsystem_device", b"0x4906\n", "subsystem_device 0x4906"),
     ],
 )
-def test_a_gpu_of_intel_that_comes_back_as_another_one_is_held_back(
+def test_a_gpu_of_intel_that_comes_back_with_another_identity_is_held_back(
     tmp_path: Path, file: str, content: bytes, why: str
 ) -> None:
     rig = returned(tmp_path, file, content)

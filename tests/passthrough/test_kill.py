@@ -1,4 +1,4 @@
-"""SIGKILL between any two steps of passing a GPU on, and of taking it back: every function ends with its own driver.
+"""SIGKILL between any two steps of binding a GPU for a virtual machine or of returning it: no driver is missing.
 
 A Radeon with its audio and USB-C functions, and a virtual function of Intel's with a driver of its own.
 """

@@ -1,4 +1,4 @@
-"""What a GPU is offered as that containers and virtual machines may have: by scheduler, and by what claims hold."""
+"""As what a GPU for containers and virtual machines is offered, by the scheduler and by what claims hold."""
 
 from dataclasses import replace
 
@@ -33,8 +33,8 @@ def offered(inventory, keeps=ALL_KEPT):
     return {d.name for d in inventory.offering.for_server(keeps).devices if d.gpu.pci_address == FULL_GPU.pci_address}
 
 
-def consumed_at_once(inventory, *names):
-    """Whether the counters let these devices be allocated together."""
+def fit_together(inventory, *names):
+    """Return whether the counters let these devices be allocated together."""
     sets = {name: dict(counters) for name, counters in inventory.offering.counter_sets.items()}
     for device in inventory.devices:
         if device.name in names:
@@ -43,28 +43,28 @@ def consumed_at_once(inventory, *names):
     return all(left >= 0 for counters in sets.values() for left in counters.values())
 
 
-def test_a_scheduler_that_counts_is_offered_both_and_gives_out_one():
+def test_a_scheduler_with_counters_is_offered_both_devices_and_can_allocate_one():
     inventory = built(named())
     assert offered(inventory) == {WHOLE, PASSED}
-    assert consumed_at_once(inventory, WHOLE)
-    assert consumed_at_once(inventory, PASSED)
-    assert not consumed_at_once(inventory, WHOLE, PASSED)
+    assert fit_together(inventory, WHOLE)
+    assert fit_together(inventory, PASSED)
+    assert not fit_together(inventory, WHOLE, PASSED)
 
 
-def test_partitions_on_demand_exclude_the_virtual_machine_and_the_other_way_round():
+def test_partitions_on_demand_and_the_device_for_virtual_machines_exclude_each_other():
     gpu = named(replace(FULL_GPU, mig_profiles=PROFILES, mig_toggles_without_reset=True))
     inventory = built(gpu, is_dynamic=True)
     cut = next(name for name in offered(inventory) if "-mig-" in name)
     assert {WHOLE, PASSED, cut} <= offered(inventory)
-    assert consumed_at_once(inventory, PASSED)
-    assert not consumed_at_once(inventory, PASSED, cut)
-    assert not consumed_at_once(inventory, PASSED, WHOLE)
+    assert fit_together(inventory, PASSED)
+    assert not fit_together(inventory, PASSED, cut)
+    assert not fit_together(inventory, PASSED, WHOLE)
 
 
 @pytest.mark.parametrize(
     ("held", "expected"), [((), {PASSED}), ((WHOLE,), {WHOLE}), ((PASSED,), {PASSED}), ((f"{WHOLE}-share-0",), {WHOLE})]
 )
-def test_a_scheduler_that_does_not_count_is_offered_the_one_that_a_claim_has(held, expected):
+def test_a_scheduler_without_counters_is_offered_the_device_that_a_claim_holds(held, expected):
     inventory = built(named(), held=held)
     assert offered(inventory, UNCOUNTED) == expected
     assert inventory.waits_for_claims is (expected == {WHOLE})

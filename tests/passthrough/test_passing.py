@@ -17,13 +17,13 @@ from dra_driver.hardware.simulated.kernel import AUDIO_CLASS, BRIDGE_CLASS
 from dra_driver.model.errors import ClaimError, HardwareError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import RecordedPassthrough
-from tests.passthrough.support.bus import AUDIO, BEFORE, DURING, GPU, GROUP, OTHER, PASSED, WHOLE, PassingRig
+from tests.passthrough.support.bus import AUDIO, BEFORE, DURING, GPU, GROUP, OTHER, PASSED, WHOLE, PassthroughRig
 from tests.support.plugin.parts import config
 
 
 @pytest.fixture
 def rig(tmp_path):
-    rig = PassingRig(tmp_path)
+    rig = PassthroughRig(tmp_path)
     yield rig
     rig.close()
 
@@ -105,7 +105,7 @@ def test_without_iommufd_the_preference_falls_back_to_the_group_with_its_api(rig
 
 
 @pytest.mark.parametrize(("first", "second"), [(WHOLE, PASSED), (PASSED, WHOLE)])
-def test_a_gpu_is_never_with_a_container_and_a_virtual_machine_at_once(rig, first, second):
+def test_a_gpu_is_never_prepared_for_a_container_and_a_virtual_machine_at_once(rig, first, second):
     rig.allocate("u1", first)
     rig.prepare("u1")
     rig.allocate("u2", second)
@@ -120,7 +120,7 @@ def test_a_gpu_is_never_with_a_container_and_a_virtual_machine_at_once(rig, firs
 def test_a_gpu_that_a_process_has_open_stays_with_its_driver_and_the_process_is_named_with_its_pod(rig, user):
     drm = Path(rig.roots.sys, "bus/pci/devices", GPU, "drm/card3")
     drm.mkdir(parents=True)
-    rig.opens(4711, user, "dcgm", pod="0d1c9f62-5b8e-4b7a-9f0e-6a1e7f3b2c11")
+    rig.open_node(4711, user, "dcgm", pod="0d1c9f62-5b8e-4b7a-9f0e-6a1e7f3b2c11")
     rig.allocate("u1", PASSED)
     with pytest.raises(HardwareError, match=r"4711 \(dcgm\) of pod .*0d1c9f62") as refused:
         rig.prepare("u1")
@@ -140,7 +140,7 @@ def test_a_process_that_the_library_lists_counts_as_a_user(rig):
 def test_a_gpu_that_a_virtual_machine_still_has_open_is_not_taken_from_it(rig):
     rig.allocate("u1", PASSED)
     rig.prepare("u1")
-    rig.opens(99, f"vfio/{GROUP}", "qemu-kvm")
+    rig.open_node(99, f"vfio/{GROUP}", "qemu-kvm")
     with pytest.raises(HardwareError, match=r"99 \(qemu-kvm\)"):
         rig.unprepare("u1")
     assert rig.drivers() == DURING
@@ -167,13 +167,13 @@ def test_a_bind_that_the_kernel_refuses_leaves_every_function_with_its_former_dr
 
 
 def test_a_bind_without_effect_is_noticed_by_reading_the_link_back(rig):
-    class Deaf(type(rig.kernel.kernel)):
+    class IgnoringBinds(type(rig.kernel.kernel)):
         def _bind(self, address, driver):
             if driver == "vfio-pci":
                 return
             super()._bind(address, driver)
 
-    rig.kernel.kernel.__class__ = Deaf
+    rig.kernel.kernel.__class__ = IgnoringBinds
     rig.allocate("u1", PASSED)
     with pytest.raises(HardwareError, match="is bound to no driver"):
         rig.prepare("u1")
@@ -181,7 +181,7 @@ def test_a_bind_without_effect_is_noticed_by_reading_the_link_back(rig):
     rig.assert_empty()
 
 
-def test_an_unbind_that_hangs_is_told_within_the_deadline_and_undone_later(rig):
+def test_an_unbind_that_times_out_is_an_error_and_is_undone_later(rig):
     def hang(file, text):
         if file == "unbind":
             raise TimeoutError("writing takes longer")
@@ -197,7 +197,7 @@ def test_an_unbind_that_hangs_is_told_within_the_deadline_and_undone_later(rig):
     rig.assert_empty()
 
 
-def test_a_gpu_that_can_not_be_reset_stays_away_from_everybody(rig):
+def test_a_gpu_that_cannot_be_reset_stays_bound_and_its_claim_stays_unpreparing(rig):
     rig.allocate("u1", PASSED)
     rig.prepare("u1")
     Path(rig.roots.sys, "bus/pci/devices", GPU, "config").write_bytes(b"\xff" * 4)
@@ -207,7 +207,7 @@ def test_a_gpu_that_can_not_be_reset_stays_away_from_everybody(rig):
     assert rig.states() == {"u1": "unpreparing"}
 
 
-def test_a_gpu_that_left_the_bus_does_not_keep_its_claim_for_ever(rig):
+def test_a_claim_whose_gpu_left_the_bus_can_be_unprepared(rig):
     rig.allocate("u1", PASSED)
     rig.prepare("u1")
     Path(rig.roots.sys, "bus/pci/devices", GPU).unlink()
@@ -215,7 +215,7 @@ def test_a_gpu_that_left_the_bus_does_not_keep_its_claim_for_ever(rig):
     rig.assert_empty()
 
 
-def test_a_reboot_has_undone_everything_and_prepare_starts_anew(rig):
+def test_prepare_starts_again_after_a_reboot_which_has_undone_everything(rig):
     rig.allocate("u1", PASSED)
     rig.prepare("u1")
     rig.kernel.kernel.add_function(GPU, "nvidia", GROUP)
@@ -270,7 +270,7 @@ def set_parameter(rig, module, name):
         ("iommufd", "allow_unsafe_interrupts", "hardware.unsafe-interrupts"),
     ],
 )
-def test_a_kernel_that_lets_virtual_machines_at_the_host_is_refused(rig, module, name, code):
+def test_a_kernel_whose_settings_do_not_isolate_virtual_machines_is_refused(rig, module, name, code):
     set_parameter(rig, module, name)
     assert refusal(rig).code == code
 
@@ -284,14 +284,14 @@ def test_a_missing_module_is_named_and_not_loaded(rig):
     assert rig.kernel.writes == []
 
 
-def test_a_group_that_serves_the_host_is_refused_with_the_functions_names(rig):
+def test_a_group_with_a_function_that_the_host_uses_is_refused_and_the_function_is_named(rig):
     rig.kernel.kernel.add_function("0000:43:00.0", "nvme", GROUP, pci_class=0x010802)
     error = refusal(rig)
     assert error.code == "hardware.group-not-viable"
     assert "0000:43:00.0 (nvme)" in str(error)
 
 
-def test_a_bridge_and_a_function_without_a_driver_are_no_obstacle(rig):
+def test_a_bridge_and_a_function_without_a_driver_may_be_in_the_group(rig):
     rig.kernel.kernel.add_function("0000:40:01.0", "pcieport", GROUP, pci_class=BRIDGE_CLASS)
     rig.kernel.kernel.add_function("0000:43:00.0", "", GROUP, pci_class=0x010802)
     assert [one.address for one in read_passthrough_group(rig.roots, GPU).functions] == [GPU, AUDIO]
@@ -332,7 +332,7 @@ def test_a_superchip_without_its_variant_driver_is_refused_because_its_memory_wo
     assert "nvgrace_gpu_vfio_pci" in str(refusal(rig))
 
 
-def test_an_administrators_choice_of_the_driver_wins(rig):
+def test_the_driver_that_an_administrator_chose_is_used(rig):
     rig.kernel.kernel.add_function(GPU, "nvidia", GROUP, pci_id=0x294110DE)
     devices = rig.inventory.offering.devices
     chosen = tuple(
@@ -356,7 +356,7 @@ def test_the_child_reports_the_kernels_error(tmp_path):
     assert failed.value.errno == errno.ENOSPC
 
 
-def test_a_child_that_the_kernel_keeps_is_left_behind_at_the_deadline(tmp_path):
+def test_a_child_that_blocks_in_the_kernel_is_abandoned_at_the_deadline(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "unbind")  # opening it for writing waits for a reader that never comes
@@ -370,7 +370,7 @@ def test_the_child_writes_the_text_in_one_call(tmp_path):
     assert (tmp_path / "bind").read_text() == "0000:41:00.0"
 
 
-def test_an_attempt_goes_on_where_the_last_one_ended_and_has_time_for_a_write(rig):
+def test_an_attempt_continues_where_the_last_one_ended_and_has_time_for_a_write(rig):
     rig.allocate("u1", PASSED)
     rig.prepare("u1")
     deadlines = []

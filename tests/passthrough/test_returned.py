@@ -1,10 +1,10 @@
-"""A GPU that comes back from a virtual machine: compared, tested, and its persistence mode as it was."""
+"""A GPU that comes back from a virtual machine: compared, tested again, and with its persistence mode as before."""
 
 from dataclasses import replace
 
 import pytest
 
-from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus
+from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus, ReturningGpu
 from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
 from dra_driver.hardware.passthrough.identity import PciIdentity
 from dra_driver.hardware.port import Roots
@@ -12,7 +12,7 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.model.errors import HardwareError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import GpuReference
-from tests.passthrough.support.bus import BEFORE, DURING, PASSED, PassingRig
+from tests.passthrough.support.bus import BEFORE, DURING, PASSED, PassthroughRig
 from tests.support.facts import FULL_GPU, facts
 
 ADDRESS = FULL_GPU.pci_address
@@ -52,7 +52,7 @@ class Recorder:
 
 
 @pytest.fixture
-def there(tmp_path):
+def returning_gpu(tmp_path):
     recorder = Recorder()
     kept = RememberedGpus(tmp_path, "boot-1")
     kept.learn([FULL_GPU])
@@ -63,8 +63,8 @@ def begin(returned, *, needs_persistence=False):
     returned.begin(GpuReference.of(FULL_GPU), PciIdentity(), needs_persistence=needs_persistence)
 
 
-def test_a_gpu_is_held_back_until_its_driver_reports_it_as_it_was_and_is_tested_again(there):
-    recorder, returned, _ = there
+def test_a_gpu_is_held_back_until_its_driver_reports_it_as_it_was_and_is_tested_again(returning_gpu):
+    recorder, returned, _ = returning_gpu
     begin(returned, needs_persistence=True)
     inventory = build_inventory(facts(FULL_GPU))
     assert returned.held_back(inventory) == {"gpu-0000-65-00-0"}
@@ -82,8 +82,8 @@ def test_a_gpu_is_held_back_until_its_driver_reports_it_as_it_was_and_is_tested_
 
 
 @pytest.mark.parametrize("changed", [{"uuid": "GPU-other"}, {"vbios_version": "96.00.A5.00.99"}])
-def test_a_gpu_with_another_identity_or_firmware_stays_held_back_also_after_a_restart(there, changed):
-    recorder, returned, folder = there
+def test_a_gpu_with_another_identity_or_firmware_stays_held_back_even_after_a_restart(returning_gpu, changed):
+    recorder, returned, folder = returning_gpu
     begin(returned)
     (problem,) = returned.checked(facts(replace(FULL_GPU, **changed))).problems
     assert (problem.code, problem.subject) == ("hardware.identity-changed", ADDRESS)
@@ -94,14 +94,17 @@ def test_a_gpu_with_another_identity_or_firmware_stays_held_back_also_after_a_re
     assert not ReturnedGpus(RememberedGpus(folder, "boot-2"), recorder, Roots(), recorder, recorder).is_checking
 
 
-def test_a_file_that_was_damaged_or_is_of_another_boot_holds_nothing_back(tmp_path):
+def test_a_file_that_is_damaged_or_of_another_boot_holds_nothing_back(tmp_path):
     (tmp_path / "passthrough.json").write_text('{"boot": "boot-1", "returning": [1], "gpus": {"x": 2}}')
     assert not RememberedGpus(tmp_path, "boot-1").returning
     (tmp_path / "passthrough.json").write_text("{")
     assert not RememberedGpus(tmp_path, "boot-1").returning
+    RememberedGpus(tmp_path, "boot-1").begin_return(ADDRESS, ReturningGpu())
+    assert RememberedGpus(tmp_path, "boot-1").returning
+    assert not RememberedGpus(tmp_path, "boot-2").returning
 
 
-class PersistentRig(PassingRig):
+class PersistentRig(PassthroughRig):
     """A node whose GPU is in persistence mode, as its library reports."""
 
     def restart(self):
@@ -113,7 +116,7 @@ class PersistentRig(PassingRig):
         return super().restart()
 
 
-def test_persistence_mode_is_off_before_the_gpu_leaves_its_driver_and_the_ledger_knows_that_it_was_on(tmp_path):
+def test_persistence_mode_is_off_before_the_gpu_leaves_its_driver_and_the_ledger_records_that_it_was_on(tmp_path):
     rig = PersistentRig(tmp_path)
     seen = []
     rig.kernel.before = lambda *_: seen.append(list(rig.calls.persistence_set))

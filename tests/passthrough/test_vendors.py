@@ -1,6 +1,6 @@
 """GPUs of AMD and Intel for virtual machines: offered, bound with their companions, given back, refused by name.
 
-The trees are composed after captured machines; the kernel is simulated at the lowest layer, the writes to sysfs.
+The trees of files are modelled on captured machines; the kernel is simulated at the lowest layer, the writes to sysfs.
 """
 
 import json
@@ -74,7 +74,7 @@ def paths_of(rig, uid):
 # -- AMD
 
 
-def test_an_instinct_is_offered_whole_and_for_a_machine_and_the_counters_let_one_of_them_be_given(tmp_path, made):
+def test_an_instinct_is_offered_whole_and_for_virtual_machines_and_the_counters_allow_one_of_them(tmp_path, made):
     rig = made("amd", node_of(tmp_path, MI300X), rule(INSTINCT))
     assert offered(rig) == {WHOLE, PASSED}
     assert fit_together(rig.current, WHOLE)
@@ -82,7 +82,7 @@ def test_an_instinct_is_offered_whole_and_for_a_machine_and_the_counters_let_one
     assert offered(rig, UNCOUNTED) == {PASSED}
 
 
-def test_a_gpu_of_amd_for_a_machine_has_the_attributes_of_amds_own_driver(tmp_path, made):
+def test_a_gpu_of_amd_for_virtual_machines_has_the_attributes_of_amds_own_driver(tmp_path, made):
     rig = made("amd", node_of(tmp_path, MI300X), rule(INSTINCT))
     device = rig.current.by_name[PASSED]
     assert device.type is DeviceType.VFIO
@@ -106,7 +106,7 @@ def test_a_gpu_of_amd_for_a_machine_has_the_attributes_of_amds_own_driver(tmp_pa
     }  # fmt: skip
 
 
-def test_a_gpu_of_amd_goes_to_a_machine_and_comes_back_and_is_tested_again(tmp_path, made):
+def test_a_gpu_of_amd_goes_to_a_virtual_machine_and_comes_back_and_is_tested_again(tmp_path, made):
     rig = made("amd", node_of(tmp_path, MI300X), rule(INSTINCT))
     before = rig.current
     rig.allocate("u1", PASSED)
@@ -123,14 +123,14 @@ def test_a_gpu_of_amd_goes_to_a_machine_and_comes_back_and_is_tested_again(tmp_p
     assert rig.tests.retested == ["93bb3629c01aea1c"]
 
 
-def test_a_config_decides_about_the_nodes_of_every_vendor_and_without_one_the_api_is_there(tmp_path, made):
+def test_a_config_can_leave_out_the_api_device_of_vfio(tmp_path, made):
     rig = made("amd", node_of(tmp_path, MI300X), rule(INSTINCT))
     rig.allocate("u1", PASSED, configs=(config("VfioDeviceConfig", iommu={"enableAPIDevice": False}),))
     rig.prepare("u1")
     assert paths_of(rig, "u1") == {f"/dev/vfio/{group_of(INSTINCT)}"}
 
 
-def test_partitions_the_whole_and_the_machine_exclude_each_other(tmp_path, made):
+def test_partitions_and_the_device_for_virtual_machines_exclude_each_other(tmp_path, made):
     rig = made("amd", node_of(tmp_path, CPX), rule(INSTINCT))
     parts = {f"{WHOLE}-cpx-{number}" for number in range(8)}
     assert offered(rig) == {*parts, f"{WHOLE}-cpx-all", PASSED}
@@ -146,7 +146,7 @@ def test_partitions_the_whole_and_the_machine_exclude_each_other(tmp_path, made)
     assert offered(rig, UNCOUNTED) == {PASSED}
 
 
-def test_a_divided_gpu_is_one_function_for_a_machine_and_is_divided_again_afterwards(tmp_path, made):
+def test_a_divided_gpu_is_one_device_for_a_virtual_machine_and_is_divided_again_afterwards(tmp_path, made):
     rig = made("amd", node_of(tmp_path, CPX), rule(INSTINCT))
     before = rig.current
     rig.allocate("u1", PASSED)
@@ -172,7 +172,7 @@ def test_a_radeons_audio_and_usb_functions_go_along_and_come_back_to_their_own_d
     assert rig.overrides() == {"(null)"}
 
 
-def test_a_radeon_whose_group_serves_the_host_is_not_offered_and_the_function_is_named(tmp_path, made):
+def test_a_radeon_whose_group_has_a_function_of_the_host_is_not_offered_and_the_function_is_named(tmp_path, made):
     kernel = node_of(tmp_path, NAVI21, pci_class=DISPLAY_CLASS)
     add_radeon_companions(kernel, RADEON)
     kernel.add_function("0000:04:00.0", "xhci_hcd", group_of(RADEON), pci_class=0x0C0330)  # the board's own USB
@@ -183,7 +183,7 @@ def test_a_radeon_whose_group_serves_the_host_is_not_offered_and_the_function_is
     assert offered(rig) == {"gpu-0000-03-00-0"}
 
 
-def test_a_gpu_that_had_vfio_since_the_boot_is_offered_by_its_numbers_and_again_after_each_machine(tmp_path, made):
+def test_a_gpu_bound_to_vfio_since_boot_is_offered_by_its_pci_ids_and_again_after_each_claim(tmp_path, made):
     kernel = node_of(tmp_path, MI300X, AmdCard(OTHER, number=2, render_minor=150, unique_id=0xC3))
     kernel._unbind(INSTINCT, "amdgpu")
     kernel._link_driver(INSTINCT, "vfio-pci")
@@ -197,7 +197,7 @@ def test_a_gpu_that_had_vfio_since_the_boot_is_offered_by_its_numbers_and_again_
         assert rig.driver_of(INSTINCT) == "vfio-pci"
 
 
-def test_an_administrators_override_of_a_function_that_is_never_moved_stays(tmp_path, made):
+def test_an_administrators_override_of_a_function_that_is_never_bound_elsewhere_stays(tmp_path, made):
     kernel = node_of(tmp_path, MI300X)
     kernel._unbind(INSTINCT, "amdgpu")
     kernel._link_driver(INSTINCT, "vfio-pci")
@@ -211,7 +211,7 @@ def test_an_administrators_override_of_a_function_that_is_never_moved_stays(tmp_
 
 
 @pytest.mark.parametrize("other", [f"{WHOLE}-cpx-3", f"{WHOLE}-cpx-all"])
-def test_one_claim_never_has_a_gpu_for_a_machine_and_for_containers(tmp_path, made, other):
+def test_one_claim_never_has_a_gpu_for_a_virtual_machine_and_for_containers(tmp_path, made, other):
     rig = made("amd", node_of(tmp_path, CPX), rule(INSTINCT))
     rig.allocate("u1", other, PASSED)
     with pytest.raises(ClaimError, match="which are the same GPU") as refused:
@@ -221,7 +221,7 @@ def test_one_claim_never_has_a_gpu_for_a_machine_and_for_containers(tmp_path, ma
     assert rig.states() == {}
 
 
-def test_admin_access_to_a_gpu_for_machines_is_refused_by_name_and_takes_nothing(tmp_path, made):
+def test_admin_access_to_a_gpu_for_virtual_machines_is_refused_by_name_and_changes_nothing(tmp_path, made):
     rig = made("amd", node_of(tmp_path, MI300X), rule(INSTINCT))
     rig.allocate("u1", PASSED)
     rig.prepare("u1")
@@ -234,7 +234,7 @@ def test_admin_access_to_a_gpu_for_machines_is_refused_by_name_and_takes_nothing
     assert rig.driver_of(INSTINCT) == "vfio-pci"
 
 
-def test_a_program_that_computes_on_the_gpu_is_a_user_though_its_node_says_nothing_of_it(tmp_path, made):
+def test_a_program_that_uses_the_gpu_through_kfd_counts_as_a_user(tmp_path, made):
     kernel = node_of(tmp_path, MI300X, AmdCard(OTHER, number=2, render_minor=150, unique_id=0xC3))
     kfd = kernel.folder / "sys/class/kfd/kfd"
     for node, gpu in ((1, 4711), (2, 815)):
@@ -252,7 +252,7 @@ def test_a_program_that_computes_on_the_gpu_is_a_user_though_its_node_says_nothi
     assert rig.driver_of(INSTINCT) == "amdgpu"
 
 
-def test_a_program_that_draws_on_the_gpu_by_a_node_of_another_number_is_a_user(tmp_path, made):
+def test_a_program_that_uses_the_gpu_through_another_device_node_counts_as_a_user(tmp_path, made):
     rig = made("amd", node_of(tmp_path, MI300X), rule(INSTINCT))
     process = tmp_path / "node/proc/77"
     (process / "fd").mkdir(parents=True)
@@ -322,7 +322,7 @@ def test_named_virtual_functions_of_intel_are_offered_and_their_gpu_is_not_at_th
     assert rig.driver_of(FIRST) == "xe"
 
 
-def test_a_gpu_that_a_claim_has_keeps_its_virtual_functions_from_machines_until_that_ends(tmp_path, made):
+def test_virtual_functions_of_a_gpu_that_a_claim_has_are_not_offered_until_that_ends(tmp_path, made):
     rig = made("intel", with_functions(tmp_path), rule(FIRST))
     rig.named._rules = type(rig.named._rules)(())  # allocated before the file named the functions
     rig.allocate("u1", "gpu-0000-9a-00-0")
@@ -336,7 +336,9 @@ def test_a_gpu_that_a_claim_has_keeps_its_virtual_functions_from_machines_until_
     assert "gpu-0000-9a-00-1-vfio" in offered(rig)
 
 
-def test_a_gpu_with_virtual_functions_is_not_offered_to_machines_and_all_means_no_function(tmp_path, made):
+def test_a_gpu_with_virtual_functions_is_not_offered_to_virtual_machines_and_all_names_no_virtual_function(
+    tmp_path, made
+):
     rig = made("intel", with_functions(tmp_path), rule("all"))
     assert offered(rig) == {"gpu-0000-9a-00-0", "gpu-0000-9a-00-1", "gpu-0000-9a-00-2"}
     assert rig.problems() == {ARC: "hardware.has-virtual-functions"}
@@ -356,7 +358,7 @@ def test_a_virtual_function_of_intel_gets_the_variant_driver_where_it_is_loaded(
     assert (rig.driver_of(FIRST), rig.driver_of(SECOND)) == ("xe", "")
 
 
-def test_a_whole_gpu_of_intel_gets_the_general_driver(tmp_path, made):
+def test_a_whole_gpu_of_intel_gets_the_generic_driver(tmp_path, made):
     kernel = new_intel(tmp_path / "node", IntelCard(ARC))
     kernel.add_driver("xe-vfio-pci")
     rig = made("intel", kernel, rule(ARC))
@@ -370,7 +372,7 @@ def test_a_whole_gpu_of_intel_gets_the_general_driver(tmp_path, made):
     assert rig.current == before
 
 
-def test_a_virtual_function_that_died_is_not_given_back(tmp_path, made):
+def test_a_virtual_function_that_does_not_answer_is_not_given_back(tmp_path, made):
     rig = made("intel", with_functions(tmp_path), rule(FIRST))
     rig.allocate("u1", "gpu-0000-9a-00-1-vfio")
     rig.prepare("u1")

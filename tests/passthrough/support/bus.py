@@ -1,4 +1,4 @@
-"""A node whose kernel is simulated: one GPU with an audio function, faults by write, and the whole plugin on top."""
+"""A node whose kernel is simulated: a GPU with its companion functions, writes that can fail, and the plugin."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class ScriptedKernel:
         self.kernel.write(path, text, deadline_s)
 
 
-class PassingRig(Rig):
-    """A node with one GPU that virtual machines may have, on a simulated kernel."""
+class PassthroughRig(Rig):
+    """A node with one GPU that virtual machines can get, on a simulated kernel."""
 
     def __init__(self, root: Path, machine: str = "nvidia") -> None:
         self.kernel = ScriptedKernel(
@@ -97,10 +97,10 @@ class PassingRig(Rig):
         homes = Path(self.roots.sys, "bus/pci/devices").iterdir()
         return {(home / "driver_override").read_text().strip() for home in homes}
 
-    def opens(self, pid: int, node: str, command: str = "qemu", pod: str = "") -> None:
-        """Let a process of the host have a device node open."""
+    def open_node(self, pid: int, node: str, command: str = "qemu", pod: str = "") -> None:
+        """Make a process of the host have a device node open."""
         path = Path(self.roots.dev, node)
-        if path.is_symlink() or not path.exists():  # a node of its own, for /dev/null is open in every process
+        if path.is_symlink() or not path.exists():  # a file of its own, because /dev/null is open in every process
             path.unlink(missing_ok=True)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("")

@@ -1,19 +1,19 @@
-"""Kills the binding of a GPU for a virtual machine, and its way back, after each change of a file or of a driver.
+"""Kills the agent after each change of a file or of a driver while it binds a GPU for a virtual machine or returns it.
 
     python -m tests.passthrough.support.kill_points [STRIDE [MACHINE-CALL ...]]
 
-A program of its own (test_kill starts it), since it forks. Prints one JSON object: the number of kills by call, and
+A program of its own (test_kill starts it), because it forks. Prints one JSON object: the number of kills by call, and
 what was found wrong.
 """
 
 from pathlib import Path
 
 from dra_driver.plugin.ledger.record import UNFINISHED
-from tests.passthrough.support.bus import AUDIO, BEFORE, DURING, GPU, OTHER, PASSED, TYPE_C, PassingRig
+from tests.passthrough.support.bus import AUDIO, BEFORE, DURING, GPU, OTHER, PASSED, TYPE_C, PassthroughRig
 from tests.support.plugin.killing import Trace, expect, print_report, traced_call
 
 CALLS = ("nvidia-repeat", "radeon-prepare", "radeon-unprepare", "function-prepare", "function-unprepare")
-PassingRig.patience_s = 60.0  # a busy machine is no fault
+PassthroughRig.patience_s = 60.0  # a busy machine is no fault
 
 
 RADEON = {GPU: "amdgpu", AUDIO: "snd_hda_intel", TYPE_C: ""}
@@ -43,8 +43,8 @@ def set_up(root: Path, what: str) -> None:
     rig.ledger.close()
 
 
-def rig_at(root: Path, what: str) -> PassingRig:
-    rig = PassingRig(root, machine_of(what))
+def rig_at(root: Path, what: str) -> PassthroughRig:
+    rig = PassthroughRig(root, machine_of(what))
     rig.allocate("u1", PASSED)
     return rig
 
@@ -54,7 +54,7 @@ def call(root: Path, what: str, trace: Trace) -> None:
 
 
 def check_repaired(root: Path, what: str) -> None:
-    """Be the next agent: what was half done is undone, what was prepared is as it was."""
+    """Check that the next agent undoes what was half done, and leaves what was prepared as it was."""
     rig = rig_at(root, what)
     rig.repair.run()
     expect([r.uid for r in rig.ledger.records() if r.state in UNFINISHED], [])
@@ -66,7 +66,7 @@ def check_repaired(root: Path, what: str) -> None:
 
 
 def check_unprepared(root: Path, what: str) -> None:
-    """Be an agent that does not repair first: the kubelet unprepares."""
+    """Check a call of Unprepare to an agent that has not repaired anything before."""
     rig = rig_at(root, what)
     rig.unprepare("u1")
     expect(rig.drivers(), before(what))
@@ -75,7 +75,7 @@ def check_unprepared(root: Path, what: str) -> None:
 
 
 def check_prepared_again(root: Path, what: str) -> None:
-    """Be an agent that does not repair first: the kubelet asks again."""
+    """Check a repeated call of Prepare to an agent that has not repaired anything before."""
     rig = rig_at(root, what)
     rig.prepare("u1")
     expect(rig.drivers(), during(what))

@@ -1,4 +1,4 @@
-"""A node with GPUs of AMD or Intel on a simulated kernel, and the agent's parts that offer and give them."""
+"""A node with GPUs of AMD or Intel on a simulated kernel, and the agent's parts that offer and prepare them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.plugin.parts import Rig
 
 
 class Recorder:
-    """Records which GPUs come back, and tests them."""
+    """Records which GPUs are to be tested again."""
 
     def __init__(self) -> None:
         self.retested: list[str] = []
@@ -35,7 +35,7 @@ class Recorder:
 
 
 class VendorRig(Rig):
-    """One vendor's node: what it offers is what the agent's parts make of a look at the hardware now."""
+    """A node with one vendor's GPUs, which offers what the agent's parts make of the hardware as it is now."""
 
     def __init__(self, root: Path, vendor: str, kernel: SimulatedKernel, *rules: PassthroughRule) -> None:
         self.kernel = ScriptedKernel(kernel)
@@ -52,7 +52,7 @@ class VendorRig(Rig):
 
     @property
     def facts(self) -> Facts:
-        """What a look at the hardware shows now, completed as the agent does it."""
+        """Return what a discovery finds now, completed as the agent does it."""
         return self.returned.checked(self.named.completed(self.vendors_hardware.discover()))
 
     @property
@@ -61,7 +61,7 @@ class VendorRig(Rig):
         return build_inventory(self.facts, MigPolicy(ownership=Ownership(held=held)))
 
     def problems(self) -> dict[str, str]:
-        """Codes of the problems, by what they are about."""
+        """Return the code of each problem by its subject."""
         return {one.subject: one.code for one in self.current.problems}
 
     def driver_of(self, address: str) -> str:
