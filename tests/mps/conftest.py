@@ -12,10 +12,10 @@ from tests.support.mps.parts import Rig, Supervisor, short_folder
 
 @pytest.fixture(autouse=True)
 def _commands_without_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands start without a copy of this process, which holds all tests and is twenty times a supervisor.
+    """Let commands start without a copy of this process, which has all tests in memory and is twenty times as large.
 
-    Only what runs between fork and exec needs the copy: the command's end with its parent. No test ends this process;
-    the supervisors and the callers that tests do kill (`Supervisor`, `kill_points`) are processes of their own.
+    Only code that runs between fork and exec needs the copy: it makes a command end with its parent. No test kills this
+    process; the supervisors and callers that tests kill (`Supervisor`, `kill_points`) are processes of their own.
     """
     monkeypatch.setattr(children, "end_with_parent", lambda: None)
 
@@ -28,10 +28,10 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def rig(folder: Path) -> Iterator[Rig]:
-    it = Rig(folder)
-    it.supervisor.begin()
-    yield it
-    it.supervisor.close()
+    rig = Rig(folder)
+    rig.supervisor.begin()
+    yield rig
+    rig.supervisor.close()
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def fake(rig: Rig) -> FakeMps:
 
 @pytest.fixture
 def supervisor(folder: Path) -> Iterator[Supervisor]:
-    it = Supervisor(folder, "--hardware", "simulated:any")
-    it.begin()
-    yield it
-    it.close()
+    supervisor = Supervisor(folder, "--hardware", "simulated:any")
+    supervisor.begin()
+    yield supervisor
+    supervisor.close()

@@ -18,7 +18,7 @@ def test_a_node_without_a_mount_of_cgroups_v2_has_none(tmp_path: Path, mounts: s
     assert cgroups.has_version_2(tmp_path / "cgroup" / "daemons", tmp_path / "mounts") is expected
 
 
-def test_a_folder_in_a_cgroup_is_proof_enough_and_so_is_what_cannot_be_read(tmp_path: Path) -> None:
+def test_a_node_has_cgroups_v2_if_the_folder_is_in_one_or_the_mounts_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "mounts").write_text(V1)
     (tmp_path / "cgroup").mkdir()
     (tmp_path / "cgroup" / cgroups.PROCESSES).touch()
@@ -26,6 +26,6 @@ def test_a_folder_in_a_cgroup_is_proof_enough_and_so_is_what_cannot_be_read(tmp_
     assert cgroups.has_version_2(tmp_path / "elsewhere", tmp_path / "none")
 
 
-def test_a_path_that_no_folder_can_have_is_no_traceback(tmp_path: Path) -> None:
+def test_a_path_that_is_too_long_is_not_in_a_cgroup(tmp_path: Path) -> None:
     (tmp_path / "mounts").write_text(V1)
     assert not cgroups.has_version_2(tmp_path / ("x" * 300), tmp_path / "mounts")

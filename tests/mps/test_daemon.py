@@ -19,7 +19,10 @@ from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.waiting import until
 
-SECONDS = {"hang": 3, "crash": 3}  # until a start gives up on what never comes; else it ends by itself
+SECONDS = {
+    "hang": 3,
+    "crash": 3,
+}  # how long a start waits; after other faults it ends earlier
 
 
 def code_of(error: pytest.ExceptionInfo[DriverError]) -> str:
@@ -57,7 +60,7 @@ def test_a_daemon_inherits_nothing_of_the_supervisors_environment(rig: Rig, monk
     assert b"SECRET" not in Path(f"/proc/{rig.pid()}/environ").read_bytes()
 
 
-def test_new_limits_hold_for_clients_to_come_and_spare_those_that_run(rig: Rig):
+def test_new_limits_apply_to_new_clients_and_do_not_end_running_ones(rig: Rig):
     at = rig.start()
     first = FakeClient(at.pipe)
     rig.start(settings=replace(SETTINGS, active_thread_percentage=70, pinned_memory_limit=6 << 30))
@@ -67,7 +70,7 @@ def test_new_limits_hold_for_clients_to_come_and_spare_those_that_run(rig: Rig):
     assert (second.percentage, second.memory_mib) == (70.0, 6144)
 
 
-def test_a_limit_for_the_device_itself_beats_the_general_one(rig: Rig):
+def test_a_limit_for_the_device_itself_overrides_the_general_one(rig: Rig):
     rig.start(settings=replace(SETTINGS, per_device_limits={device().uuid: 2 << 30}))
     assert rig.ask("get_default_device_pinned_mem_limit 0") == "2G"
 
@@ -80,7 +83,7 @@ def test_without_limits_a_client_has_the_whole_device(rig: Rig):
 @pytest.mark.parametrize(
     "settings", [replace(SETTINGS, multi_user=True), replace(SETTINGS, pinned_memory_limit=None)], ids=["mode", "limit"]
 )
-def test_what_a_running_daemon_cannot_change_is_refused_and_changes_nothing(rig: Rig, settings: MpsSettings):
+def test_a_setting_that_a_running_daemon_cannot_change_is_refused_and_changes_nothing(rig: Rig, settings: MpsSettings):
     client = FakeClient(rig.start().pipe)
     with pytest.raises(DriverError) as refused:
         rig.start(settings=settings)
@@ -115,7 +118,7 @@ def test_a_stopped_daemon_leaves_neither_processes_nor_files(rig: Rig):
     assert rig.supervisor.reports() == ()
 
 
-def test_stopping_what_does_not_run_is_fine(rig: Rig):
+def test_stopping_a_daemon_that_does_not_run_is_not_an_error(rig: Rig):
     rig.stop()
     rig.start()
     rig.stop()
@@ -124,7 +127,7 @@ def test_stopping_what_does_not_run_is_fine(rig: Rig):
 
 
 @pytest.mark.parametrize("fault", ["quit hang", "quit refuse I will not", "quit crash"])
-def test_a_daemon_that_does_not_quit_is_ended_all_the_same(rig: Rig, fake: FakeMps, fault: str):
+def test_a_daemon_that_does_not_quit_is_killed(rig: Rig, fake: FakeMps, fault: str):
     FakeClient(rig.start().pipe)
     fake.break_(fault)
     rig.stop(seconds=0.5)
@@ -164,7 +167,7 @@ def test_a_slow_daemon_is_waited_for_within_the_deadline(rig: Rig, fake: FakeMps
     rig.start(seconds=10)
 
 
-def test_a_daemon_that_hangs_is_told_of_and_keeps_its_clients(rig: Rig, fake: FakeMps):
+def test_a_daemon_that_hangs_is_an_error_and_keeps_its_clients(rig: Rig, fake: FakeMps):
     client = FakeClient(rig.start().pipe)
     fake.break_("get_default_active_thread_percentage hang")
     with pytest.raises(DriverError) as failed:
@@ -182,7 +185,7 @@ def test_limits_that_are_refused_leave_the_old_ones_in_force(rig: Rig, fake: Fak
     assert [report.state.settings for report in rig.supervisor.reports()] == [SETTINGS]
 
 
-def test_a_daemon_that_writes_no_pid_file_is_found_all_the_same(rig: Rig, fake: FakeMps):
+def test_a_daemon_that_writes_no_pid_file_is_found_anyway(rig: Rig, fake: FakeMps):
     other = "from dra_driver.mps.simulated import control_daemon\n    control_daemon.PID_FILE = 'other'"
     fake.program.write_text(fake.program.read_text().replace("return Faulty", f"{other}\n    return Faulty"))
     at = rig.start()
@@ -195,7 +198,7 @@ def test_a_daemon_that_writes_no_pid_file_is_found_all_the_same(rig: Rig, fake: 
     assert processes_below(rig.root) == []
 
 
-def test_without_the_program_the_driver_root_is_named(folder: Path):
+def test_without_the_program_the_error_names_the_driver_root(folder: Path):
     (folder / "d").mkdir()
     supervisor = DaemonSupervisor(folder / "d", lambda: find_program(folder / "none", is_private=False), boot_id="b")
     with pytest.raises(DriverError, match=str(folder / "none")) as failed:
@@ -204,7 +207,7 @@ def test_without_the_program_the_driver_root_is_named(folder: Path):
     supervisor.stop(device(), time.monotonic() + 1)
 
 
-def test_a_path_that_no_socket_takes_is_refused_before_anything_is_made(folder: Path):
+def test_a_path_that_is_too_long_for_a_socket_is_refused_before_anything_is_created(folder: Path):
     deep = folder / ("x" * 80)
     deep.mkdir()
     FakeMps(folder / "driver")
@@ -249,7 +252,7 @@ def test_logs_do_not_grow_for_ever(rig: Rig):
     assert all(len(line) == 6 for line in lines)
 
 
-def test_killing_servers_is_no_business_of_another_device(rig: Rig):
+def test_stopping_a_daemon_does_not_end_the_servers_of_another_device(rig: Rig):
     other = FakeClient(rig.start(1).pipe)
     FakeClient(rig.start(2).pipe)
     os.kill(rig.pid(2), signal.SIGSTOP)  # it can't answer

@@ -1,4 +1,4 @@
-"""Which processes belong to a daemon: those that it began, under our user and in our namespaces."""
+"""Which processes belong to a daemon: those that it started, under our user and in our namespaces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dra_driver.mps.processes import Origin
 from dra_driver.mps.spawning import spawned
 from tests.support.mps.parts import (
     device,
-    stranger,
+    imitator,
 )
 from tests.support.waiting import until
 
@@ -30,7 +30,7 @@ def test_a_recorded_process_must_be_of_our_user_namespace_and_program():
     assert not processes.is_genuine(mine, replace(origin, executable=(1, 2)))
     assert not processes.is_genuine(mine, replace(origin, namespace=1))
     assert not processes.is_genuine(replace(mine, start_ticks=1), origin)
-    with stranger() as process:
+    with imitator() as process:
         theirs = processes.identify(process.pid)
         runs = processes.executable_of(process.pid)
         assert theirs
@@ -39,7 +39,7 @@ def test_a_recorded_process_must_be_of_our_user_namespace_and_program():
             assert not processes.is_genuine(theirs, replace(origin, executable=runs))
 
 
-def test_a_process_of_another_pid_namespace_is_none_of_ours():
+def test_a_process_of_another_pid_namespace_is_not_one_of_ours():
     unshare = ["unshare", "--pid", "--fork", "--kill-child", "sleep", "600"]
     if subprocess.run([*unshare[:4], "true"], check=False, capture_output=True, timeout=120).returncode:
         pytest.skip("no PID namespace can be made here")
@@ -57,9 +57,9 @@ def test_a_process_of_another_pid_namespace_is_none_of_ours():
         process.kill()
 
 
-def test_only_what_a_daemon_began_is_its_kin():
+def test_only_processes_that_a_daemon_started_belong_to_it():
     command = ["/bin/sh", "-c", "sleep 600 & read word"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as daemon, stranger() as other:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as daemon, imitator() as other:
         known = processes.identify(daemon.pid)
         assert known
         until(lambda: len(processes.started_by([known])) == 1)
@@ -74,7 +74,7 @@ def test_only_what_a_daemon_began_is_its_kin():
         assert processes.end([child], 1.0) == []
 
 
-def test_a_gate_that_closes_ends_what_waits_behind_it(folder: Path):
+def test_a_process_that_is_not_released_ends_without_running_the_program(folder: Path):
     at = Folder(folder, "key")
     at.path.mkdir()
     at.log.mkdir()

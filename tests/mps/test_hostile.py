@@ -1,4 +1,4 @@
-"""Hostile clients and other processes: they can't lead the supervisor to a process, a file or a wait of theirs."""
+"""Hostile clients and other processes: they can't make the supervisor act on a foreign process or file, or block."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.support.mps.parts import (
     cgroup_tree,
     device,
     end_all,
+    imitator,
     processes_below,
-    stranger,
 )
 from tests.support.waiting import until
 
@@ -50,56 +50,56 @@ def cgroup(folder: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def kept(folder: Path, cgroup: Path) -> Iterator[Supervisor]:
-    it = Supervisor(folder, "--mps-cgroup", str(cgroup), hardware=["--hardware", "simulated:any"])
-    it.begin()
-    yield it
-    it.close()
+def supervisor(folder: Path, cgroup: Path) -> Iterator[Supervisor]:
+    supervisor = Supervisor(folder, "--mps-cgroup", str(cgroup), hardware=["--hardware", "simulated:any"])
+    supervisor.begin()
+    yield supervisor
+    supervisor.close()
 
 
 def folder_of(supervisor: Supervisor, number: int = 0) -> Path:
     return supervisor.data / "mps/d" / key_of(device(number).uuid)
 
 
-def test_a_stranger_who_imitates_a_daemon_is_neither_moved_nor_ended(kept: Supervisor):
-    with stranger(DRA_DRIVER_MPS=str(folder_of(kept))) as process:
+def test_an_unrelated_process_that_imitates_a_daemon_is_neither_moved_nor_ended(supervisor: Supervisor):
+    with imitator(DRA_DRIVER_MPS=str(folder_of(supervisor))) as process:
         before = cgroup_of(process.pid)
-        kept.client.start(device(), SETTINGS, deadline_s=10)
+        supervisor.client.start(device(), SETTINGS, deadline_s=10)
         assert cgroup_of(process.pid) == before
-        kept.client.stop(device(), deadline_s=10)
+        supervisor.client.stop(device(), deadline_s=10)
         assert process.poll() is None
 
 
-def test_a_pid_file_that_names_an_imitator_moves_nobody(kept: Supervisor):
-    kept.client.start(device(), SETTINGS, deadline_s=10)
-    at = folder_of(kept)
-    with stranger(DRA_DRIVER_MPS=str(at)) as process:
+def test_an_imitator_that_the_pid_file_names_is_neither_moved_nor_ended(supervisor: Supervisor):
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    at = folder_of(supervisor)
+    with imitator(DRA_DRIVER_MPS=str(at)) as process:
         before = cgroup_of(process.pid)
-        daemon = kept.daemon()
+        daemon = supervisor.daemon()
         (at / "pipe" / PID_FILE).write_text(f"{process.pid}\n")
         os.kill(daemon, 9)
-        kept.client.start(device(), SETTINGS, deadline_s=10)
+        supervisor.client.start(device(), SETTINGS, deadline_s=10)
         assert cgroup_of(process.pid) == before
-        kept.client.stop(device(), deadline_s=10)
+        supervisor.client.stop(device(), deadline_s=10)
         assert process.poll() is None
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "folder", "huge"])
-def test_what_lies_at_the_pid_file_keeps_nobody_waiting(kept: Supervisor, kind: str):
-    kept.client.start(device(), SETTINGS, deadline_s=10)
-    at = folder_of(kept)
+def test_nothing_in_the_place_of_the_pid_file_blocks_the_supervisor(supervisor: Supervisor, kind: str):
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    at = folder_of(supervisor)
     path = at / "pipe" / PID_FILE
     path.unlink()
     make(path, kind)
-    with stranger(DRA_DRIVER_MPS=str(at)):
-        os.kill(kept.daemon(), signal.SIGKILL)
-        kept.client.stop(device(), deadline_s=10)
-        kept.client.start(device(), SETTINGS, deadline_s=10)
+    with imitator(DRA_DRIVER_MPS=str(at)):
+        os.kill(supervisor.daemon(), signal.SIGKILL)
+        supervisor.client.stop(device(), deadline_s=10)
+        supervisor.client.start(device(), SETTINGS, deadline_s=10)
         make(path.with_name("more"), kind)
-        assert kept.end(signal.SIGKILL) == -signal.SIGKILL
-        kept.begin()
-        kept.client.stop(device(), deadline_s=10)
-    assert kept.client.running(deadline_s=5) == ()
+        assert supervisor.end(signal.SIGKILL) == -signal.SIGKILL
+        supervisor.begin()
+        supervisor.client.stop(device(), deadline_s=10)
+    assert supervisor.client.running(deadline_s=5) == ()
 
 
 def make(path: Path, kind: str) -> None:
@@ -114,43 +114,43 @@ def make(path: Path, kind: str) -> None:
             file.write(b"1" * (2 << 20))
 
 
-def test_another_listener_on_the_control_socket_is_told_nothing(kept: Supervisor):
-    at = folder_of(kept)
-    kept.client.start(device(), SETTINGS, deadline_s=10)
+def test_another_listener_on_the_control_socket_is_sent_nothing(supervisor: Supervisor):
+    at = folder_of(supervisor)
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
     (at / "pipe/control").unlink()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(at / "pipe/control"))
         listening.listen()
         with pytest.raises(DriverError, match=f"process {os.getpid()} of user 0 listens") as refused:
-            kept.client.start(device(), SETTINGS, deadline_s=2)
+            supervisor.client.start(device(), SETTINGS, deadline_s=2)
         assert refused.value.code == "sharing.mps-not-ready"
-        kept.client.stop(device(), deadline_s=10)
+        supervisor.client.stop(device(), deadline_s=10)
         listening.setblocking(False)
         heard = b""
         with suppress(OSError):
             while True:
                 heard += listening.accept()[0].recv(100)
         assert heard == b""
-    assert processes_below(kept.folder) == []
+    assert processes_below(supervisor.folder) == []
 
 
-def test_a_link_to_the_socket_of_another_device_leads_nowhere(kept: Supervisor):
+def test_a_link_to_the_socket_of_another_device_does_not_affect_that_device(supervisor: Supervisor):
     for number in (1, 2):
-        kept.client.start(device(number), SETTINGS, deadline_s=10)
-    client = FakeClient(folder_of(kept, 2) / "pipe")
-    control = folder_of(kept, 1) / "pipe/control"
+        supervisor.client.start(device(number), SETTINGS, deadline_s=10)
+    client = FakeClient(folder_of(supervisor, 2) / "pipe")
+    control = folder_of(supervisor, 1) / "pipe/control"
     control.unlink()
-    control.symlink_to(folder_of(kept, 2) / "pipe/control")
+    control.symlink_to(folder_of(supervisor, 2) / "pipe/control")
     with pytest.raises(DriverError):
-        kept.client.start(device(1), SETTINGS, deadline_s=1)
-    kept.client.stop(device(1), deadline_s=10)
+        supervisor.client.start(device(1), SETTINGS, deadline_s=1)
+    supervisor.client.stop(device(1), deadline_s=10)
     assert client.works()
-    assert [one.uuid for one in kept.client.running(deadline_s=5)] == [device(2).uuid]
+    assert [one.uuid for one in supervisor.client.running(deadline_s=5)] == [device(2).uuid]
 
 
-def test_a_client_can_fill_neither_disk_nor_inodes_of_the_node(kept: Supervisor):
-    kept.client.start(device(), SETTINGS, deadline_s=10)
-    at = folder_of(kept)
+def test_a_client_can_fill_neither_disk_nor_inodes_of_the_node(supervisor: Supervisor):
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    at = folder_of(supervisor)
     for name, most in (("pipe", 1 << 20), ("shm", 1 << 30), ("log", 32 << 20)):
         found = os.statvfs(at / name)
         assert (at / name).stat().st_dev != at.stat().st_dev
@@ -161,12 +161,12 @@ def test_a_client_can_fill_neither_disk_nor_inodes_of_the_node(kept: Supervisor)
         assert {"nosuid", "nodev", "noexec"} <= set(options[str(at / name)].split(","))
     fill(at / "pipe")
     fill(at / "shm", most=20000)
-    kept.client.start(device(), SETTINGS, deadline_s=10)
-    kept.client.start(device(1), SETTINGS, deadline_s=10)
-    os.kill(kept.daemon(), signal.SIGKILL)
-    until(lambda: all(one.is_ready for one in kept.client.running(deadline_s=5)))
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.client.start(device(1), SETTINGS, deadline_s=10)
+    os.kill(supervisor.daemon(), signal.SIGKILL)
+    until(lambda: all(one.is_ready for one in supervisor.client.running(deadline_s=5)))
     fill(at / "pipe")
-    kept.client.stop(device(), deadline_s=10)
+    supervisor.client.stop(device(), deadline_s=10)
     assert not at.exists()
 
 
@@ -198,8 +198,8 @@ def test_folders_of_any_depth_are_removed(folder: Path):
     assert list(top.iterdir()) == []
 
 
-def test_what_a_pod_left_in_shared_memory_is_gone_before_the_next_one_comes(kept: Supervisor):
-    channel = kept.client.start(device(), SETTINGS, deadline_s=10)
+def test_what_a_pod_left_in_shared_memory_is_removed_before_the_next_pod_starts(supervisor: Supervisor):
+    channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
     shm = Path(channel.shm_dir)
     (shm / "deep/er").mkdir(parents=True)
     (shm / "link").symlink_to("secret")
@@ -208,18 +208,18 @@ def test_what_a_pod_left_in_shared_memory_is_gone_before_the_next_one_comes(kept
     with (shm / "held").open() as _, (shm / "mapped").open("r+") as file:
         memory = mmap.mmap(file.fileno(), 0)
         file.close()
-        kept.client.start(device(), SETTINGS, deadline_s=10)  # the next tenant's Prepare
+        supervisor.client.start(device(), SETTINGS, deadline_s=10)  # the next tenant's Prepare
         assert sorted(path.name for path in shm.iterdir()) == ["held", "mapped"]
         memory.close()
-    kept.client.tidy(device(), deadline_s=5)  # what Unprepare of one of several claims asks for
+    supervisor.client.tidy(device(), deadline_s=5)  # what Unprepare of one of several claims asks for
     assert list(shm.iterdir()) == []
     (shm / "secret").write_text("of the last pod")
-    kept.client.stop(device(), deadline_s=10)
-    kept.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.client.stop(device(), deadline_s=10)
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
     assert list(shm.iterdir()) == []
 
 
-def test_only_small_regular_files_of_ours_are_read(tmp_path: Path):
+def test_only_the_ends_of_our_own_regular_files_are_read(tmp_path: Path):
     path = tmp_path / "file"
     path.write_text("0123456789")
     assert client_files.tail(path, 4) == b"6789"
@@ -233,30 +233,30 @@ def test_only_small_regular_files_of_ours_are_read(tmp_path: Path):
         assert client_files.tail(path, 4) == b""
 
 
-def test_a_daemon_of_0_1_0_is_kept_and_a_stranger_that_it_recorded_is_left_alone(kept: Supervisor):
-    kept.client.start(device(), SETTINGS, deadline_s=10)
-    client = FakeClient(folder_of(kept) / "pipe")
-    pid, path = kept.daemon(), folder_of(kept) / "state.json"
-    kept.end(signal.SIGKILL)
+def test_a_daemon_of_0_1_0_is_kept_and_an_unrelated_process_in_its_record_is_left_alone(supervisor: Supervisor):
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    client = FakeClient(folder_of(supervisor) / "pipe")
+    pid, path = supervisor.daemon(), folder_of(supervisor) / "state.json"
+    supervisor.end(signal.SIGKILL)
     forget_origin(path)
-    kept.begin()
-    assert kept.daemon() == pid
-    kept.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.begin()
+    assert supervisor.daemon() == pid
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
     assert client.works()
-    kept.end(signal.SIGKILL)
-    with stranger() as process:
+    supervisor.end(signal.SIGKILL)
+    with imitator() as process:
         begun = processes.identify(process.pid)
         assert begun
         before = cgroup_of(process.pid)
         forget_origin(path, pid=begun.pid, startTicks=begun.start_ticks)
-        kept.begin()
-        kept.client.start(device(), SETTINGS, deadline_s=10)
-        kept.client.stop(device(), deadline_s=10)
+        supervisor.begin()
+        supervisor.client.start(device(), SETTINGS, deadline_s=10)
+        supervisor.client.stop(device(), deadline_s=10)
         assert (process.poll(), cgroup_of(process.pid)) == (None, before)
 
 
 def forget_origin(path: Path, **more: int) -> None:
-    """Make a record one of 0.1.0."""
+    """Turn a record into one as 0.1.0 wrote it."""
     record = json.loads(path.read_text())
     for name in ("pidNamespace", "executable", "former", "isMounted"):
         del record[name]
@@ -292,7 +292,7 @@ def busy_writers(folder: Path, count: int = 2) -> Iterator[None]:
             one.wait()
 
 
-def test_a_folder_that_clients_fill_without_a_pause_is_given_up_in_time(folder: Path):
+def test_emptying_a_folder_that_clients_keep_filling_ends_in_time(folder: Path):
     (folder / "pipe").mkdir()
     with busy_writers(folder / "pipe", 4):
         client_files.empty(folder / "pipe", 0.3)
@@ -300,26 +300,26 @@ def test_a_folder_that_clients_fill_without_a_pause_is_given_up_in_time(folder: 
     assert client_files.empty(folder / "pipe", 60.0)
 
 
-def test_clients_that_never_stop_writing_hold_up_neither_a_new_daemon_nor_its_end(kept: Supervisor):
-    kept.client.start(device(), SETTINGS, deadline_s=10)
-    at = folder_of(kept)
+def test_clients_that_never_stop_writing_delay_neither_a_new_daemon_nor_its_end(supervisor: Supervisor):
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    at = folder_of(supervisor)
     with busy_writers(at / "pipe", 1), busy_writers(at / "shm", 1):
-        os.kill(kept.daemon(), signal.SIGKILL)
-        until(lambda: at_rest(kept))
-        kept.client.tidy(device(), deadline_s=60)
-        kept.client.stop(device(), deadline_s=60)
+        os.kill(supervisor.daemon(), signal.SIGKILL)
+        until(lambda: at_rest(supervisor))
+        supervisor.client.tidy(device(), deadline_s=60)
+        supervisor.client.stop(device(), deadline_s=60)
         assert not at.exists()
 
 
-def at_rest(kept: Supervisor) -> bool:
-    """Return whether no command is at work on the device: the next one is heard at once."""
+def at_rest(supervisor: Supervisor) -> bool:
+    """Return whether no command runs for the device, so that the next one is accepted."""
     with suppress(DriverError):
-        kept.client.start(device(), SETTINGS, deadline_s=5)
+        supervisor.client.start(device(), SETTINGS, deadline_s=5)
         return True
     return False
 
 
-def test_names_that_a_client_took_first_stand_in_the_way_of_no_removal(folder: Path):
+def test_a_folder_is_emptied_although_a_client_took_the_names_for_removed_folders(folder: Path):
     (folder / "a/b/c").mkdir(parents=True)
     for number in range(9):
         (folder / f".removed-{os.getpid()}-{number}/taken").mkdir(parents=True)
@@ -327,7 +327,7 @@ def test_names_that_a_client_took_first_stand_in_the_way_of_no_removal(folder: P
     assert list(folder.iterdir()) == []
 
 
-def test_what_was_left_is_gone_though_the_daemon_ended_before_the_next_pod_came(folder: Path):
+def test_what_a_pod_left_is_removed_even_if_the_daemon_ended_before_the_next_pod_started(folder: Path):
     rig = Rig(folder, delays_s=(600.0,))
     rig.supervisor.begin()
     try:
@@ -343,7 +343,7 @@ def test_what_was_left_is_gone_though_the_daemon_ended_before_the_next_pod_came(
 
 
 @pytest.mark.parametrize("listed", ["9" * 5000, " ".join(map(str, range(3000)))])
-def test_a_list_of_servers_that_no_daemon_has_is_refused(folder: Path, listed: str):
+def test_an_impossible_list_of_servers_is_refused(folder: Path, listed: str):
     rig = Rig(folder)
     rig.supervisor.begin()
     try:

@@ -1,4 +1,4 @@
-"""A kill between any two lines of start, stop and change leaves nothing that the next supervisor does not set right.
+"""A kill between any two lines of start, stop and change leaves nothing that the next supervisor does not repair.
 
 Every line: `python -m tests.mps.support.kill_points 1` (half an hour). Here only some of them, others in each run.
 """
@@ -18,7 +18,7 @@ STRIDE = 300
 @pytest.mark.long
 @pytest.mark.timeout(900)  # the program may take its time while it makes progress
 def test_kills_of_supervisor_and_daemon_leak_nothing():
-    where = f"{STRIDE}:{random.randrange(STRIDE // 2)}"  # replayed by these words
+    where = f"{STRIDE}:{random.randrange(STRIDE // 2)}"  # with this argument the program repeats the same kills
     result = json.loads(output_of("tests.mps.support.kill_points", [where]))
     assert result["wrong"] == [], where
     assert all(result["kills"].values()), result["kills"]

@@ -52,7 +52,7 @@ def test_clients_of_a_daemon_that_was_killed_go_on_and_new_ones_find_the_new_dae
     assert processes_below(rig.root) == []
 
 
-def test_a_daemon_that_cannot_be_started_again_is_told_of_until_it_can(rig: Rig, fake: FakeMps):
+def test_a_daemon_that_cannot_be_started_again_is_reported_until_it_can(rig: Rig, fake: FakeMps):
     rig.start()
     fake.break_("start refuse No GPU")
     kill(rig)
@@ -98,7 +98,7 @@ def test_asking_for_a_daemon_that_just_ended_gives_a_new_one(rig: Rig):
     assert len(processes_below(rig.root)) == 1
 
 
-def test_a_daemon_that_ends_again_and_again_is_not_started_in_a_hurry(folder: Path):
+def test_a_daemon_that_ends_a_second_time_is_not_started_again_at_once(folder: Path):
     rig = Rig(folder, delays_s=(0.0, 30.0))
     rig.supervisor.begin()
     rig.start()
@@ -111,7 +111,7 @@ def test_a_daemon_that_ends_again_and_again_is_not_started_in_a_hurry(folder: Pa
     rig.supervisor.close()
 
 
-def test_the_next_keeper_takes_over_daemons_that_run(folder: Path):
+def test_the_next_supervisor_takes_over_daemons_that_run(folder: Path):
     first = Rig(folder)
     first.supervisor.begin()
     client = FakeClient(first.start().pipe)
@@ -129,7 +129,7 @@ def test_the_next_keeper_takes_over_daemons_that_run(folder: Path):
     second.supervisor.close()
 
 
-def test_the_next_keeper_starts_what_ended_meanwhile(folder: Path):
+def test_the_next_supervisor_starts_daemons_that_ended_meanwhile(folder: Path):
     first = Rig(folder)
     first.supervisor.begin()
     first.start()
@@ -156,7 +156,7 @@ def test_after_a_reboot_nothing_is_started_and_nothing_is_left(folder: Path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 9}', '{"version": 1, "pid": "x"}'])
-def test_a_record_that_cannot_be_read_is_cleared_away_with_its_processes(folder: Path, text: str):
+def test_a_record_that_cannot_be_read_is_removed_with_its_processes(folder: Path, text: str):
     first = Rig(folder)
     first.supervisor.begin()
     at = first.start()
@@ -204,7 +204,7 @@ def test_many_commands_at_once_make_one_daemon(rig: Rig):
     assert report.restarts == 0
 
 
-def test_status_tells_servers_as_the_daemon_does(rig: Rig):
+def test_status_lists_the_servers_that_the_daemon_reports(rig: Rig):
     client = FakeClient(rig.start().pipe)
     report, servers = rig.supervisor.status(device(), time.monotonic() + 5)
     assert report.is_ready
@@ -221,7 +221,7 @@ def test_nothing_is_remembered_of_devices_that_are_gone(rig: Rig):
     assert len(rig.supervisor._entries) == 0
 
 
-def test_an_identity_is_of_one_process_only():
+def test_an_identity_is_not_that_of_a_later_process_with_the_same_pid():
     mine = processes.identify(os.getpid())
     assert mine is not None
     assert mine.is_alive()

@@ -43,7 +43,7 @@ def test_commands_go_over_a_socket_that_is_open_to_its_user_alone(supervisor: Su
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_supervisor_that_ends_takes_no_client_with_it(supervisor: Supervisor, number: signal.Signals):
+def test_clients_outlive_a_supervisor_that_ends(supervisor: Supervisor, number: signal.Signals):
     channel = supervisor.client.start(device(), SETTINGS, deadline_s=60)
     client = FakeClient(channel.pipe_dir)
     before = processes_below(supervisor.folder)
@@ -63,7 +63,7 @@ def test_a_supervisor_that_ends_takes_no_client_with_it(supervisor: Supervisor, 
 def test_a_command_ends_with_the_supervisor_that_gave_it(supervisor: Supervisor):
     supervisor.client.start(device(), SETTINGS, deadline_s=60)
     (daemon,) = processes_below(supervisor.folder)
-    os.kill(daemon, signal.SIGSTOP)  # it answers no command, and would later carry out one that was forgotten
+    os.kill(daemon, signal.SIGSTOP)  # it answers no command, but would carry out an abandoned one later
 
     def change() -> None:
         with suppress(DriverError):
@@ -79,7 +79,7 @@ def test_a_command_ends_with_the_supervisor_that_gave_it(supervisor: Supervisor)
     changing.join()
 
 
-def test_a_supervisor_that_keeps_nothing_leaves_nothing(supervisor: Supervisor):
+def test_a_supervisor_without_daemons_removes_its_folder_when_it_ends(supervisor: Supervisor):
     supervisor.client.start(device(), SETTINGS, deadline_s=60)
     assert supervisor.end(signal.SIGTERM) == 0
     root = socket_path(supervisor.data).parent
@@ -90,7 +90,7 @@ def test_a_supervisor_that_keeps_nothing_leaves_nothing(supervisor: Supervisor):
     assert not root.exists()
 
 
-def test_a_call_that_meets_a_restart_waits_for_the_next_supervisor(supervisor: Supervisor):
+def test_a_call_during_a_restart_waits_for_the_next_supervisor(supervisor: Supervisor):
     supervisor.client.start(device(), SETTINGS, deadline_s=60)
     supervisor.end()
     answers: list[bool] = []
@@ -114,13 +114,13 @@ def test_after_an_upgrade_the_new_supervisor_repairs_what_the_old_one_started(su
     assert FakeClient(channel.pipe_dir).percentage == 50.0
 
 
-def test_a_signal_to_its_terminal_reaches_no_daemon(supervisor: Supervisor):
+def test_a_daemon_has_a_session_of_its_own(supervisor: Supervisor):
     supervisor.client.start(device(), SETTINGS, deadline_s=60)
     (pid,) = processes_below(supervisor.folder)
     assert os.getsid(pid) not in {os.getsid(0), os.getsid(supervisor.process.pid)}
 
 
-def test_an_operator_is_shown_what_is_kept(supervisor: Supervisor):
+def test_show_lists_the_daemons_with_their_servers(supervisor: Supervisor):
     channel = supervisor.client.start(device(), SETTINGS, deadline_s=60)
     client = FakeClient(channel.pipe_dir)
     command = [sys.executable, "-m", "dra_driver", "mps", "--show"]
@@ -149,7 +149,7 @@ def test_only_one_supervisor_works_in_a_folder(supervisor: Supervisor):
 @pytest.mark.parametrize(
     "garbage", [b"", b"\n", b"hello\n", b"{}\n", b"\xff" * 100 + b"\n", b'{"version":1,"command":"list"', b"x" * 70000]
 )
-def test_garbage_gets_an_error_and_costs_nothing(supervisor: Supervisor, garbage: bytes):
+def test_garbage_gets_an_error_and_the_supervisor_goes_on(supervisor: Supervisor, garbage: bytes):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(60)
         connection.connect(str(socket_path(supervisor.data)))
@@ -163,7 +163,7 @@ def test_garbage_gets_an_error_and_costs_nothing(supervisor: Supervisor, garbage
     assert supervisor.client.running(deadline_s=60) == ()
 
 
-def test_silent_connections_keep_nobody_else_waiting(supervisor: Supervisor):
+def test_silent_connections_do_not_block_other_callers(supervisor: Supervisor):
     silent = []
     for _ in range(8):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -207,7 +207,7 @@ def test_daemons_that_no_claim_names_are_ended_and_others_are_not(supervisor: Su
     assert [running.uuid for running in supervisor.client.running(deadline_s=60)] == [device(2).uuid]
 
 
-def test_it_is_small_and_loads_nothing_heavy(supervisor: Supervisor):
+def test_the_supervisor_takes_little_memory_and_imports_nothing_heavy(supervisor: Supervisor):
     for number in range(4):
         supervisor.client.start(device(number), SETTINGS, deadline_s=60)
         supervisor.client.start(device(number), replace(SETTINGS, active_thread_percentage=60), deadline_s=60)
@@ -235,7 +235,7 @@ def test_an_idle_supervisor_does_nothing(supervisor: Supervisor):
     until(is_idle_for_a_second, "the supervisor to do nothing once the daemon runs")
 
 
-def test_as_the_first_process_of_a_pid_namespace_it_leaves_no_zombies(folder: Path):
+def test_as_the_first_process_of_a_pid_namespace_the_supervisor_leaves_no_zombies(folder: Path):
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if subprocess.run([*unshare, "true"], check=False, capture_output=True, timeout=120).returncode:
         pytest.skip("no PID namespace can be made here")
@@ -249,7 +249,7 @@ def test_as_the_first_process_of_a_pid_namespace_it_leaves_no_zombies(folder: Pa
         supervisor.client.start(device(), SETTINGS, deadline_s=60)
         first = children(supervisor.process.pid)[0]
         assert [state_of(pid) for pid in children(first)].count("Z") == 0
-        # With its first process a namespace ends: daemons too. The next supervisor starts what is wanted.
+        # A PID namespace ends with its first process, and the daemons in it too. The next supervisor starts them again.
         os.kill(first, signal.SIGKILL)
         supervisor.process.wait(60)
         until(lambda: processes_below(folder) == [])
@@ -262,7 +262,7 @@ def test_as_the_first_process_of_a_pid_namespace_it_leaves_no_zombies(folder: Pa
 
 
 def root_of(pid: int) -> str:
-    """Return where the file system of a process begins: it sees mounts that we do not."""
+    """Return the path of the root folder of a process, which may have mounts that this process does not see."""
     return f"/proc/{pid}/root"
 
 
@@ -359,7 +359,7 @@ def test_daemons_and_their_servers_leave_the_supervisors_cgroup(folder: Path):
 
 @pytest.fixture
 def full_disk(folder: Path):
-    """A small file system in a folder with a short name; the function fills it to the last byte."""
+    """Yield a small file system in a folder with a short name, and a function that fills it to the last byte."""
     disk = folder / "d"
     disk.mkdir()
     if not mount("-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)):
@@ -368,7 +368,7 @@ def full_disk(folder: Path):
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_a_daemon_is_ended_on_a_full_disk_whoever_is_the_supervisor_then(full_disk):
+def test_a_new_supervisor_can_end_a_daemon_on_a_full_disk(full_disk):
     disk, take_all = full_disk
     supervisor = Supervisor(disk, "--hardware", "simulated:any")
     supervisor.begin()
@@ -387,7 +387,7 @@ def test_a_daemon_is_ended_on_a_full_disk_whoever_is_the_supervisor_then(full_di
 
 
 @pytest.mark.parametrize("name", ["mps", "mps/d"])
-def test_a_file_in_the_place_of_a_folder_is_told(folder: Path, name: str):
+def test_a_file_in_the_place_of_a_folder_is_a_clear_error(folder: Path, name: str):
     path = folder / "gpu.nvidia.com" / name
     path.parent.mkdir(parents=True)
     path.write_text("")

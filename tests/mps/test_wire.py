@@ -1,4 +1,4 @@
-"""Messages: what is written is read again; garbage is refused with a reason and never by a crash."""
+"""Messages: what is written is read again; garbage is refused with a reason and causes no crash."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ json_values = st.recursive(
         across_namespaces=st.booleans(),
     )
 )
-def test_settings_survive_the_wire(settings: MpsSettings):
+def test_settings_are_received_as_they_were_sent(settings: MpsSettings):
     request = wire.request_of(wire.line_of({**START, "settings": wire.settings_wire(settings)}))
     assert (request.command, request.device, request.settings) == ("start", DEVICE, settings)
 
@@ -54,7 +54,7 @@ def test_garbage_is_refused(line: bytes):
 
 
 @given(st.sampled_from(sorted(START)), json_values)
-def test_a_field_of_another_kind_is_refused_or_taken_but_never_breaks(field: str, value: Any):
+def test_a_field_with_any_value_is_refused_or_accepted_and_causes_no_crash(field: str, value: Any):
     try:
         request = wire.request_of(wire.line_of({**START, field: value}))
     except DriverError as error:
@@ -84,18 +84,18 @@ def test_a_field_of_another_kind_is_refused_or_taken_but_never_breaks(field: str
         ({"deadlineS": 1e9}, "deadlineS"),
     ],
 )
-def test_what_is_wrong_is_said(change: dict[str, Any], words: str):
+def test_a_wrong_field_is_named(change: dict[str, Any], words: str):
     with pytest.raises(DriverError) as refused:
         wire.request_of(wire.line_of({**START, **change}))
     assert words in str(refused.value)
 
 
-def test_a_fault_crosses_the_wire_whole():
+def test_an_error_is_received_as_it_was_sent():
     fault = SharingError("mps-busy", "what", hint="how", retry=Retry.NOW)
-    told = wire.error_of(json.loads(wire.line_of(wire.error_wire(fault))))
-    assert (told.code, told.message, told.hint, told.retry) == (fault.code, "what", "how", Retry.NOW)
+    received = wire.error_of(json.loads(wire.line_of(wire.error_wire(fault))))
+    assert (received.code, received.message, received.hint, received.retry) == (fault.code, "what", "how", Retry.NOW)
 
 
 @given(json_values)
-def test_any_answer_to_a_failure_is_a_fault(value: Any):
+def test_any_answer_can_be_read_as_an_error(value: Any):
     assert wire.error_of(value).code.startswith("sharing.")

@@ -1,11 +1,11 @@
-"""Starts and stops a daemon in child processes that kill themselves at every line of ours, then checks.
+"""Starts and stops a daemon in child processes that kill themselves at every line of our code, then checks.
 
     python -m tests.mps.support.kill_points STRIDE[:FIRST] [CALL ...]      stride 1 kills at every line
 
-A program of its own (test_kill starts it): it forks. For each line that a call runs through, one child is SIGKILLed
-there; the next child is the restarted supervisor, which takes up what is left and goes on. In calls named "… of the
-daemon" it is the control daemon that is killed instead, while the supervisor goes on. Prints one JSON object: the
-number of kills by call, and what was found wrong.
+A program of its own (test_kill starts it), because it forks. For each line that a call runs through, one child is
+SIGKILLed there; the next child is the restarted supervisor, which takes over what is left. In calls named "… of the
+daemon" the control daemon is killed instead, and the supervisor runs on. Prints one JSON object: the number of kills by
+call, and what was found wrong.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ FILES = tuple(
         "supervision/entries", "supervision/supervisor", "supervision/process_ends", "supervision/watch",
     )
 )  # fmt: skip
-assert all(map(os.path.exists, FILES)), "a file of which no line would be tried"
-PURE = "key_of"  # many lines, no effect
+assert all(map(os.path.exists, FILES)), "a file that doesn't exist: no line of it would be tried"
+PURE = "key_of"  # it runs many lines without an effect
 CALLS = ("start", "stop", "change", "start of the daemon", "change of the daemon")
 CHANGED = replace(SETTINGS, active_thread_percentage=70)
 MEMORY = Path("/dev/shm")
 
 
 def at_line(line: int, act: Callable[[], None]) -> Callable[[FrameType, str, Any], Any]:
-    """Trace our room and act before the given line event of this thread (0: the first)."""
+    """Return a tracer of this room's code that calls `act` before the given line of this thread (0: the first)."""
     left = line
 
     def trace(frame: FrameType, event: str, _argument: Any) -> Any:
@@ -89,7 +89,7 @@ def call(folder: Path, what: str, line: int) -> None:
 
 
 def check_after(folder: Path, _what: str) -> None:
-    """Be the next supervisor: take up what is left, let the agent ask again, and end it all."""
+    """Check the next supervisor: it takes over what is left, and an agent can start and stop the daemon again."""
     rig = Rig(folder, delays_s=(0.0,))
     rig.supervisor.begin()
     at = rig.start(settings=CHANGED, seconds=10)
@@ -106,7 +106,7 @@ def check_after(folder: Path, _what: str) -> None:
 
 
 def check_alone(folder: Path, what: str) -> None:
-    """Be the next supervisor for an agent that never asks again: all that is left is kept, ready, or gone."""
+    """Check the next supervisor if no agent asks again: each daemon becomes ready, or nothing of it is left."""
     rig = Rig(folder, delays_s=(0.0,))
     rig.supervisor.begin()
 
@@ -114,7 +114,7 @@ def check_alone(folder: Path, what: str) -> None:
         reports = rig.supervisor.reports()
         return all(one.is_ready for one in reports) and len(list(rig.root.iterdir())) == len(reports)
 
-    def is_alone() -> bool:  # a command of the killed supervisor is killed with it, but takes a moment to go
+    def is_alone() -> bool:  # commands of a killed supervisor are killed with it, which takes a moment
         return len(processes_below(rig.root)) == len(rig.supervisor.reports())
 
     until(is_settled)
@@ -132,7 +132,7 @@ def expect(found: object, wanted: object) -> None:
 
 
 def kill_all(what: str, stride: int, offset: int) -> tuple[int, list[str]]:
-    """Kill at every `stride`-th line of a call; give the number of kills and what was found wrong."""
+    """Kill at every `stride`-th line of a call; return the number of kills and what was found wrong."""
     kills, wrong, line = 0, [], offset
     if MEMORY.is_dir():
         tempfile.tempdir = str(MEMORY)

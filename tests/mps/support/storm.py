@@ -1,12 +1,12 @@
-"""A storm: agents, supervisors and daemons are killed at any moment while clients and strangers do their worst.
+"""A storm: agents, supervisors and daemons are killed at any moment while hostile clients attack them.
 
     python -m tests.mps.support.storm OPERATIONS [SEED]
 
-A program of its own (test_storm starts it): it forks. Agents are children of it that prepare or unprepare one claim
-and are often killed on the way; the supervisor is the real process, with file systems and cgroups of its own where
-they are permitted. After each operation what must never be lost is looked at: strangers live on in their own cgroup,
-clients of devices that nobody has damaged are served, claims that were prepared stay so. In the end all are
-unprepared, and nothing may be left. Prints one JSON object: the operations by kind, and what was found wrong.
+A program of its own (test_storm starts it), because it forks. Agents are children of it that prepare or unprepare one
+claim and are often killed on the way; the supervisor is the real process, with file systems and cgroups of its own
+where they are permitted. After each operation the storm checks what must never be lost: imitators of daemons still run
+in their own cgroup, clients of undamaged devices are served, and prepared claims stay prepared. In the end all claims
+are unprepared, and nothing may be left. Prints one JSON object: the operations by kind, and what was found wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dra_driver.mps.folder import key_of
 from dra_driver.plugin.effects.sharing import mps_device
 from dra_driver.plugin.repair.reaper import Reaper
 from tests.support.mps.fake_mps import FakeClient
-from tests.support.mps.parts import Supervisor, cgroup_of, cgroup_tree, processes_below, short_folder, stranger
+from tests.support.mps.parts import Supervisor, cgroup_of, cgroup_tree, imitator, processes_below, short_folder
 from tests.support.plugin.killing import in_child
 from tests.support.plugin.mig_parts import OTHER, WHOLE
 from tests.support.plugin.parts import DRIVER, Rig
@@ -49,7 +49,7 @@ WEIGHTS = {
     "hostile": 50,
 }
 KILL_WITHIN_S = 0.12
-DAMAGED_READY_S = 0.3  # a client that has broken its own channel need not wait long for it
+DAMAGED_READY_S = 0.3  # how long to wait for a channel that its own client has broken
 Rig.patience_s = 60.0
 
 
@@ -62,7 +62,7 @@ class StormRig(SharingRig):
 
 
 class Storm:
-    """One node under attack. `gone` are devices whose channel their own clients have broken."""
+    """One node under attack. `damaged` are the devices whose channels their own clients have broken."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.random = folder, random.Random(seed)
@@ -73,15 +73,15 @@ class Storm:
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.prepared: set[str] = set()
-        self.unsure: set[str] = set()  # an agent was killed over it
+        self.unsure: set[str] = set()  # claims in whose last call the agent was killed or failed
         self.damaged: set[str] = set()
         self.clients: dict[str, FakeClient] = {}
         self.uuids: dict[str, str] = {}
-        self.strangers: list[tuple[subprocess.Popen[bytes], str]] = []
+        self.imitators: list[tuple[subprocess.Popen[bytes], str]] = []
         self.listening: list[socket.socket] = []
 
     def run(self, operations: int) -> None:
-        """Do that much harm, then look at what is left."""
+        """Do so many operations, then check what is left."""
         with ExitStack() as stack:
             self.supervisor.begin()
             stack.callback(self.supervisor.close)
@@ -89,8 +89,8 @@ class Storm:
             self.uuids = {name: rig.gpu(index).uuid for index, name in enumerate((WHOLE, OTHER))}
             rig.close()
             for name in (WHOLE, OTHER):
-                imitator = stack.enter_context(stranger(DRA_DRIVER_MPS=str(self.at(name))))
-                self.strangers.append((imitator, cgroup_of(imitator.pid)))
+                process = stack.enter_context(imitator(DRA_DRIVER_MPS=str(self.at(name))))
+                self.imitators.append((process, cgroup_of(process.pid)))
             kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
             for _ in range(operations):
                 self.do(self.random.choices(kinds, weights)[0])
@@ -113,7 +113,7 @@ class Storm:
             self.kill_daemon(CLAIMS[claim])
         else:
             self.harm(CLAIMS[claim])
-        self.look(kind)
+        self.check(kind)
 
     # Agents
 
@@ -155,7 +155,7 @@ class Storm:
     def repair(self) -> None:
         mps_device.READY_SECONDS = DAMAGED_READY_S
         rig = self.rig()
-        with suppress(Exception):  # a damaged channel; what is left undone counts in the end
+        with suppress(Exception):  # a damaged channel; what is not undone here must be undone in the end
             rig.repair.run()
         Reaper(rig.repair, rig.store, driver=DRIVER).reap()
 
@@ -165,21 +165,21 @@ class Storm:
         return self.folder / DRIVER / "mps/d" / key_of(self.uuids[name])
 
     def is_held(self, name: str) -> bool:
-        """Return whether a claim holds the device for certain; one over which an agent was killed may be undone."""
+        """Return whether a claim holds the device for certain, because no agent was killed in its last call."""
         return any(CLAIMS[claim] == name for claim in self.prepared - self.unsure)
 
     def connect(self, name: str, *, is_new: bool) -> None:
-        """Be a client of a device, of its present daemon where the one before may have ended with its last claim."""
+        """Connect a client to a device. It replaces the present one if the daemon may be a new one."""
         if is_new and (client := self.clients.pop(name, None)):
             client.end()
         if name not in self.clients and name not in self.damaged:
             self.clients[name] = FakeClient(self.at(name) / "pipe")
 
     def leave(self, name: str) -> None:
-        """Check whether the last claim has gone: the device then begins again."""
+        """If the last claim has gone, check that nothing of the device is left, and count it as undamaged."""
         if not any(CLAIMS[claim] == name for claim in self.prepared | self.unsure):
             if self.at(name).exists():
-                self.wrong.append(f"{name} is held by nobody and still kept")
+                self.wrong.append(f"{name} is held by no claim, but its folder is left")
             self.damaged.discard(name)
             if client := self.clients.pop(name, None):
                 client.end()
@@ -203,7 +203,7 @@ class Storm:
             if act is imitate:
                 path = self.at(name) / "pipe/nvidia-cuda-mps-control.pid"
                 path.unlink(missing_ok=True)
-                path.write_text(f"{self.strangers[0][0].pid}\n")
+                path.write_text(f"{self.imitators[0][0].pid}\n")
             else:
                 act(self.at(name) / "pipe")
 
@@ -214,17 +214,17 @@ class Storm:
 
     def listen(self, pipe: Path) -> None:
         (pipe / "control").unlink(missing_ok=True)
-        lying = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        lying.bind(str(pipe / "control"))
-        lying.listen(1)
-        self.listening = [lying, *self.listening[:9]]
+        false_daemon = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        false_daemon.bind(str(pipe / "control"))
+        false_daemon.listen(1)
+        self.listening = [false_daemon, *self.listening[:9]]
 
     # What must never be lost
 
-    def look(self, after: str) -> None:
-        for process, cgroup in self.strangers:
+    def check(self, after: str) -> None:
+        for process, cgroup in self.imitators:
             if process.poll() is not None or cgroup_of(process.pid) != cgroup:
-                self.wrong.append(f"after {after}: a stranger was moved or ended ({process.returncode})")
+                self.wrong.append(f"after {after}: an imitator was moved or ended ({process.returncode})")
         for name, client in list(self.clients.items()):
             if not client.works():
                 del self.clients[name]
@@ -232,7 +232,7 @@ class Storm:
                     self.wrong.append(f"after {after}: a client of {name} was cut off")
 
     def finish(self) -> None:
-        """Be the next agent: what was prepared is known; once all is unprepared, nothing is left."""
+        """Check with a new agent that prepared claims are recorded, and that nothing is left after the last one."""
         rig = self.rig()
         states = rig.states()
         rig.close()
@@ -241,7 +241,7 @@ class Storm:
             self.wrong.append(f"lost: {sorted(lost)} of {states}")
         for claim in CLAIMS:
             self.expect_none(f"last unprepare of {claim}", in_child(partial(self.work, "unprepare", claim))[1])
-        self.expect_none("the last look", in_child(self.check_empty)[1])
+        self.expect_none("the last check", in_child(self.check_empty)[1])
         for pid in processes_below(self.folder):
             self.wrong.append(f"process {pid} is left")
         if (left := list((self.folder / DRIVER / "mps/d").iterdir())) != []:
@@ -267,7 +267,7 @@ class Storm:
 
 
 def imitate(_pipe: Path) -> None:
-    """Write the pid of an unrelated process into the pid file (the storm remembers which)."""
+    """Stand for a write of an imitator's pid into the pid file, which `harm` does because it needs the pid."""
 
 
 def fifo(pipe: Path) -> None:

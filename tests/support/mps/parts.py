@@ -87,7 +87,7 @@ def cgroup_of(pid: int) -> str:
 
 
 @contextmanager
-def stranger(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+def imitator(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run an unrelated process that imitates a daemon by its arguments and environment."""
     command = ["/bin/sh", "-c", "read word", "nvidia-cuda-mps-control", *(arguments or ("-d",))]
     user = 65534 if os.geteuid() == 0 else None
