@@ -16,16 +16,16 @@ from tests.support.nodes.driver_root import can_make_nodes, fake_dev, fake_proc
 
 @pytest.fixture(autouse=True)
 def _no_toolkit_of_this_machine(monkeypatch, tmp_path):
-    """Keep what this machine has installed, and looks at other roots, out of the tests."""
+    """Keep what is installed on this machine, and remembered looks at other roots, out of the tests."""
     monkeypatch.setattr(hooks, "OPERATOR_TOOLKIT", str(tmp_path / "toolkit"))
     monkeypatch.setattr(edits, "_looks", type(edits._looks)())
 
 
 @pytest.fixture
 def make_nodes(tmp_path) -> None:
-    """Ask for device nodes, which only root can make."""
+    """Skip the test where device nodes can't be made."""
     if not can_make_nodes(tmp_path):
-        pytest.skip("making device nodes needs root and a file system that takes them")
+        pytest.skip("making device nodes needs root and a file system that allows them")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def gpu() -> NvidiaGpu:
 
 @pytest.fixture
 def partition() -> PartitionFacts:
-    """Return a MIG partition of it."""
+    """Return a MIG partition of the first GPU."""
     return replace(PARTITION, uuid="MIG-1", gi_id=3, start=0, memory_bytes=1 << 33)
 
 

@@ -23,7 +23,7 @@ from tests.support.nodes.driver_root import (
 
 
 @pytest.mark.parametrize("layout", ["debian", "debian-current", "rhel", "arm"])
-def test_without_a_hook_program_libraries_stand_where_every_loader_looks(tmp_path, no_proc, layout, caplog):
+def test_without_a_hook_program_libraries_are_mounted_where_every_loader_looks(tmp_path, no_proc, layout, caplog):
     root = FakeDriverRoot(tmp_path / "root", layout, host="/run/nvidia/driver")
     with caplog.at_level(logging.WARNING):
         found, remarks = common_edits(root.roots(proc=no_proc), VERSION)
@@ -55,7 +55,7 @@ def test_without_a_hook_program_libraries_stand_where_every_loader_looks(tmp_pat
 
 
 @pytest.mark.parametrize("spelled", ["580.65.06", "580.65.6"])
-def test_the_loaded_version_wins_where_two_are_installed(tmp_path, no_proc, spelled):
+def test_the_loaded_version_is_mounted_where_two_are_installed(tmp_path, no_proc, spelled):
     root = FakeDriverRoot(tmp_path / "root", version="580.65.06")
     root.add_libraries("590.10")
     root.add_hook()
@@ -91,7 +91,7 @@ def test_the_newest_is_taken_where_no_version_is_known(tmp_path, no_proc):
     assert not [remark for remark in remarks if "loaded" in remark]
 
 
-def test_folders_that_are_one_and_the_same_give_each_library_once(tmp_path, no_proc):
+def test_a_folder_under_two_names_gives_each_library_once(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root")
     root.add_hook()
     before = places(common_edits(root.roots(proc=no_proc), VERSION)[0])
@@ -106,7 +106,7 @@ def test_folders_that_are_one_and_the_same_give_each_library_once(tmp_path, no_p
     )
 
 
-def test_libraries_of_another_version_are_remarked(tmp_path, no_proc):
+def test_libraries_of_another_version_get_a_remark(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root", version="535.1")
     found, remarks = common_edits(root.roots(proc=no_proc), "580.65.6")
     assert f"{DEBIAN}/libcuda.so.535.1" in places(found)
@@ -126,7 +126,7 @@ def test_the_kernel_module_names_the_version_when_the_library_does_not(tmp_path)
     assert places(found)["/usr/lib64/libcuda.so.1"].endswith("590.10")
 
 
-def test_a_folder_that_only_the_loaders_cache_knows_is_found(tmp_path, no_proc):
+def test_a_folder_that_only_the_loaders_cache_lists_is_found(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root", "odd", host="/run/nvidia/driver")
     assert any("no libcuda" in remark for remark in common_edits(root.roots(proc=no_proc), VERSION)[1])
     root.add_ldcache({"libc.so.6": "/lib/libc.so.6", "libcuda.so.1": "/opt/vendor/lib/libcuda.so.1"})
@@ -148,7 +148,7 @@ def test_the_loaders_cache_is_read_as_written(entries, old_header):
 
 
 @given(st.binary(max_size=200), st.integers(0, 300))
-def test_a_broken_cache_holds_nothing_and_harms_nothing(noise, cut):
+def test_a_broken_cache_raises_nothing_and_noise_holds_no_library(noise, cut):
     assert library_paths(noise, "libcuda.so.1") == ()
     library_paths(ldcache({"libcuda.so.1": "/usr/lib/libcuda.so.1"})[:cut] + noise, "libcuda.so.1")
 
@@ -166,7 +166,7 @@ def test_links_inside_a_driver_container_do_not_lead_to_the_host(tmp_path, no_pr
     assert f"{DEBIAN}/libnvidia-ml.so.{VERSION}" not in mounted
 
 
-def test_a_driver_root_without_a_driver_is_remarked_and_gives_the_rest(tmp_path, no_proc):
+def test_a_driver_root_without_libraries_gets_a_remark_and_gives_the_rest(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root")
     root.remove_libraries(VERSION)
     found, remarks = common_edits(root.roots(proc=no_proc), VERSION)

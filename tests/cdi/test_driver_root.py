@@ -22,7 +22,7 @@ def mount(tmp_path) -> Path:
     return root
 
 
-def test_paths_have_two_sides(mount):
+def test_a_path_is_given_as_it_is_mounted_here_and_as_it_is_on_the_host(mount):
     tree = DriverRoot(f"{mount}/", "/run/nvidia/driver/")
     assert tree.here("/usr/lib") == f"{mount}/usr/lib"
     assert tree.on_host("/usr/lib") == "/run/nvidia/driver/usr/lib"
@@ -43,7 +43,7 @@ def test_paths_have_two_sides(mount):
         ("usr/lib/libx.so", "/outside", None),
     ],
 )
-def test_links_are_followed_inside_the_root_alone(mount, link, target, found):
+def test_links_are_followed_only_inside_the_root(mount, link, target, found):
     (mount / link).symlink_to(target)
     assert DriverRoot(str(mount), "/").resolve(f"/{link}") == found
 
@@ -68,7 +68,7 @@ def test_no_path_leads_outside(mount, parts):
 
 
 def settle(tree_of):
-    """Look until nothing of what was seen is so young that a change could hide."""
+    """Look until all that was seen is old enough for the next change to show."""
     deadline = time.monotonic() + 5
     while True:
         tree = tree_of()
@@ -114,7 +114,7 @@ def test_a_change_elsewhere_does_not_matter(mount):
     assert tree.is_unchanged()
 
 
-def test_a_look_at_what_changes_right_now_is_not_trusted(mount):
+def test_a_look_at_a_folder_that_has_just_changed_is_not_settled(mount):
     tree = DriverRoot(str(mount), "/")
     tree.names("/usr/lib")
     (mount / "usr/lib/new").write_text("")

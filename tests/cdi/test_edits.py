@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def test_firmware_comes_from_the_kernels_own_path_first(tmp_path, no_proc):
     ]
 
 
-def test_x_org_modules_and_their_link(tmp_path, no_proc):
+def test_x_org_modules_are_mounted_and_linked(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root")
     root.add("/usr/lib/xorg/modules/drivers/nvidia_drv.so")
     root.add(f"/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so.{VERSION}")
@@ -69,8 +68,7 @@ def test_an_upgraded_driver_is_seen_at_once(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root")
     roots = root.roots(proc=no_proc)
     assert places(common_edits(roots, VERSION)[0])["/usr/lib64/libcuda.so.1"].endswith(VERSION)
-    time.sleep(0.06)  # let the folders come of age, so that the first look is kept
-    common_edits(roots, VERSION)
+    settled_look(roots, VERSION)
     root.remove_libraries(VERSION)
     root.add_libraries("590.10")
     assert places(common_edits(roots, "590.10.0")[0])["/usr/lib64/libcuda.so.1"].endswith("590.10")
@@ -120,7 +118,7 @@ def test_a_whole_gpu_gets_its_node_and_the_control_nodes(tmp_path, dev, proc, gp
     assert document == checked(common_edits(roots, VERSION)[0], **{"7f-gpu-0000-65-00-0": device})
 
 
-def test_missing_control_nodes_are_remarked(tmp_path, no_proc):
+def test_missing_control_nodes_get_a_remark(tmp_path, no_proc):
     _, remarks = common_edits(FakeDriverRoot(tmp_path / "root").roots(dev=tmp_path, proc=no_proc), VERSION)
     assert [remark.split()[0] for remark in remarks if remark.startswith("/dev/")] == [
         "/dev/nvidiactl",
@@ -146,7 +144,7 @@ def test_a_partition_gets_the_gpus_node_and_its_own_capabilities(tmp_path, dev, 
         )
 
 
-def test_drm_nodes_bring_their_group_and_links_by_path(tmp_path, dev, proc, gpu):
+def test_drm_nodes_add_their_group_and_links_by_path(tmp_path, dev, proc, gpu):
     for name in ("card1", "renderD128"):
         (tmp_path / "sys/bus/pci/devices/0000:65:00.0/drm" / name).mkdir(parents=True)
     make_node(dev / "dri/card1", 226, 1, mode=0o660, gid=44)
@@ -194,7 +192,7 @@ NAMES = st.sampled_from(
     files=st.lists(st.tuples(NAMES, st.sampled_from(["file", "link", "folder"]), NAMES), max_size=6),
     number=st.integers(0, 1 << 60),
 )
-def test_whatever_stands_in_a_driver_root_the_document_is_valid(tmp_path, no_proc, files, number):
+def test_the_document_is_valid_whatever_a_driver_root_holds(tmp_path, no_proc, files, number):
     base = tmp_path / f"{number}"
     base.mkdir(exist_ok=True)
     for path, kind, target in files:
@@ -224,7 +222,7 @@ def _can_hold(folder: Path) -> bool:
     return all(not p.is_symlink() and (p.is_dir() or not p.exists()) for p in (folder, *folder.parents))
 
 
-def test_a_control_node_that_comes_or_changes_counts_in_the_next_call(tmp_path, no_proc, dev):
+def test_a_control_node_that_changes_or_goes_counts_in_the_next_call(tmp_path, no_proc, dev):
     roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=no_proc, sys=tmp_path)
     settled_look(roots, VERSION)
     known = common_edits(roots, VERSION)[0]
@@ -238,7 +236,7 @@ def test_a_control_node_that_comes_or_changes_counts_in_the_next_call(tmp_path, 
     assert known.device_nodes[0].path not in {one.path for one in common_edits(roots, VERSION)[0].device_nodes}
 
 
-def test_what_a_whole_gpu_needs_is_kept_until_something_happens_to_its_node(tmp_path, dev, proc, gpu):
+def test_the_edits_of_a_whole_gpu_are_kept_until_its_node_changes(tmp_path, dev, proc, gpu):
     roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=proc, sys=tmp_path)
     settled_look(roots, VERSION)
     kept = whole_gpu_edits(roots, gpu)

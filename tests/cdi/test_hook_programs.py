@@ -19,7 +19,7 @@ from tests.support.nodes.driver_root import (
 
 @pytest.mark.parametrize("layout", ["debian", "debian-current", "rhel", "arm"])
 @pytest.mark.parametrize("host", ["/", "/run/nvidia/driver"])
-def test_with_a_hook_program_libraries_stand_at_their_own_paths(tmp_path, no_proc, layout, host):
+def test_with_a_hook_program_libraries_are_mounted_at_their_own_paths(tmp_path, no_proc, layout, host):
     root = FakeDriverRoot(tmp_path / "root", layout, host=host)
     root.add_hook()
     prefix = host.rstrip("/")
@@ -47,7 +47,7 @@ def test_with_a_hook_program_libraries_stand_at_their_own_paths(tmp_path, no_pro
     checked(found)
 
 
-def test_hooks_do_links_forward_compatibility_cache_and_parameters(tmp_path, no_proc):
+def test_there_are_hooks_for_links_forward_compatibility_cache_and_parameters(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root")
     root.add_hook()
     found, _ = common_edits(root.roots(proc=no_proc), VERSION)
@@ -96,7 +96,7 @@ def test_with_a_hook_program_every_loader_finds_the_names_that_programs_load(tmp
     assert "/usr/lib64/libnvidia-gpucomp.so.1" not in pairs
 
 
-def test_a_program_that_fails_on_what_an_image_has_is_asked_for_the_installers_links_alone(tmp_path, no_proc):
+def test_a_program_that_fails_on_existing_files_is_asked_only_for_the_installers_links(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root")
     root.add_hook(content=b"\x7fELF create-symlinks update-ldcache")
     asked = commands(common_edits(root.roots(proc=no_proc), VERSION)[0])["create-symlinks"]
@@ -104,7 +104,7 @@ def test_a_program_that_fails_on_what_an_image_has_is_asked_for_the_installers_l
     assert not [word for word in asked if word.endswith("::/usr/lib64/libcuda.so.1")]
 
 
-def test_nvidia_ctk_serves_where_the_hook_program_is_missing(tmp_path, no_proc):
+def test_nvidia_ctk_is_used_where_the_hook_program_is_missing(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root")
     root.add_hook("/usr/bin/nvidia-ctk")
     found, _ = common_edits(root.roots(proc=no_proc), VERSION)
@@ -126,7 +126,7 @@ def test_the_operators_toolkit_folder_is_used_at_its_own_path(tmp_path, no_proc)
     assert {hook.path for hook in found.hooks} == {str(program)}
 
 
-def test_a_hook_program_that_is_not_executable_is_none(tmp_path, no_proc):
+def test_a_hook_program_that_is_not_executable_is_not_used(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root")
     root.add("/usr/bin/nvidia-cdi-hook")
     (root.mount / "usr/local/bin").mkdir(parents=True)
@@ -143,7 +143,7 @@ def test_a_hook_program_that_is_not_executable_is_none(tmp_path, no_proc):
         (b"#!/bin/sh\nexec something create-symlinks\n", set()),
     ],
 )
-def test_an_old_hook_program_is_not_asked_for_what_it_does_not_know(tmp_path, no_proc, content, left_out):
+def test_an_old_hook_program_is_not_asked_for_commands_that_it_lacks(tmp_path, no_proc, content, left_out):
     root = FakeDriverRoot(tmp_path / "root")
     root.add_hook(content=content)
     found, remarks = common_edits(root.roots(proc=no_proc), VERSION)

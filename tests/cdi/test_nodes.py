@@ -24,7 +24,7 @@ def test_a_node_of_the_usual_dev_root_has_no_host_path():
     assert (node.path, node.host_path, node.major, node.minor) == ("/dev/null", "", 1, 3)
 
 
-def test_the_dev_root_wins_over_the_driver_roots_own_dev(dev, tmp_path):
+def test_the_dev_root_comes_before_the_driver_roots_own_dev(dev, tmp_path):
     make_node(tmp_path / "driver/dev/nvidia0", 195, 77)
     make_node(tmp_path / "driver/dev/nvidia9", 195, 9)
     roots = Roots(dev=str(dev), driver="/run/nvidia/driver", driver_mount=str(tmp_path / "driver"))
@@ -38,14 +38,14 @@ def test_a_host_root_seen_at_a_mount_gives_plain_paths(make_nodes, tmp_path):
     assert nodes.gpu_node(roots, 0).host_path == ""
 
 
-def test_numbers_are_what_stat_says_now(dev):
+def test_the_numbers_of_a_node_are_read_each_time(dev):
     roots = Roots(dev=str(dev))
     assert nodes.gpu_node(roots, 0).major == 195
     make_node(dev / "nvidia0", 240, 7)
     assert (nodes.gpu_node(roots, 0).major, nodes.gpu_node(roots, 0).minor) == (240, 7)
 
 
-def test_a_missing_node_is_named_and_worth_another_try(tmp_path):
+def test_a_missing_node_is_named_in_an_error_to_retry_later(tmp_path):
     (tmp_path / "nvidia3").write_text("no device")
     for minor in (3, 4):
         with pytest.raises(HardwareError, match=f"/dev/nvidia{minor}") as caught:
@@ -65,7 +65,7 @@ def test_control_nodes_are_those_that_exist(dev, tmp_path):
     ]
 
 
-def test_nodes_that_nobody_made_yet_get_the_kernels_numbers(tmp_path):
+def test_nodes_that_do_not_exist_yet_get_the_kernels_numbers(tmp_path):
     proc = fake_proc(tmp_path / "proc", majors={"mem": 1, "nvidia-frontend": 195, "nvidia-uvm": 511})
     found = nodes.control_nodes(Roots(dev=str(tmp_path), proc=str(proc)))
     assert [(n.path, n.host_path, n.major, n.minor) for n in found] == [
@@ -104,7 +104,7 @@ def test_a_capability_node_on_the_host_is_used_as_it_is(dev, proc):
 
 
 @pytest.mark.parametrize("majors", [None, {"mem": 1}])
-def test_an_instance_that_the_kernel_does_not_know_is_missing(tmp_path, majors):
+def test_an_instance_that_the_kernel_does_not_list_is_an_error(tmp_path, majors):
     proc = fake_proc(tmp_path / "proc", majors=majors)
     if majors:
         add_capability(proc, 0, "gi3/access", 30)
@@ -130,7 +130,7 @@ def test_majors_of_block_devices_are_not_taken_for_character_devices(tmp_path):
     assert nodes.character_majors(str(tmp_path / "none")) == {}
 
 
-def test_nodes_with_a_group_ask_for_it(make_nodes, tmp_path):
+def test_the_group_of_the_control_nodes_is_needed(make_nodes, tmp_path):
     dev = fake_dev(tmp_path / "dev", mode=0o660, gid=44)
     found = nodes.control_nodes(Roots(dev=str(dev), proc=str(tmp_path)))
     assert {n.gid for n in found} == {44}

@@ -46,7 +46,7 @@ def roots(driver_root, dev, proc, tmp_path) -> Roots:
 
 
 def prepare(podman: Podman, devices: dict[str, Edits], common: Edits, uid: str = UID) -> list[str]:
-    """Write the file of one claim; gives the ids that the kubelet would hand on."""
+    """Write the file of one claim, and return the ids that the kubelet would pass on."""
     document = render(kind(DRIVER), {device_name(uid, name): edits for name, edits in devices.items()}, common)
     cdi_schema.check(json.loads(document))
     CdiStore(podman.cdi).write(claim_file(DRIVER, uid), document)
@@ -58,7 +58,7 @@ def lines(done) -> list[str]:
     return sorted(done.stdout.splitlines())
 
 
-def test_a_whole_gpu_arrives_with_nodes_libraries_and_environment(podman, roots, gpu):
+def test_a_container_with_a_whole_gpu_has_nodes_libraries_and_environment(podman, roots, gpu):
     common, _ = common_edits(roots, VERSION)
     ids = prepare(podman, {"gpu-0000-65-00-0": device_edits(roots, gpu, None)}, common)
 
@@ -82,7 +82,7 @@ def test_a_whole_gpu_arrives_with_nodes_libraries_and_environment(podman, roots,
     ]
 
 
-def test_every_mount_arrives_read_only_and_nothing_else_does(podman, roots, gpu):
+def test_a_container_has_our_mounts_and_no_others_and_all_are_read_only(podman, roots, gpu):
     common, _ = common_edits(roots, VERSION)
     ids = prepare(podman, {"gpu-0000-65-00-0": device_edits(roots, gpu, None)}, common)
     mounts = [line.split() for line in lines(podman.run(ids, "cat /proc/mounts"))]
@@ -101,7 +101,7 @@ def test_a_user_other_than_root_reads_the_libraries_and_may_open_the_nodes(podma
     )
 
 
-def test_a_driver_of_red_hats_layout_arrives_in_an_image_of_that_layout(tmp_path, dev, proc, gpu):
+def test_a_driver_in_red_hats_layout_is_found_in_an_image_of_that_layout(tmp_path, dev, proc, gpu):
     mount = tmp_path / "driver"
     roots = FakeDriverRoot(mount, "rhel", host=str(mount)).roots(dev=dev, proc=proc, sys=tmp_path)
     podman = Podman(tmp_path / "podman", links={"/lib64": "usr/lib64", "/lib": "usr/lib"})
@@ -112,7 +112,7 @@ def test_a_driver_of_red_hats_layout_arrives_in_an_image_of_that_layout(tmp_path
     assert lines(done) == sorted(f"/usr/lib64/{stem}.so.{VERSION}" for stem in ("libcuda", "libcuda", "libnvidia-ml"))
 
 
-def test_a_partition_arrives_with_capability_nodes_that_the_host_has_not(podman, roots, proc, gpu, partition):
+def test_a_container_with_a_partition_has_capability_nodes_that_the_host_lacks(podman, roots, proc, gpu, partition):
     add_capability(proc, 0, "gi3/access", 30)
     add_capability(proc, 0, "gi3/ci0/access", 31)
     ids = prepare(podman, {"mig": device_edits(roots, gpu, partition)}, Edits(env=("A=b",)))
@@ -155,7 +155,7 @@ def test_hooks_run_with_their_arguments_and_environment(podman, driver_root, roo
     assert ran[1].endswith(f"--host-driver-version={VERSION}")
 
 
-def test_a_removed_file_takes_its_devices_away(podman, make_nodes):
+def test_devices_of_a_removed_file_are_not_resolved(podman, make_nodes):
     ids = prepare(podman, {"gpu": Edits(device_nodes=(DeviceNode("/dev/nvidia5", 195, 5),))}, Edits(), "b7")
     assert podman.run(ids, "true").returncode == 0
     CdiStore(podman.cdi).remove(claim_file(DRIVER, "b7"))

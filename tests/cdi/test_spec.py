@@ -1,4 +1,4 @@
-"""Rendering: every document fits the schema, at the lowest version, to the same bytes."""
+"""Rendering: every document fits the schema, has the lowest possible version, and is the same bytes each time."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_same_edits_give_the_same_bytes_in_any_order(devices, common):
 
 @settings(max_examples=50)
 @given(devices, edits)
-def test_every_edit_arrives_in_the_document(devices, common):
+def test_every_edit_is_in_the_document(devices, common):
     document = json.loads(render(KIND, devices, common))
     assert [d["name"] for d in document["devices"]] == sorted(devices)
     pairs = [(devices[d["name"]], d["containerEdits"]) for d in document["devices"]]
@@ -96,7 +96,7 @@ def test_every_edit_arrives_in_the_document(devices, common):
         ("gpu", Edits(env=("A=b",), additional_gids=(0,)), "claim", "0.3.0"),
     ],
 )
-def test_the_version_is_the_lowest_that_is_true(name, part, class_, version):
+def test_the_version_is_the_lowest_that_has_every_field(name, part, class_, version):
     document = json.loads(render(f"k8s.gpu.nvidia.com/{class_}", {name: part}, Edits()))
     assert document["cdiVersion"] == version
     cdi_schema.check(document)
@@ -143,13 +143,13 @@ def test_the_schema_itself_is_valid_and_refuses_unknown_fields():
         cdi_schema.check(document | {"privileged": True})
 
 
-def test_ids_of_a_claim():
+def test_file_names_and_ids_hold_the_driver_the_claim_and_the_device():
     assert claim_file("gpu.nvidia.com", "7f") == "k8s.gpu.nvidia.com-claim_7f.json"
     assert device_id("gpu.nvidia.com", "7f", "gpu-0000-65-00-0") == "k8s.gpu.nvidia.com/claim=7f-gpu-0000-65-00-0"
     assert device_name("7f", "gpu-0", "s1") == "7f-gpu-0-s1"
 
 
 @given(st.from_regex(r"[a-z0-9-]{1,36}", fullmatch=True))
-def test_the_uid_is_found_again_in_the_file_name(uid):
+def test_the_uid_is_read_back_from_the_file_name_of_the_same_driver(uid):
     assert claim_uid_of("gpu.nvidia.com", claim_file("gpu.nvidia.com", uid)) == uid
     assert claim_uid_of("gpu.example.com", claim_file("gpu.nvidia.com", uid)) is None

@@ -43,7 +43,7 @@ def test_a_document_is_read_back_as_written(store):
     assert store.list() == (NAME,)
 
 
-def test_the_missing_folder_is_made_and_the_file_is_readable_for_all(store):
+def test_the_missing_folder_is_made_and_the_file_is_readable_by_all(store):
     old = os.umask(0o077)
     try:
         store.write(NAME, encode({}))
@@ -64,7 +64,7 @@ def test_another_document_replaces_the_file_as_a_whole(store):
     store.write(NAME, encode({"a": "x" * 10_000}))
     with (store.root / NAME).open() as reader:
         assert store.write(NAME, encode({"a": 2})) is True
-        assert len(reader.read()) > 10_000  # who reads the old file keeps it whole
+        assert len(reader.read()) > 10_000  # a reader of the old file still gets all of it
     assert store.read(NAME) == {"a": 2}
     assert names_in(store.root) == [NAME]
 
@@ -101,7 +101,7 @@ def test_a_name_that_leads_elsewhere_is_refused(store, name):
         assert caught.value.code == "prepare.cdi-file-name"
 
 
-def test_what_is_no_json_object_reads_as_nothing(store):
+def test_a_file_that_holds_no_json_object_reads_as_none(store):
     store.write(NAME, encode({}))
     for content in (b"{", b"[]", b"\xff"):
         (store.root / NAME).write_bytes(content)
@@ -143,7 +143,7 @@ def test_a_full_or_read_only_folder_leaves_nothing_and_says_why(store, monkeypat
     assert names_in(store.root) == [NAME]
 
 
-def test_a_really_full_disk_is_reported(tmp_path):
+def test_a_really_full_or_read_only_disk_is_reported(tmp_path):
     mount = tmp_path / "small"
     mount.mkdir()
     if (
@@ -181,7 +181,7 @@ def test_what_a_crash_left_is_swept_removed_or_overwritten(store):
     assert names_in(store.root) == [NAME, "x.json"]
 
 
-def test_a_writer_at_work_is_not_swept(store):
+def test_the_file_of_a_running_writer_is_not_swept(store):
     store.write("x.json", encode({}))
     path = store.root / f".{NAME}.unfinished"
     with path.open("w") as file:
@@ -260,7 +260,7 @@ WITH_RECORD = {
 RECORDED = json.dumps(WITH_RECORD).encode()
 
 
-def test_a_record_of_the_driver_is_kept_for_it_and_shown_to_no_container(tmp_path):
+def test_a_record_of_the_driver_is_kept_and_shown_to_no_container(tmp_path):
     store = CdiStore(tmp_path)
     assert store.write("k8s.x-claim_u.json", RECORDED)
     assert not store.write("k8s.x-claim_u.json", RECORDED)
@@ -273,7 +273,7 @@ def test_a_record_of_the_driver_is_kept_for_it_and_shown_to_no_container(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_record_goes_with_its_document(tmp_path):
+def test_a_record_is_removed_with_its_document(tmp_path):
     store = CdiStore(tmp_path)
     store.write("k8s.x-claim_u.json", RECORDED)
     without = json.dumps({"devices": [{"name": "u-gpu", "containerEdits": {"env": ["A=b"]}}]}).encode()
@@ -285,7 +285,7 @@ def test_a_record_goes_with_its_document(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_record_that_is_broken_or_in_the_document_itself_loses_nothing_else(tmp_path):
+def test_a_broken_record_is_ignored_and_one_in_the_document_itself_is_read(tmp_path):
     store = CdiStore(tmp_path)
     store.write("k8s.x-claim_u.json", RECORDED)
     for text in ("", "[1]", '{"u-gpu": 3}', '{"u-gpu": ["PATH=/"]}'):
@@ -296,17 +296,17 @@ def test_a_record_that_is_broken_or_in_the_document_itself_loses_nothing_else(tm
 
 
 class Killed(BaseException):
-    """What ends a writer at once, as a kill would: nothing is tidied up on the way."""
+    """Ends a writer at once, as a kill would, without any cleaning up."""
 
 
 @pytest.mark.parametrize("tidy", [lambda store: store.sweep(PREFIX), lambda store: store.remove(NAME)])
-def test_what_a_killed_writer_left_of_a_record_goes_like_what_it_left_of_a_file(store, monkeypatch, tidy):
-    true = os.rename
+def test_what_a_killed_writer_left_of_a_record_is_removed_too(store, monkeypatch, tidy):
+    original = os.rename
 
     def rename(path, target):
         if "record" in str(target):
             raise Killed
-        return true(path, target)
+        return original(path, target)
 
     monkeypatch.setattr(os, "rename", rename)
     device = {"name": "x", "containerEdits": {"env": ["A=b", "DRA_DRIVER_SHARING=1"]}}

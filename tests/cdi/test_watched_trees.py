@@ -27,7 +27,7 @@ class CountedRoot(DriverRoot):
 
 
 def looked_at(mount: Path) -> tuple[WatchedTrees, CountedRoot]:
-    """Look at a folder, a file, a link and paths that are missing; the first question compares all of them."""
+    """Look at a folder, a file, a link and paths that are missing; the first call compares all of them."""
     root = CountedRoot(str(mount), "/")
     root.names(LIBRARIES)
     for path in (CONFIG, PROGRAM, "/opt/bin/nvidia-smi", "/run/socket"):
@@ -70,13 +70,13 @@ def renamed(mount: Path) -> None:
     (mount / "usr").rename(mount / "usr.old")
 
 
-def over_itself(mount: Path) -> None:
+def replaced_file(mount: Path) -> None:
     new = mount / "etc/nvidia/new"
     new.write_text("other")
     new.rename(mount / CONFIG.lstrip("/"))
 
 
-def other_link(mount: Path) -> None:
+def replaced_link(mount: Path) -> None:
     link = mount / "usr/bin/link"
     link.symlink_to("other-smi")
     link.rename(mount / PROGRAM.lstrip("/"))
@@ -91,19 +91,19 @@ def other_link(mount: Path) -> None:
         lambda mount: (mount / "etc/nvidia/app.json").unlink(),
         lambda mount: (mount / "opt/bin").mkdir(parents=True),
         lambda mount: (mount / "run/socket").touch(),
-        over_itself,
-        other_link,
+        replaced_file,
+        replaced_link,
         renamed,
     ],
 )
-def test_each_change_counts_in_the_next_question(mount, change):
+def test_each_change_counts_in_the_next_call(mount, change):
     trees, _ = looked_at(mount)
     change(mount)
     assert not trees.is_unchanged()
     assert not trees.is_unchanged()
 
 
-def test_what_happens_beside_the_paths_makes_no_comparison(mount):
+def test_changes_beside_the_paths_cause_no_comparison(mount):
     trees, root = looked_at(mount)
     for folder in (mount.parent, mount, mount / "run", mount / "etc"):
         (folder / "beside").write_text("x")
@@ -123,7 +123,7 @@ def test_a_folder_that_came_back_the_same_is_watched_again(mount):
     assert not trees.is_unchanged()
 
 
-def test_where_nothing_can_be_watched_each_question_compares(mount, monkeypatch):
+def test_where_nothing_can_be_watched_each_call_compares(mount, monkeypatch):
     def refused(_paths):
         raise OSError(24, "no more watches")
 
@@ -135,7 +135,7 @@ def test_where_nothing_can_be_watched_each_question_compares(mount, monkeypatch)
     assert not trees.is_unchanged()
 
 
-def test_an_old_comparison_is_made_again(mount, monkeypatch):
+def test_a_comparison_is_made_again_after_some_time(mount, monkeypatch):
     trees, root = looked_at(mount)
     now = time.monotonic() + watched_trees.COMPARED_SECONDS
     monkeypatch.setattr(watched_trees.time, "monotonic", lambda: now)
@@ -198,7 +198,7 @@ def test_mounts_elsewhere_keep_the_watch_and_one_above_a_missing_path_renews_it(
     assert done.stdout == "kept\n", done.stderr
 
 
-def test_a_mount_over_a_folder_counts_in_the_next_question(mount):
+def test_a_mount_over_a_folder_counts_in_the_next_call(mount):
     own = ["unshare", "--mount", "--propagation", "private"]
     if subprocess.run([*own, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this needs the right to mount")

@@ -39,7 +39,7 @@ def test_results_of_other_drivers_are_ignored() -> None:
     assert (claim.namespace, claim.name, claim.uid) == ("ns", "c", "u")
 
 
-def test_sub_request_names_are_cut_for_the_kubelet() -> None:
+def test_the_base_request_is_the_name_before_the_subrequest() -> None:
     (device,) = decode(wire(result("gpu-0", "small/first-choice"))).devices
     assert (device.request, device.base_request) == ("small/first-choice", "small")
 
@@ -61,7 +61,7 @@ def test_admin_access_and_share_ids_are_kept() -> None:
         (wire(result("nic-0", driver="x")), "claim.not-ours"),
     ],
 )
-def test_what_cannot_be_prepared_has_a_code(claim: dict[str, Any], code: str) -> None:
+def test_a_claim_that_cannot_be_prepared_is_refused_with_a_code(claim: dict[str, Any], code: str) -> None:
     with pytest.raises(ClaimError) as caught:
         decode(claim)
     assert caught.value.code == code
@@ -85,7 +85,7 @@ def test_class_configs_come_before_claim_configs_and_others_are_ignored() -> Non
     )
 
 
-def test_faults_of_all_configs_are_told_at_once_with_their_paths() -> None:
+def test_faults_of_all_configs_are_reported_at_once_with_their_paths() -> None:
     bad = (config("GpuConfig", "FromClass", nonsense=1), config("Wrong", "FromClaim"), {"opaque": {"driver": DRIVER}})
     with pytest.raises(ClaimError) as caught:
         decode(wire(result("gpu-0"), configs=bad))
@@ -123,7 +123,7 @@ CLAIMS = st.builds(
 
 
 @given(CLAIMS)
-def test_a_record_gives_the_claim_back_and_survives_keys_of_a_newer_agent(claim: AllocatedClaim) -> None:
+def test_a_claim_is_read_back_from_its_record_despite_keys_of_a_newer_agent(claim: AllocatedClaim) -> None:
     record = claim.record()
     record["later"] = {"x": 1}
     for device in record["devices"]:

@@ -14,7 +14,7 @@ def gpu(**more: Any) -> dict[str, Any]:
     return {"apiVersion": GROUP, "kind": "GpuConfig", **more}
 
 
-def test_a_config_of_amds_driver_is_taken_as_it_is() -> None:
+def test_a_config_of_amds_driver_is_accepted_as_it_is() -> None:
     plain = decode_config(gpu())
     assert (plain.kind, plain.compute_units, plain.settings) == ("GpuConfig", None, None)
     passed = {"apiVersion": GROUP, "kind": "VfioDeviceConfig", "iommu": {"backendPolicy": "PreferIommuFD"}}
@@ -22,7 +22,7 @@ def test_a_config_of_amds_driver_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("parameters", [gpu(), gpu(computeUnits={"count": 38})])
-def test_what_the_ledger_keeps_of_a_config_is_read_again(parameters: dict[str, Any]) -> None:
+def test_a_config_is_read_back_from_its_record(parameters: dict[str, Any]) -> None:
     config = decode_config(parameters)
     assert config.record() == parameters
     assert decode_config(config.record()) == config
@@ -44,7 +44,7 @@ def test_what_the_ledger_keeps_of_a_config_is_read_again(parameters: dict[str, A
         ({"apiVersion": "gpu.resource.amd.com/v2", "kind": "GpuConfig"}, "parameters.apiVersion: must be"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_path(parameters: dict[str, Any], fault: str) -> None:
+def test_a_fault_is_named_with_its_path(parameters: dict[str, Any], fault: str) -> None:
     (found,) = validate(parameters)
     assert fault in str(found)
 
@@ -59,6 +59,6 @@ def test_a_config_of_amds_group_for_another_vendors_driver_is_refused_by_its_ver
 
 
 @pytest.mark.parametrize("driver", ["gpu.amd.com", "amd.example.com", ""])
-def test_a_driver_under_a_name_of_its_own_may_be_amds(driver):
+def test_a_config_of_amds_group_is_accepted_for_a_driver_under_any_other_name(driver):
     units = {"apiVersion": GROUP, "kind": "GpuConfig", "computeUnits": {"count": 4}}
     assert validate(units, "parameters", driver) == []

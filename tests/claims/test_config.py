@@ -72,13 +72,13 @@ def test_a_mig_device_has_no_interval() -> None:
     assert decode_config(config.record()) == config
 
 
-def test_admission_and_node_say_the_same() -> None:
+def test_admission_and_node_report_the_same_faults() -> None:
     wrong = parameters("GpuConfig", colour="red", sharing={"strategy": "MPS", "timeSlicingConfig": {"interval": "x"}})
-    told = [str(fault) for fault in validate(wrong, "spec.config[0]")]
+    messages = [str(fault) for fault in validate(wrong, "spec.config[0]")]
     with pytest.raises(ClaimError) as caught:
         decode_config(wrong, "spec.config[0]")
-    assert caught.value.message == "opaque config: " + "; ".join(told)
-    assert sorted(text.partition(":")[0] for text in told) == [
+    assert caught.value.message == "opaque config: " + "; ".join(messages)
+    assert sorted(text.partition(":")[0] for text in messages) == [
         "spec.config[0].colour",
         "spec.config[0].sharing.timeSlicingConfig",
         "spec.config[0].sharing.timeSlicingConfig.interval",
@@ -184,7 +184,7 @@ def test_a_fault_names_the_field(wire: Any, path: str) -> None:
     assert path in message
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     _, message = faults(parameters(colour="red", sharing={"strategy": "x", "mpsConfig": {"multiUser": 1, "size": 2}}))
     for path in ("parameters.colour", "sharing.strategy", "mpsConfig.multiUser", "mpsConfig.size"):
         assert path in message
@@ -210,13 +210,13 @@ def test_an_amount_that_no_device_has_is_a_fault_not_an_error(kind: str, amount:
 
 
 @pytest.mark.parametrize("amount", ["1e-999999999", "1e99999999999999999999", "-1e999999999", "9" * 5000, ".", "1e"])
-def test_an_amount_that_is_none_or_too_small_is_a_fault_too(amount: str) -> None:
+def test_an_amount_that_is_malformed_or_out_of_range_is_a_fault(amount: str) -> None:
     mps = {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": amount}}
     assert validate({"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": mps})
 
 
 @given(JSON, JSON)
-def test_no_json_breaks_the_decoder(whole: Any, sharing: Any) -> None:
+def test_any_json_is_decoded_or_refused(whole: Any, sharing: Any) -> None:
     for wire in (whole, parameters(sharing=sharing), parameters(sharing={"strategy": "MPS", "mpsConfig": sharing})):
         with suppress(ClaimError):
             decode_config(wire)

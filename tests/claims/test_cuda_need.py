@@ -1,4 +1,4 @@
-"""What CUDA a pod needs, and which drivers serve it."""
+"""Which version of CUDA a pod needs, and which versions of the driver meet the need."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pod(value, **metadata):
         ("cuda>=12.4 something-new", "11.0.0", "450.0.0", True),
     ],
 )
-def test_a_requirement_is_judged_by_the_driver(value, cuda, driver, is_met):
+def test_a_requirement_is_met_by_matching_versions_of_cuda_and_driver(value, cuda, driver, is_met):
     [need] = cuda_needs(pod(value))
     assert need.is_met_by(Semver.parse(cuda), Semver.parse(driver)) is is_met
 
@@ -38,7 +38,7 @@ def test_the_selector_to_paste_compiles_and_asks_for_that_version():
         assert selector.matches(device, "gpu.nvidia.com") is matches
 
 
-def test_an_annotation_says_it_for_images_that_do_not():
+def test_an_annotation_states_the_version_for_images_that_do_not():
     [need] = cuda_needs({"metadata": {"annotations": {ANNOTATION: "13.1"}}})
     assert need.stated_by == f"annotation {ANNOTATION}"
     assert not need.is_met_by(Semver.parse("13.0.0"), None)

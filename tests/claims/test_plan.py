@@ -1,4 +1,4 @@
-"""Plans: steps, names, what the kubelet is told, which config applies to which device."""
+"""Plans: steps, names, what the kubelet gets, which config applies to which device."""
 
 import copy
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def plan(claim: AllocatedClaim):
     return plan_prepare(join_claim(claim, devices, Names()), edits, COMMON, Names())
 
 
-def test_a_plan_writes_one_file_and_says_how_to_undo_it() -> None:
+def test_a_plan_writes_one_file_for_all_devices_of_the_claim() -> None:
     made = plan(claim(result("gpu-0", "a/b"), result("mig-1", share="s")))
     (step,) = made.steps
     assert list(step.devices) == ["u-gpu-0", "u-mig-1-s"]
@@ -75,13 +75,13 @@ def test_the_same_claim_gives_the_same_plan(names: list[str]) -> None:
     assert [d.device for d in plan(one).devices] == names
 
 
-def test_devices_that_are_not_here_are_all_named() -> None:
+def test_devices_that_are_not_on_the_node_are_all_named() -> None:
     with pytest.raises(ClaimError, match="gone-1, gone-2") as caught:
         devices_of(claim(result("gpu-0"), result("gone-2"), result("gone-1")), INVENTORY, "p")
     assert (caught.value.code, caught.value.retry) == ("claim.device-unknown", Retry.LATER)
 
 
-def test_hardware_that_does_not_answer_is_waited_for_by_name() -> None:
+def test_the_error_names_what_hardware_that_does_not_answer_waits_for() -> None:
     with pytest.raises(ClaimError, match="the driver to load") as caught:
         devices_of(claim(result("gpu-0")), Inventory(waiting_for="the driver to load"), "p")
     assert caught.value.code == "claim.hardware-waiting"
@@ -98,7 +98,7 @@ def test_a_config_without_requests_applies_to_every_device_of_its_type() -> None
     assert chosen(ConfigEntry(MIG), ConfigEntry(GPU), devices=devices) == [GPU, MIG]
 
 
-def test_a_config_with_requests_applies_to_those_alone() -> None:
+def test_a_config_with_requests_applies_only_to_those() -> None:
     devices = (result("gpu-0", "a"), result("gpu-1", "b/x"), result("gpu-2", "b/y"))
     assert chosen(ConfigEntry(GPU, ("b/x",)), devices=devices) == [None, GPU, None]
     assert chosen(ConfigEntry(GPU, ("b",)), devices=devices) == [None, GPU, GPU]

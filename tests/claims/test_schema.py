@@ -1,4 +1,4 @@
-"""The exported JSON schema: it is the models', and it accepts what they accept as far as a schema can say it."""
+"""The exported JSON schema: it is made from the models, and accepts what they accept as far as a schema can say it."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "device-config.schema.json
 CHECKER = jsonschema.Draft202012Validator(json_schema())
 
 
-def test_the_page_is_what_the_models_say_make_docs() -> None:
+def test_the_exported_schema_is_that_of_the_models() -> None:
     assert json.loads(PAGE.read_text()) == json_schema(), "run make docs"
 
 
@@ -25,7 +25,7 @@ LIMITS = st.sampled_from(["10Gi", "1Mi", 1 << 20, 1 << 40])
 
 
 def parts(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Objects of some of the fields, each right or odd, and now and then one field more."""
+    """Return objects with some of the fields, each with a right or an odd value, and sometimes one more."""
     optional = {name: right | ODD for name, right in fields.items()}
     return st.fixed_dictionaries({}, optional={**optional, "more": ODD})
 
@@ -48,12 +48,12 @@ CONFIG = st.fixed_dictionaries(
 
 
 @given(CONFIG)
-def test_an_editor_with_the_schema_says_what_the_node_says(config: dict[str, Any]) -> None:
+def test_the_schema_accepts_exactly_what_the_node_accepts(config: dict[str, Any]) -> None:
     assert CHECKER.is_valid(config) == (not validate(config))
 
 
 @given(SHARING, st.sampled_from(["GpuConfig", "MigDeviceConfig"]))
-def test_every_fault_has_the_path_of_a_field_and_stands_once(sharing: dict[str, Any], kind: str) -> None:
+def test_every_fault_has_the_path_of_a_field_and_is_reported_once(sharing: dict[str, Any], kind: str) -> None:
     faults = validate({"kind": kind, "apiVersion": API_VERSION, "sharing": sharing}, "p")
     assert all(fault.path.startswith("p.sharing") for fault in faults)
     assert len({(fault.path, fault.message) for fault in faults}) == len(faults)

@@ -1,4 +1,4 @@
-"""What an API server may answer: any value at any place of a claim is either fine or refused, and never believed."""
+"""Claims with any value in any place, as an API server may send them: each is harmless or refused."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def with_value(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
 
 
 def decode(claim: Any) -> AllocatedClaim | None:
-    told = ""
+    message = ""
     try:
         return decode_claim(claim, driver=DRIVER, uid=UID)
     except ClaimError as error:
-        told = str(error)
-    assert len(told) < 8_000
+        message = str(error)
+    assert len(message) < 8_000
     return None
 
 
@@ -107,7 +107,7 @@ def test_any_value_at_any_place_is_refused_or_harmless(path: tuple[Any, ...]) ->
         max_leaves=5,
     )
 )
-def test_what_is_no_claim_at_all_is_refused(value: Any) -> None:
+def test_a_value_that_is_no_claim_is_refused(value: Any) -> None:
     assert decode(value) is None
 
 
@@ -120,7 +120,7 @@ def test_the_fault_names_the_field_and_shows_little_of_its_value() -> None:
     assert len(refused.value.message) < 300
 
 
-def test_faults_of_a_config_are_told_in_few_words_however_many_there_are() -> None:
+def test_the_message_about_faults_of_a_config_is_short_however_many_there_are() -> None:
     parameters = {
         "apiVersion": "resource.nvidia.com/v1beta1",
         "kind": "GpuConfig",

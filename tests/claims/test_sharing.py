@@ -1,4 +1,4 @@
-"""How a claim's devices are shared: precedence, what a claim may lower, what can't be, limits of clients."""
+"""How a claim's devices are shared: precedence, what a claim may lower, what is refused, limits of clients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -98,7 +98,7 @@ def test_without_a_config_nothing_is_shared() -> None:
     assert steps([whole(0)], [result("gpu-0")], entry(None)) == ()
 
 
-def test_on_a_device_of_its_own_the_claim_beats_the_class_and_later_beats_earlier() -> None:
+def test_on_a_device_of_its_own_the_claim_overrides_the_class_and_later_overrides_earlier() -> None:
     (step,) = steps([whole(0)], [result("gpu-0")], entry(SHORT, of_class=True), entry(LONG))
     assert (step.settings, step.device.name, step.device.uuid) == (LONG, "gpu-0", "GPU-9")
     (step,) = steps([whole(0)], [result("gpu-0")], entry(MpsSettings(30)), entry(SHORT))
@@ -123,7 +123,7 @@ def test_each_request_has_its_own_strategy() -> None:
     }
 
 
-def test_a_mig_device_takes_turns_without_any_setting() -> None:
+def test_time_slicing_of_a_mig_device_needs_no_step() -> None:
     assert steps([part(0)], [result("mig-0")], entry(DEFAULT, "MigDeviceConfig")) == ()
 
 
@@ -147,18 +147,18 @@ def test_one_request_has_one_device_under_mps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "settings", "told"),
+    ("capability", "settings", "fault"),
     [
         ("6.1.0", MpsSettings(multi_user=True), "MPS with limits or several users needs compute capability 7.0"),
         ("6.1.0", MpsSettings(50), "gpu-0 has 6.1.0"),
         ("3.0.0", MpsSettings(), "MPS needs compute capability 3.5"),
     ],
 )
-def test_an_old_gpu_can_t_do_all_of_mps(capability: str, settings: MpsSettings, told: str) -> None:
-    assert told in refused([whole(0, capability=capability)], [result("gpu-0")], entry(settings))
+def test_an_old_gpu_does_not_support_all_of_mps(capability: str, settings: MpsSettings, fault: str) -> None:
+    assert fault in refused([whole(0, capability=capability)], [result("gpu-0")], entry(settings))
 
 
-def test_an_old_or_unknown_gpu_does_what_it_can() -> None:
+def test_an_old_or_unknown_gpu_is_shared_by_mps_without_limits() -> None:
     for capability in ("6.1.0", None):
         assert steps([whole(0, capability=capability)], [result("gpu-0")], entry(MpsSettings()))
 
@@ -173,14 +173,14 @@ def test_admin_access_shares_nothing() -> None:
 BASE = MpsSettings(60, 20 * GIB, per_device_limits={})
 
 
-def test_a_replica_is_shared_as_the_agent_says_and_the_device_behind_it_is_meant() -> None:
+def test_a_replica_is_shared_as_the_agent_configures_it_on_the_device_behind_it() -> None:
     (step,) = steps([replica(2, LONG)], [result("gpu-5-share-2")])
     assert (step.device.name, step.device.gpu_uuid, step.settings) == ("gpu-5", "GPU-4", LONG)
     assert step.in_file == ("gpu-5-share-2",)
     assert steps([replica(2, None)], [result("gpu-5-share-2")]) == ()
 
 
-def test_a_class_decides_and_leaves_what_it_does_not_say_to_the_agent() -> None:
+def test_a_class_overrides_the_agent_except_for_what_it_does_not_set() -> None:
     (step,) = steps([replica(0, BASE)], [result("gpu-5-share-0")], entry(MpsSettings(40), of_class=True))
     assert step.settings == MpsSettings(40, 20 * GIB, {})
     (step,) = steps([replica(0, LONG)], [result("gpu-5-share-0")], entry(SHORT, of_class=True))
@@ -194,7 +194,7 @@ def test_a_claim_lowers_limits_for_its_own_clients_and_never_for_the_device() ->
 
 
 @pytest.mark.parametrize(
-    ("base", "wish", "told"),
+    ("base", "wish", "fault"),
     [
         (BASE, MpsSettings(61), "a claim may only lower its active thread percentage of 60, not raise it to 61"),
         (BASE, MpsSettings(None, 21 * GIB), "a claim may only lower its pinned memory limit"),
@@ -205,14 +205,14 @@ def test_a_claim_lowers_limits_for_its_own_clients_and_never_for_the_device() ->
         (None, MpsSettings(), "set by a device class or the agent's configuration, and neither sets any"),
     ],
 )
-def test_a_claim_can_t_do_more_than_lower(base: SharingSettings | None, wish: SharingSettings, told: str) -> None:
+def test_a_claim_may_only_lower_limits(base: SharingSettings | None, wish: SharingSettings, fault: str) -> None:
     message = refused([replica(0, base)], [result("gpu-5-share-0")], entry(wish))
     assert "gpu-5-share-0 is shared with other claims" in message
-    assert told in message
+    assert fault in message
 
 
 @pytest.mark.parametrize("base", [None, DEFAULT, LONG])
-def test_asking_for_the_default_interval_asks_for_nothing(base: SharingSettings | None) -> None:
+def test_a_claim_for_the_default_interval_changes_nothing(base: SharingSettings | None) -> None:
     made = steps([replica(0, base)], [result("gpu-5-share-0")], entry(DEFAULT))
     assert [step.settings for step in made] == ([base] if base else [])
 
@@ -235,12 +235,12 @@ def test_shares_of_one_request_add_up_and_those_of_two_do_not() -> None:
     assert step.in_file == ("gpu-6-1", "gpu-6-2", "gpu-6-3")
 
 
-def test_shares_without_mps_have_no_limit_that_anybody_keeps() -> None:
+def test_shares_without_mps_have_no_limits() -> None:
     (step,) = steps([sized(LONG)], [result("gpu-6", share="s", memory="4Gi")])
     assert step.clients == {}
 
 
-def test_one_claim_can_t_have_one_device_in_two_ways() -> None:
+def test_one_claim_cannot_share_one_device_in_two_ways() -> None:
     results = [result("gpu-6", "a", share="1"), result("gpu-6", "b", share="2")]
     message = refused(
         [sized(BASE)],
@@ -279,7 +279,9 @@ def test_a_client_never_gets_more_than_its_shares_nor_than_the_daemon_gives(
     st.builds(MpsSettings, st.none() | st.integers(0, 100), st.none() | AMOUNT.map(lambda n: n * GIB))
     | st.sampled_from([LONG, SHORT]),
 )
-def test_whatever_a_claim_says_the_device_s_settings_stay(base: SharingSettings | None, wish: SharingSettings) -> None:
+def test_no_claim_changes_the_settings_of_a_device_shared_with_others(
+    base: SharingSettings | None, wish: SharingSettings
+) -> None:
     try:
         made = steps([replica(0, base)], [result("gpu-5-share-0")], entry(wish))
     except ClaimError:

@@ -1,4 +1,4 @@
-"""The metrics port with TLS: a real client, certificates that are replaced, and clients that are none."""
+"""The metrics port with TLS: a real client, certificates that are replaced, and clients that don't speak TLS."""
 
 import contextlib
 import http.client
@@ -70,7 +70,7 @@ def scrape(port, made, ca):
         return answer.status, answer.read()
 
 
-def test_a_page_comes_whole_and_encrypted_and_not_in_the_clear(port, mounted, made):
+def test_a_page_is_sent_whole_over_tls_and_never_unencrypted(port, mounted, made):
     mounted("first-ca")
     assert scrape(port, made, "first-ca") == (200, BODY)
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -100,7 +100,7 @@ def test_without_a_certificate_no_connection_is_answered_until_there_is_one(port
     assert scrape(port, made, "first-ca")[0] == 200
 
 
-def test_clients_that_never_finish_the_handshake_hold_up_nobody(port, mounted, made):
+def test_clients_that_never_finish_the_handshake_delay_no_other(port, mounted, made):
     mounted("first-ca")
     silent = [socket.create_connection(("127.0.0.1", port.number)) for _ in range(300)]
     for each in silent[::2]:

@@ -15,7 +15,7 @@ def page(*rows):
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def test_texts_are_joined_so_that_each_family_stands_once():
+def test_texts_are_joined_so_that_each_family_appears_once():
     first = page((HOURS, {"driver": "a"}), (AGE, {"text": 'x\n# HELP age of "# HELP hours_total'}))
     found = join_families([first, b"", page((AGE, {"driver": "b"}), (HOURS, {"driver": "b"}))]).decode()
     assert found.count("# TYPE hours_total") == found.count("# TYPE age ") == 1
@@ -25,5 +25,5 @@ def test_texts_are_joined_so_that_each_family_stands_once():
     assert families["age"].samples[0].labels["text"] == 'x\n# HELP age of "# HELP hours_total'
 
 
-def test_nothing_joined_is_nothing():
+def test_empty_texts_join_to_an_empty_text():
     assert join_families([b"", b""]) == b""

@@ -13,7 +13,7 @@ PATIENCE = 60.0
 
 
 class Turns:
-    """Counts turns; `results` are what the next ones return, the last one for good."""
+    """Counts turns, which return `results` one after the other, and the last of them from then on."""
 
     def __init__(self, *results: float | Callable[[], float | None] | None) -> None:
         self._results = list(results)

@@ -27,24 +27,24 @@ def open_port():
         port.stop()
 
 
-def connect(port: Port, said: bytes = b"", timeout: float = 60.0) -> socket.socket:
-    visitor = socket.create_connection(("127.0.0.1", port.number), timeout=timeout)
+def connect(port: Port, sent: bytes = b"", timeout: float = 60.0) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port.number), timeout=timeout)
     with contextlib.suppress(OSError):
-        visitor.sendall(said)
-    return visitor
+        client.sendall(sent)
+    return client
 
 
-def rest(visitor: socket.socket) -> bytes:
-    heard = b""
+def rest(client: socket.socket) -> bytes:
+    received = b""
     with contextlib.suppress(ConnectionResetError):
-        while piece := visitor.recv(65536):
-            heard += piece
-    return heard
+        while piece := client.recv(65536):
+            received += piece
+    return received
 
 
 def get(port: Port, path: str, method: str = "GET") -> bytes:
-    with connect(port, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()) as visitor:
-        return rest(visitor)
+    with connect(port, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()) as client:
+        return rest(client)
 
 
 def status(answer: bytes) -> str:
@@ -61,7 +61,7 @@ def test_a_page_comes_whole_and_ends_the_connection(open_port):
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("sent", "expected"),
     [
         (b"GET /nothing HTTP/1.1\r\n\r\n", "404"),
         (b"POST /healthz HTTP/1.1\r\n\r\n", "405"),
@@ -71,12 +71,12 @@ def test_a_page_comes_whole_and_ends_the_connection(open_port):
         (b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 2000, "431"),
     ],
 )
-def test_what_is_no_request_for_a_page_is_refused(open_port, said, expected):
-    with connect(open_port(), said) as visitor:
-        assert status(rest(visitor)) in {expected, ""}  # what was not read any more may have reset the connection
+def test_what_is_no_request_for_a_page_is_refused(open_port, sent, expected):
+    with connect(open_port(), sent) as client:
+        assert status(rest(client)) in {expected, ""}  # bytes that were not read may have reset the connection
 
 
-def test_probes_are_answered_while_thousands_say_nothing(open_port):
+def test_probes_are_answered_while_thousands_of_clients_send_no_request(open_port):
     port = open_port()
     silent = []
     for index in range(4 * MOST_CONNECTIONS):
@@ -85,31 +85,31 @@ def test_probes_are_answered_while_thousands_say_nothing(open_port):
             assert status(get(port, "/healthz")) == "200"
             assert status(get(port, "/metrics")) == "200"
     assert len(port._connections) <= MOST_CONNECTIONS
-    assert rest(silent[0]) == b""  # the oldest gave way
-    for visitor in silent:
-        visitor.close()
+    assert rest(silent[0]) == b""  # the oldest was closed
+    for client in silent:
+        client.close()
 
 
-def test_whoever_asks_a_byte_at_a_time_is_sent_away(open_port):
+def test_a_client_that_sends_a_byte_at_a_time_is_disconnected(open_port):
     port = open_port(connection_s=0.3)
-    with connect(port) as visitor, contextlib.suppress(ConnectionError):
+    with connect(port) as client, contextlib.suppress(ConnectionError):
         while True:
-            visitor.sendall(b"G")
+            client.sendall(b"G")
             time.sleep(0.02)
     until(lambda: not port._connections)
 
 
-def test_whoever_does_not_read_the_answer_is_sent_away(open_port):
+def test_a_client_that_does_not_read_the_answer_is_disconnected(open_port):
     large, asked = b"x" * (64 << 20), threading.Event()
     port = open_port(connection_s=0.3, pages={"/metrics": lambda: asked.set() or PageAnswer(200, large)})
-    with connect(port, b"GET /metrics HTTP/1.1\r\n\r\n") as visitor:
+    with connect(port, b"GET /metrics HTTP/1.1\r\n\r\n") as client:
         assert asked.wait(60)
         until(lambda: not port._connections)
-        assert len(rest(visitor)) < len(large)
+        assert len(rest(client)) < len(large)
         until(lambda: status(get(port, "/healthz")) == "200")  # on a busy machine 0.3 s may pass before an answer
 
 
-def test_a_page_that_hangs_holds_up_no_other(open_port):
+def test_a_page_that_hangs_delays_no_other(open_port):
     released = threading.Event()
 
     def hang() -> PageAnswer:
@@ -121,9 +121,9 @@ def test_a_page_that_hangs_holds_up_no_other(open_port):
     assert status(get(port, "/healthz")) == "200"
     assert status(get(port, "/readyz")) == "200"
     released.set()
-    for visitor in stuck:
-        assert status(rest(visitor)) == "200"
-        visitor.close()
+    for client in stuck:
+        assert status(rest(client)) == "200"
+        client.close()
 
 
 def test_many_scrapes_at_once_cost_few_renderings(open_port):
@@ -135,13 +135,13 @@ def test_many_scrapes_at_once_cost_few_renderings(open_port):
 
     port = open_port(pages={"/metrics": render})
     scrapes = [connect(port, b"GET /metrics HTTP/1.1\r\n\r\n") for _ in range(200)]
-    assert [status(rest(visitor)) for visitor in scrapes] == ["200"] * 200
+    assert [status(rest(client)) for client in scrapes] == ["200"] * 200
     assert len(times) < 100
-    for visitor in scrapes:
-        visitor.close()
+    for client in scrapes:
+        client.close()
 
 
-def test_a_page_with_a_fault_is_a_500_and_the_port_lives_on(open_port):
+def test_a_page_with_a_fault_is_a_500_and_the_port_goes_on(open_port):
     port = open_port(pages={"/metrics": lambda: 1 // 0})
     assert status(get(port, "/metrics")) == "500"
     assert status(get(port, "/healthz")) == "200"

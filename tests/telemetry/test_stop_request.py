@@ -1,4 +1,4 @@
-"""A request to stop is heard at whatever moment the signal comes."""
+"""A request to stop is noticed at whatever moment the signal comes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(found, stop.is_set(), asked > 1)
 """
 
 
-def test_a_handler_may_ask_at_every_moment_of_a_wait() -> None:
+def test_a_handler_may_request_a_stop_at_every_moment_of_a_wait() -> None:
     done = subprocess.run(
         [sys.executable, "-c", STORM], check=True, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
     )

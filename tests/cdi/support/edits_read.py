@@ -1,4 +1,4 @@
-"""What tests read from edits: mounts, hooks, and the document that they become."""
+"""What tests read from edits: mounts, hooks, and the document rendered from them."""
 
 from __future__ import annotations
 
