@@ -20,7 +20,7 @@ def read(tmp_path):
 @pytest.mark.parametrize(
     "text", ["0000:07:00.0", "1e3", "0x10", "010", "2026-11-20", "yes", "No", "13.0", "1_000", "<<", "NaN", "9" * 40]
 )
-def test_what_yaml_would_make_numbers_and_dates_of_stays_text(read, text):
+def test_what_yaml_would_turn_into_numbers_or_dates_stays_text(read, text):
     assert read(f"value: {text}") == {"value": text}
 
 
@@ -28,7 +28,7 @@ def test_what_yaml_would_make_numbers_and_dates_of_stays_text(read, text):
     ("text", "value"),
     [("7", 7), ("-7", -7), ("0", 0), ("true", True), ("false", False), ("null", None), ("~", None), ("", None)],
 )
-def test_numbers_truth_and_nothing_are_read(read, text, value):
+def test_integers_booleans_and_null_are_read(read, text, value):
     assert read(f"value: {text}") == {"value": value}
 
 
@@ -85,7 +85,7 @@ def test_plain_values_come_back_as_they_were_written(tmp_path_factory, value):
     assert read_document(path) == value
 
 
-def test_a_fault_is_told_with_its_line_or_that_of_the_nearest_field_around_it(tmp_path):
+def test_a_fault_has_its_line_or_that_of_the_nearest_field_around_it(tmp_path):
     path, lines = tmp_path / "rules.yaml", {}
     path.write_text("a: 1\nrules:\n  - name: x\n    match:\n      nodes: [1, 2]\n")
     read_document(path, lines)
@@ -94,7 +94,7 @@ def test_a_fault_is_told_with_its_line_or_that_of_the_nearest_field_around_it(tm
     assert with_line("elsewhere: missing", lines) == "line 1: elsewhere: missing"
 
 
-def test_lines_of_aliases_that_multiply_are_found_at_once(tmp_path):
+def test_lines_of_aliases_that_multiply_are_limited_in_number(tmp_path):
     path, lines = tmp_path / "laughs.yaml", {}
     path.write_text(
         "a: &a [1]\n"

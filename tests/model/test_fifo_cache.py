@@ -3,7 +3,7 @@
 from dra_driver.model.fifo_cache import FifoCache
 
 
-def test_the_value_that_was_kept_the_longest_ago_goes_first() -> None:
+def test_the_value_that_was_stored_the_longest_ago_is_dropped_first() -> None:
     recent: FifoCache[str, int] = FifoCache(2)
     recent.keep("a", 1)
     recent.keep("b", 2)

@@ -1,4 +1,4 @@
-"""Semantic versions: what parses, in which order they stand."""
+"""Semantic versions: what parses, and how they are ordered."""
 
 from __future__ import annotations
 
