@@ -1,11 +1,11 @@
-"""Hypothesis judges results, never how long they took: a busy machine is no fault of a strategy or of the code."""
+"""Settings of all tests: Hypothesis without time limits, because a busy machine is no fault, and the order of tests."""
 
 import gc
 import itertools
 import os
 import signal
 
-# pytest imports it in whatever thread meets a warning first, and a second thread then finds it half-made.
+# pytest imports it in the thread of the first warning, where another thread may find it half imported.
 import tracemalloc  # noqa: F401
 from collections.abc import Iterator
 
@@ -21,9 +21,9 @@ settings.load_profile("any machine")
 # Hypothesis may spend five minutes on making a failing example small. A timeout in that time would end the process
 # (pytest-xdist calls it a crash) before the example is shown.
 SHRINKING = 420  # seconds
-# Tests that fork run in processes that have gRPC servers: its handlers write into what the forked program says.
+# Tests that fork run in processes with gRPC servers, whose handlers would write into the forked program's output.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-# A shell that starts the tests in the background lets them ignore the interrupt, and so every command that they start.
+# A shell that starts the tests in the background makes them, and every command that they start, ignore interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and output is as wide as it says
 
@@ -31,7 +31,7 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and ou
 def pytest_configure() -> None:
     """Keep Hypothesis from trying the constants of our modules, except in a search.
 
-    It would take them from all modules that the process has imported by then. So other tests that ran before it would
+    It would take them from all modules that the process has imported by then. So the tests that ran before it would
     change a test's examples, and each process would read a thousand modules before its first test.
     """
     if settings.get_current_profile_name() == "any machine":
@@ -41,7 +41,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect without looking for garbage: what is built here lives until the end, and is never looked at again."""
+    """Collect tests without garbage collection: what is made here lives until the end, and is not examined again."""
     gc.disable()
     try:
         return (yield)

@@ -1,4 +1,4 @@
-"""The laws of the house that import-linter does not know: sizes, and one class name for one thing."""
+"""Rules about the structure of the code that import-linter cannot check: sizes, and unique names of classes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_no_folder_has_more_files_than_can_be_taken_in_at_once() -> None:
     found = {
         str(folder.relative_to(ROOT.parent)): count
         for folder, count in counts.items()
-        if count > MOST_FILES + 1  # the `__init__` is the room's sign, not a file in it
+        if count > MOST_FILES + 1  # the `__init__` is not counted
     }
     assert found == {}
 
@@ -47,7 +47,7 @@ def test_no_module_is_longer_than_can_be_read_at_one_sitting() -> None:
 
 
 def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return how many lines a function has, but for those of its docstring."""
+    """Return how many lines a function has without its docstring."""
     docstring = function.body[0] if ast.get_docstring(function) is not None else None
     spared = docstring.end_lineno - docstring.lineno + 1 if docstring is not None and docstring.end_lineno else 0
     return (function.end_lineno or 0) - function.lineno + 1 - spared
@@ -64,7 +64,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > limits.get(name, MOST_FUNCTION_LINES)} == {}
 
 
-def test_no_class_name_stands_in_two_rooms() -> None:
+def test_no_class_name_is_used_in_two_rooms() -> None:
     rooms: dict[str, set[Path]] = defaultdict(set)
     for path, text in ((path, path.read_text()) for path in FILES):
         for node in ast.walk(ast.parse(text)) if "class " in text else ():

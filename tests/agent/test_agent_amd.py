@@ -26,7 +26,7 @@ OTHER = AmdCard("0000:06:00.0", number=8, render_minor=136)
 
 
 class Machine:
-    """A node with AMD's GPUs, and the agent that looks at it."""
+    """A node with AMD's GPUs, and its agent."""
 
     def __init__(self, here: Stage, folder: Path) -> None:
         self.here, self.tree = here, AmdTree(folder)
@@ -136,7 +136,7 @@ def test_partitions_and_the_whole_gpu_exclude_each_other_by_counters(machine: Ma
 
 
 @pytest.mark.long
-def test_a_mode_that_is_switched_under_the_agent_changes_the_devices_and_refuses_the_old_ones(machine: Machine) -> None:
+def test_a_mode_switched_while_the_agent_runs_changes_the_devices_and_refuses_old_ones(machine: Machine) -> None:
     machine.tree.write(CARD, OTHER)
     machine.start()
     until(lambda: len(machine.devices()) == 2, what="two GPUs")
@@ -213,7 +213,7 @@ def reasons(machine: Machine) -> set[str]:
     return {event["reason"] for event in machine.here.api.items(EVENTS)}
 
 
-def test_shares_of_one_gpu_keep_to_different_compute_units_where_their_claims_ask_for_it(
+def test_shares_of_one_gpu_use_different_compute_units_where_their_claims_ask_for_it(
     machine: Machine, tmp_path: Path
 ) -> None:
     machine.tree.write(CARD)

@@ -17,7 +17,7 @@ DRIVER = "gaudi.intel.com"
 DEVICES = ("gpu-0000-a0-00-0", "gpu-0000-a1-00-0")
 
 
-def test_a_claim_of_two_cards_has_one_list_of_each_variable(tmp_path: Path) -> None:
+def test_a_claim_of_two_cards_sets_each_variable_once_with_both_cards(tmp_path: Path) -> None:
     if not can_make_nodes(tmp_path):
         pytest.skip("making device nodes needs root")
     tree = GaudiTree(tmp_path).write(

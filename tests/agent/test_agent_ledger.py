@@ -89,7 +89,7 @@ def of_pod(here: Stage, ref: ClaimRef, pod: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["restarted", "killed", "another instance"])
-def test_a_device_whose_container_still_runs_is_kept_back_by_whatever_agent_comes_next(here: Stage, how: str) -> None:
+def test_a_device_whose_container_still_runs_is_kept_back_by_the_next_agent(here: Stage, how: str) -> None:
     pod, uids = str(uuid.uuid4()), [str(uuid.uuid4()) for _ in range(2)]
     old, new = claim(here, WHOLE, "old"), claim(here, WHOLE, "new")
     of_pod(here, old, pod)
@@ -121,7 +121,7 @@ def small_folder(here: Stage) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_claims_are_unprepared_on_a_full_disk_also_by_an_agent_that_starts_there(
+def test_claims_are_unprepared_on_a_full_disk_even_by_an_agent_that_starts_there(
     here: Stage, small_folder: Path, how: signal.Signals
 ) -> None:
     names = [f"gpu-0000-{slot}-00-0" for slot in ("1b", "43", "52")]
@@ -164,7 +164,7 @@ connection.execute("COMMIT")
 
 @contextmanager
 def locked(here: Stage) -> Iterator[subprocess.Popen[str]]:
-    """Another program has the ledger locked until a line is written to it."""
+    """Run another program that has the ledger locked until a line is written to it."""
     path = here.kubelet.plugins_dir / NVIDIA_DRIVER / "ledger.db"
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -178,7 +178,7 @@ def locked(here: Stage) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.long
-def test_a_ledger_that_another_program_locks_is_waited_for_until_the_calls_deadline(here: Stage) -> None:
+def test_calls_wait_until_their_deadline_for_a_ledger_that_another_program_locks(here: Stage) -> None:
     agent = Instance(here)
     prepared, other, fresh = (claim(here, f"gpu-0000-{s}-00-0", f"c{s}") for s in ("1b", "43", "52"))
     assert agent.prepare(prepared) == ""
@@ -190,7 +190,7 @@ def test_a_ledger_that_another_program_locks_is_waited_for_until_the_calls_deadl
         assert "ledger.busy" in answers[fresh.uid].error
         assert "locked by another process" in answers[fresh.uid].error
         assert "ledger.busy" in agent.unprepare(other, 2.0)
-        assert agent.unprepare(fresh, 2.0) == "", "the ledger has never heard of it"
+        assert agent.unprepare(fresh, 2.0) == "", "the ledger has no record of it"
         calls = [
             begin(channel, "NodePrepareResources", v1.NodePrepareResourcesRequest(claims=[wire(fresh)]), 45.0),
             begin(channel, "NodeUnprepareResources", v1.NodeUnprepareResourcesRequest(claims=[wire(other)]), 45.0),
@@ -204,7 +204,7 @@ def test_a_ledger_that_another_program_locks_is_waited_for_until_the_calls_deadl
         assert [error_of(each) for each in calls] == ["", ""]
 
 
-def test_an_unprepare_is_heard_while_hundreds_of_prepares_wait_for_what_it_frees(here: Stage) -> None:
+def test_an_unprepare_is_answered_while_hundreds_of_prepares_wait_for_the_device_that_it_frees(here: Stage) -> None:
     agent = Instance(here)
     held = claim(here, WHOLE, "held")
     assert agent.prepare(held) == ""

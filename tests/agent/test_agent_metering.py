@@ -49,7 +49,7 @@ def test_a_gpu_s_series_follow_its_claim_and_pod_and_its_hours_outlive_the_agent
     assert node.scrape("dra_allocated_seconds_total")[0].value > before.value
 
 
-def test_full_telemetry_profiles_and_a_hardware_that_hangs_makes_readings_old_but_no_scrape_fail(node):
+def test_full_telemetry_reads_profiling_counters_and_hardware_that_hangs_fails_no_scrape(node):
     node.start("--telemetry=full")
     node.until(lambda: node.scrape("DCGM_FI_PROF_GR_ENGINE_ACTIVE"), "profiling")
     (age,) = node.scrape("dra_telemetry_age_seconds")
@@ -62,7 +62,7 @@ def test_full_telemetry_profiles_and_a_hardware_that_hangs_makes_readings_old_bu
     assert node.scrape("DCGM_FI_DEV_GPU_TEMP")[0].value == 41
 
 
-def test_telemetry_that_is_off_shows_nothing_and_that_without_the_common_names_only_its_own(node):
+def test_no_series_are_shown_with_telemetry_off_and_no_common_names_with_dcgm_names_off(node):
     agent = node.start("--telemetry=off")
     node.until(lambda: node.scrape("dra_driver_role_held")[0].value == 1, "the role")
     node.run("one", "train", GPUS[1])

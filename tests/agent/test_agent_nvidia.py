@@ -1,4 +1,4 @@
-"""The real agent process over the NVIDIA vendor: a fake library, a fake node, an embedded cluster."""
+"""The real agent process on NVIDIA's GPUs: a fake library, a fake node, an embedded cluster."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_a_repartitioned_gpu_is_published_as_it_is_now(machine):
 
 
 @pytest.mark.long
-def test_a_hanging_gpu_costs_neither_another_gpu_nor_an_rpc_nor_the_exit(machine):
+def test_a_hanging_gpu_blocks_neither_another_gpu_nor_an_rpc_nor_the_exit(machine):
     agent = machine.start()
     until(lambda: len(published(machine)) == 2, "two GPUs")
     plugin = machine.here.kubelet.wait_registered(NVIDIA_DRIVER)
@@ -80,7 +80,7 @@ def test_a_hanging_gpu_costs_neither_another_gpu_nor_an_rpc_nor_the_exit(machine
     assert machine.here.end(agent) == 0
 
 
-def test_an_exchanged_driver_needs_no_pod_restart(machine):
+def test_a_replaced_gpu_driver_needs_no_restart_of_the_pod(machine):
     agent = machine.start()
     until(lambda: len(published(machine)) == 2, "two GPUs")
     machine.node.load_driver("590.44.01")
@@ -95,16 +95,16 @@ def test_an_exchanged_driver_needs_no_pod_restart(machine):
         }
 
     until(lambda: versions() == {"590.44.1"}, "the new driver's version")
-    assert agent.poll() is None, "the same process id goes on"
+    assert agent.poll() is None, "the agent process has ended"
     machine.here.kubelet.wait_registered(NVIDIA_DRIVER)
     assert machine.here.end(agent) == 0
 
 
-def test_the_library_is_let_go_on_request_and_taken_up_again(machine):
+def test_the_library_is_released_on_one_signal_and_opened_again_on_another(machine):
     agent = machine.start()
     until(lambda: len(published(machine)) == 2, "two GPUs")
     agent.send_signal(signal.SIGUSR1)
-    until(lambda: "vendor's library released" in machine.here.log(), "the library let go")
+    until(lambda: "vendor's library released" in machine.here.log(), "the library released")
     agent.send_signal(signal.SIGUSR2)
     machine.gpus[0].set_mig(enabled=True)
     machine.write()
@@ -114,7 +114,7 @@ def test_the_library_is_let_go_on_request_and_taken_up_again(machine):
     until(lambda: published(machine) == {names(machine.gpus)[1], name}, "the change after resuming")
 
 
-def test_claims_are_unprepared_while_the_driver_is_away(machine):
+def test_claims_are_unprepared_while_the_gpu_driver_is_unloaded(machine):
     agent = machine.start()
     until(lambda: len(published(machine)) == 2, "two GPUs")
     plugin = machine.here.kubelet.wait_registered(NVIDIA_DRIVER)

@@ -69,7 +69,7 @@ def fetch(port, path):
             return error.code, error.read().decode()
 
 
-def test_a_node_that_idles_answers_the_kubelet_s_probes_all_the_same(here, tmp_path):
+def test_an_agent_that_idles_answers_the_probes_of_the_kubelet(here, tmp_path):
     roots = [f for name in ("sysfs", "proc", "dev") for f in (f"--{name}-root", str(tmp_path))]
     agent = here.start("nvidia", *roots, "--metrics-address", "127.0.0.1:0")
     until(lambda: "idle until one appears" in here.log(), "the agent to say that it idles")
@@ -89,7 +89,7 @@ def test_slices_come_back_after_the_kubelet_wiped_them(here):
     until(lambda: len(here.devices()) == 8, "8 devices again")
 
 
-def test_of_two_instances_one_publishes_and_the_newer_takes_over(here):
+def test_one_of_two_instances_publishes_and_the_newer_takes_over(here):
     first = here.start("simulated:dgx-h100", "--pod-uid", "0" * 36)
     until(lambda: len(here.devices()) == 8, "8 devices")
     here.start("simulated:l40s", "--pod-uid", "1" * 36)
@@ -110,20 +110,20 @@ def test_of_two_instances_one_publishes_and_the_newer_takes_over(here):
     )
 
 
-def test_the_sockets_of_a_killed_instance_go_with_it(here):
+def test_the_sockets_of_a_killed_instance_are_removed_by_the_other(here):
     first = here.start("simulated:t4", "--pod-uid", "0" * 36)
     until(here.devices, "devices")
     second = here.start("simulated:t4", "--pod-uid", "1" * 36)
     here.kubelet.wait_registered(NVIDIA_DRIVER, instances=2)
     folder = here.kubelet.plugins_dir / NVIDIA_DRIVER
     here.end(first, signal.SIGKILL)
-    until(lambda: not list(here.kubelet.registrar_dir.glob("*000-reg.sock")), "the dead one's registration to go")
+    until(lambda: not list(here.kubelet.registrar_dir.glob("*000-reg.sock")), "the killed one's registration to go")
     until(lambda: [path.name for path in folder.glob("*.sock")] == [f"dra-{'1' * 36}.sock"], "its service too")
     assert here.end(second) == 0
     assert not folder.exists()
 
 
-def test_the_status_page_says_ready_once_published(here):
+def test_the_status_page_is_ready_once_slices_are_published_and_says_why_it_is_not(here):
     here.start("simulated:dgx-h100", "--metrics-address", "127.0.0.1:0")
     until(here.devices, "devices")
     here.kubelet.wait_registered(NVIDIA_DRIVER)
@@ -140,7 +140,7 @@ def test_the_status_page_says_ready_once_published(here):
     here.api.faults.fail_next(403, count=1000, method="POST", contains="resourceslices")
     for found in here.api.items(SLICES):
         here.api.delete(SLICES, found["metadata"]["name"])
-    until(lambda: "injected by a test: Forbidden" in fetch(port, "/readyz")[1], "the page to tell why")
+    until(lambda: "injected by a test: Forbidden" in fetch(port, "/readyz")[1], "the reason on the page")
     assert fetch(port, "/readyz")[1].startswith("no slices published yet: POST /apis/resource.k8s.io/v1/resourceslices")
     here.api.faults.clear()
     until(is_ready, "ready again")
@@ -166,14 +166,14 @@ def test_the_status_page_says_ready_once_published(here):
         (["--node-name", ".".join(["n" * 60] * 4)], 2, "238 characters"),
     ],
 )
-def test_a_wrong_flag_ends_with_one_clear_line(here, flags, status, said):
+def test_a_wrong_flag_ends_the_agent_with_a_status_and_a_message_and_no_traceback(here, flags, status, said):
     agent = here.start("simulated:dgx-h100", *flags)
     assert agent.wait(60) == status
     assert said in here.log()
     assert "Traceback" not in here.log()
 
 
-def test_a_json_log_is_json_to_its_last_line_also_when_the_agent_can_t_start(here):
+def test_a_json_log_is_json_to_its_last_line_even_when_the_agent_can_t_start(here):
     agent = here.start("simulated:dgx-h100", "--log-format", "json", "--kubeconfig", "/does/not/exist")
     assert agent.wait(60) == 3
     last = [json.loads(line) for line in here.log().splitlines()][-1]
@@ -182,14 +182,14 @@ def test_a_json_log_is_json_to_its_last_line_also_when_the_agent_can_t_start(her
 
 
 @pytest.mark.parametrize("flags", [["--no-such-flag"], ["--node-name"], ["--node-name", "Not A Node"]])
-def test_a_wrong_flag_is_said_in_json_where_json_is_wanted(here, flags):
+def test_a_wrong_flag_is_reported_in_json_with_the_json_log_format(here, flags):
     agent = here.start("simulated:dgx-h100", "--log-format=json", *flags)
     assert agent.wait(60) == 2
     (line,) = [json.loads(line) for line in here.log().splitlines()]
     assert line["code"] in {"usage.flags", "usage.node-name"}
 
 
-def test_a_role_file_that_can_t_be_opened_ends_with_one_clear_line(here):
+def test_a_role_file_that_can_t_be_opened_ends_the_agent_with_its_name_and_no_traceback(here):
     (here.kubelet.plugins_dir / NVIDIA_DRIVER / "role.lock").mkdir(parents=True)
     agent = here.start("simulated:dgx-h100")
     assert agent.wait(60) == 5
@@ -197,21 +197,21 @@ def test_a_role_file_that_can_t_be_opened_ends_with_one_clear_line(here):
     assert "Traceback" not in here.log()
 
 
-def test_an_agent_that_waits_for_a_file_of_its_operator_can_be_ended(here):
+def test_an_agent_that_waits_for_its_sharing_rules_can_be_ended(here):
     os.mkfifo(here.folder / "rules")
     agent = here.start("simulated:dgx-h100", "--sharing-config", str(here.folder / "rules"))
-    until(lambda: "agent starting" in here.log(), "it starts")
+    until(lambda: "agent starting" in here.log(), "the agent to start")
     assert here.end(agent) == 0
 
 
-def test_a_flag_beats_its_environment_twin(here):
+def test_a_flag_overrides_its_environment_variable(here):
     here.start("simulated:dgx-h100", environment={"DRIVER_NAME": "other.example.com", "NODE_NAME": "ignored"})
     here.kubelet.wait_registered("other.example.com")
     until(lambda: here.api.items(SLICES), "slices")
     assert here.api.items(SLICES)[0]["spec"]["nodeName"] == NODE
 
 
-def test_an_agent_whose_service_socket_was_taken_away_starts_afresh(here):
+def test_an_agent_whose_service_socket_was_removed_starts_anew(here):
     agent = here.start("simulated:dgx-h100")
     here.kubelet.wait_registered(NVIDIA_DRIVER).endpoint.unlink()
     until(lambda: "restarting the process" in here.log(), "a new start")

@@ -1,4 +1,4 @@
-"""One agent process over several vendors: a driver each, and nothing of one that holds up another."""
+"""One agent process for several vendors: each has a driver of its own, and none of them holds up another."""
 
 import json
 import re
@@ -29,7 +29,7 @@ ONE_EACH = {NVIDIA: "gpu-0000-65-00-0", AMD: "gpu-0000-05-00-0", INTEL: "gpu-000
 
 
 class Machine:
-    """A node with one NVIDIA, two AMD and one Intel GPU, and the agent that looks at them."""
+    """A node with one NVIDIA, two AMD and one Intel GPU, and its agent."""
 
     def __init__(self, here: Stage, folder: Path, *, has_amd: bool = True) -> None:
         self.here, self.node = here, MixedNode(folder, has_amd=has_amd)
@@ -107,14 +107,14 @@ def test_each_vendor_has_a_driver_of_its_own_and_a_claim_gets_a_device_of_each(m
     assert not list(machine.here.kubelet.cdi_dir.iterdir())
 
 
-def test_a_list_of_vendors_serves_those_alone(machine: Machine) -> None:
+def test_only_the_listed_vendors_are_served(machine: Machine) -> None:
     machine.start("nvidia,amd")
     machine.wait_published(NVIDIA, AMD)
     assert not machine.devices(INTEL)
     assert not (machine.here.kubelet.plugins_dir / INTEL).exists()
 
 
-def test_with_a_drivers_name_auto_is_that_driver_alone(machine: Machine) -> None:
+def test_auto_with_a_drivers_name_serves_that_driver_alone(machine: Machine) -> None:
     machine.start("auto", "--driver-name", NVIDIA)
     machine.wait_published(NVIDIA)
     assert not machine.devices(AMD)
@@ -134,7 +134,7 @@ def test_a_vendor_whose_reads_never_return_holds_up_no_other(machine: Machine) -
 
 
 def stopped_programs(script: Path) -> list[str]:
-    """Return the processes of a script that are stopped, by their numbers."""
+    """Return the ids of the stopped processes that run a script."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -146,13 +146,13 @@ def stopped_programs(script: Path) -> list[str]:
     return found
 
 
-def test_a_helper_of_one_vendor_that_is_stopped_holds_up_no_other(machine: Machine) -> None:
+def test_a_stopped_test_program_of_one_vendor_holds_up_no_other(machine: Machine) -> None:
     script = machine.here.folder / "examine"
     script.write_text('#!/bin/sh\nif [ "$1" = 0000:65:00.0 ]; then kill -STOP $$; fi\n')
     script.chmod(0o755)
     machine.start("nvidia,amd,intel", f"--validate={script} {{pci}}")
     machine.wait_published(AMD, INTEL)
-    until(lambda: stopped_programs(script), what="the helper of NVIDIA's to be stopped")
+    until(lambda: stopped_programs(script), what="the program that tests NVIDIA's GPU to be stopped")
     for driver in (AMD, INTEL):
         plugin = machine.here.kubelet.wait_registered(driver)
         for claim in [machine.claim({driver: ONE_EACH[driver]}) for _ in range(5)]:
@@ -179,7 +179,7 @@ def test_a_vendor_whose_files_never_answer_holds_up_no_other_from_the_start(mach
         assert machine.here.end(agent) == 0
 
 
-def test_a_vendor_whose_hardware_comes_later_begins_then(tmp_path: Path) -> None:
+def test_a_vendor_whose_hardware_appears_later_is_served_from_then_on(tmp_path: Path) -> None:
     if not can_make_nodes(tmp_path):
         pytest.skip("making device nodes needs root")
     with stage("1.36") as here:
@@ -190,7 +190,7 @@ def test_a_vendor_whose_hardware_comes_later_begins_then(tmp_path: Path) -> None
         machine.wait_published(AMD)
 
 
-def test_an_agent_that_is_killed_comes_back_with_every_vendors_claims(machine: Machine) -> None:
+def test_an_agent_that_is_killed_has_the_claims_of_every_vendor_after_its_restart(machine: Machine) -> None:
     agent = machine.start()
     machine.wait_published(NVIDIA, AMD, INTEL)
     claim = machine.claim(ONE_EACH)
@@ -201,21 +201,21 @@ def test_an_agent_that_is_killed_comes_back_with_every_vendors_claims(machine: M
     machine.start()
     for driver in ONE_EACH:
         until(lambda driver=driver: machine.here.kubelet.wait_registered(driver), what=driver)
-    until(lambda: machine.here.log().count("hardware scanned") >= 3, what="a look at all hardware")
+    until(lambda: machine.here.log().count("hardware scanned") >= 3, what="a discovery of all hardware")
     assert {path.name: path.read_bytes() for path in machine.here.kubelet.cdi_dir.iterdir()} == before
     for driver in ONE_EACH:
         assert machine.here.kubelet.wait_registered(driver).unprepare([claim]) == {claim.uid: ""}
 
 
 @pytest.mark.long
-def test_an_agent_killed_among_a_hundred_mixed_starts_loses_no_claim_and_leaves_nothing(machine: Machine) -> None:
+def test_an_agent_killed_during_a_hundred_starts_of_pods_loses_no_claim_and_leaves_no_file(machine: Machine) -> None:
     agent = machine.start()
     machine.wait_published(NVIDIA, AMD, INTEL)
     left = dict.fromkeys(ONE_EACH, 34)
     faults: list[str] = []
 
     def patiently(call: Callable[[], object], is_done: Callable[[object], bool]) -> None:
-        """Repeat a call of the kubelet until it succeeds, as the kubelet does: the agent may be dead meanwhile."""
+        """Repeat a call of the kubelet until it succeeds, as the kubelet does: the agent may be killed meanwhile."""
 
         def succeeded() -> bool:
             try:
@@ -303,7 +303,7 @@ def test_a_device_plugin_of_one_vendor_withholds_that_vendors_devices_alone(mach
         assert not machine.devices(AMD)
 
 
-def test_a_vendors_own_driver_is_yielded_to_and_the_others_serve(machine: Machine) -> None:
+def test_no_device_is_published_beside_a_vendors_own_driver_and_the_other_vendors_are_served(machine: Machine) -> None:
     plugin = StandInPlugin(machine.here.folder, AMD, name="amds-own").start()
     try:
         machine.here.kubelet.wait_registered(AMD)

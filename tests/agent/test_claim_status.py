@@ -1,4 +1,4 @@
-"""The status of claims: what the devices are and whether they are well, written after the answer if it differs."""
+"""The status of claims: what their devices are and whether they are healthy, written after Prepare if it differs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def writer(rig, server, *, is_health_watched: bool = True, clock: Clock | None =
     )
 
 
-def test_a_prepared_claim_says_what_its_device_is_and_that_it_is_well(rig, server):
+def test_the_status_of_a_prepared_claim_says_what_its_device_is_and_that_it_is_healthy(rig, server):
     rig.now_prepare("a", WHOLE)
     writer(rig, server).write_all()
     (body,) = server.patches
@@ -109,7 +109,7 @@ def test_a_partition_made_for_the_claim_is_named_by_its_real_uuid(rig, server):
     assert any("nvidia-caps" in path for path in entry["data"]["nodes"])
 
 
-def test_where_health_is_not_watched_nothing_is_said_of_it(rig, server):
+def test_no_condition_of_health_is_written_where_health_is_not_watched(rig, server):
     rig.now_prepare("a", WHOLE)
     writer(rig, server, is_health_watched=False).write_all()
     (entry,) = server.patches[0]["status"]["devices"]
@@ -133,7 +133,7 @@ def test_a_fault_changes_one_condition_and_keeps_the_time_of_the_other(rig, serv
     assert healthy["lastTransitionTime"] > "2026"
 
 
-def test_nothing_is_written_twice_nor_by_the_next_agent(rig, server):
+def test_an_unchanged_status_is_not_written_again_either_by_the_next_agent(rig, server):
     rig.now_prepare("a", WHOLE)
     status = writer(rig, server)
     assert (status.write_all(), status.write_all()) == (0, 0)
@@ -149,7 +149,7 @@ def test_entries_of_other_drivers_are_not_touched(rig, server):
     assert FOREIGN in server.status["claim-a"]
 
 
-def test_a_claim_that_took_the_name_is_left_alone(rig, server):
+def test_a_newer_claim_of_the_same_name_is_left_alone(rig, server):
     rig.now_prepare("a", WHOLE)
     rig.api.claims["ns", "claim-a"]["metadata"]["uid"] = "another"
     writer(rig, server).write_all()
@@ -157,7 +157,7 @@ def test_a_claim_that_took_the_name_is_left_alone(rig, server):
 
 
 @pytest.mark.parametrize("how", ["forbidden", "dropped"])
-def test_a_server_that_takes_no_status_is_left_alone_for_an_hour(rig, server, how, caplog):
+def test_a_server_that_refuses_or_drops_the_status_is_left_alone_for_an_hour(rig, server, how, caplog):
     clock = Clock()
     rig.now_prepare("a", WHOLE)
     rig.now_prepare("b", OTHER)
@@ -186,7 +186,7 @@ def test_a_server_that_fails_is_asked_again(rig, server):
     assert len(server.patches) == 1
 
 
-def test_what_has_not_changed_is_not_looked_at_again(rig, server):
+def test_the_files_of_unchanged_claims_are_not_read_again(rig, server):
     rig.now_prepare("a", WHOLE)
     status = writer(rig, server)
     status.write_all()
@@ -200,7 +200,7 @@ def test_what_has_not_changed_is_not_looked_at_again(rig, server):
     assert len(looks) == 1
 
 
-def test_a_claim_that_the_server_refuses_keeps_no_other_from_being_written(rig, server):
+def test_a_claim_that_the_server_refuses_does_not_keep_others_from_being_written(rig, server):
     rig.now_prepare("a", WHOLE)
     rig.now_prepare("b", OTHER)
     request = server.request
@@ -215,12 +215,12 @@ def test_a_claim_that_the_server_refuses_keeps_no_other_from_being_written(rig, 
     assert [body["metadata"]["name"] for body in server.patches] == ["claim-b"]
 
 
-def test_claims_that_are_prepared_in_a_burst_are_written_together(rig, server):
+def test_a_prepared_claim_is_written_a_second_later_so_that_a_burst_is_written_together(rig, server):
     clock = Clock()
     status = writer(rig, server, clock=clock)
     assert status._turn() > 1
     rig.now_prepare("a", WHOLE)
-    assert status._turn() == 1.0, "a second has not gone by"
+    assert status._turn() == 1.0, "a second has not passed"
     assert server.patches == []
     clock.now += 1
     status._turn()
@@ -237,7 +237,7 @@ def test_many_claims_are_written_a_few_at_a_time(rig, server):
     assert status.write_all() == 0
 
 
-def test_the_agent_writes_the_status_after_it_answered():
+def test_the_agent_writes_the_status_of_a_claim_that_it_has_prepared():
     with stage() as here:
         here.start("simulated:dgx-h100", "--claim-status", "on")
         until(lambda: WHOLE_OF_DGX in here.devices(), what="slices")

@@ -40,7 +40,7 @@ def listening(path):
         ({}, False),
     ],
 )
-def test_a_plugin_is_known_by_what_the_node_can_hand_out(allocatable, counts):
+def test_a_device_plugin_is_recognized_by_the_allocatable_resources_of_the_node(allocatable, counts):
     node = {"status": {"allocatable": allocatable}}
     assert bool(allocatable_gpus(node)) is counts
     assert bool(serving(allocatable_gpus(node), Path("/nowhere"))) is counts
@@ -50,7 +50,7 @@ def test_a_node_without_a_status_has_no_plugin(tmp_path):
     assert serving({}, tmp_path) == ""
 
 
-def test_a_socket_counts_while_somebody_listens(folder):
+def test_a_socket_of_a_gpu_counts_while_a_process_listens_on_it(folder):
     plugin = folder / "nvidia-gpu.sock"
     with listening(plugin):
         assert live_sockets(folder) == [plugin]
@@ -61,7 +61,7 @@ def test_a_socket_counts_while_somebody_listens(folder):
 
 
 class Kubelet:
-    """Reports what it is given, each answer once and the last one for ever."""
+    """Reports the answers that it is made with, each one once and the last one for ever."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -104,7 +104,7 @@ def test_nothing_is_known_before_the_api_server_has_answered_and_an_outage_chang
     assert said[1] == ""
 
 
-def test_the_api_server_is_not_asked_while_the_kubelet_tells(tmp_path):
+def test_the_api_server_is_not_asked_while_the_kubelet_answers(tmp_path):
     kubelet, said = Kubelet({"nvidia.com/gpu": 8, "cpu": 4}, {"nvidia.com/gpu": 8}, {"amd.com/gpu": 8}), []
     api = Api(AssertionError("asked"))
     watch = DevicePluginWatch(
@@ -135,7 +135,7 @@ def test_an_agent_beside_a_device_plugin_publishes_an_empty_pool_and_says_why():
                 assert 'dra_driver_problems{code="node.device-plugin"} 1.0' in page.read().decode()
 
 
-def test_an_agent_that_is_to_ignore_device_plugins_publishes():
+def test_an_agent_that_ignores_device_plugins_publishes_beside_one():
     with stage() as here:
         node = here.api.get(NODES, NODE)
         node["status"] = {"allocatable": {"nvidia.com/gpu": "4"}}

@@ -7,7 +7,7 @@ from dra_driver.model.flags import FLAGS
 from tests.support.waiting import until
 
 
-def test_a_driver_that_has_only_begun_is_not_ready(tmp_path):
+def test_a_driver_that_has_only_begun_to_start_is_not_ready(tmp_path):
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
     places = {"sysfs_root": str(tmp_path / "sys"), "proc_root": str(tmp_path), "dev_root": str(tmp_path)}
     folders = {"kubelet_plugins_directory_path": str(tmp_path), "nvidia_driver_root": str(tmp_path)}

@@ -67,7 +67,7 @@ def node() -> Node:
     return Node()
 
 
-def test_the_object_is_about_the_node_and_goes_with_the_release(node: Node) -> None:
+def test_the_object_names_the_node_and_is_owned_by_the_service_account(node: Node) -> None:
     assert node.object.tidy() == 1
     (body,) = node.server.applied
     assert body == {

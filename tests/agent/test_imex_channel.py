@@ -43,7 +43,7 @@ def test_a_node_in_a_fabric_offers_one_channel_and_a_claim_gets_its_node(version
 
 
 @pytest.mark.parametrize(("profile", "flags"), [("gb200-tray", ()), ("t4", ("--imex-channel=auto",))])
-def test_no_channel_is_offered_unasked_or_outside_of_a_fabric(profile, flags):
+def test_no_channel_is_offered_without_the_flag_or_outside_of_a_fabric(profile, flags):
     with stage() as here:
         here.start(f"simulated:{profile}", *flags)
         until(lambda: published(here), what="the GPUs")

@@ -87,7 +87,7 @@ def test_a_reader_with_the_right_sees_the_page_and_nobody_else_does(port):
         assert scrape(port, nothing)[0] == 401, nothing
 
 
-def test_a_verdict_is_kept_for_a_minute_and_no_longer(port, server, clock):
+def test_a_permission_is_kept_for_a_minute_and_no_longer(port, server, clock):
     for _ in range(5):
         assert scrape(port, "Bearer good")[0] == 200
     assert len(server.asked) == 2
@@ -110,7 +110,7 @@ def test_a_known_reader_may_go_on_for_ten_minutes_while_the_api_server_is_away(p
     assert scrape(port, "Bearer good")[0] == 200
 
 
-def test_a_known_reader_does_not_wait_behind_strangers(server, clock):
+def test_a_known_reader_does_not_wait_behind_unknown_callers(server, clock):
     gate, answers, done = MetricsReaders(SimpleNamespace(review_api=lambda: server), clock=clock), [], threading.Event()
     first = threading.Event()
     gate.ask("good", lambda _: first.set())
@@ -118,9 +118,9 @@ def test_a_known_reader_does_not_wait_behind_strangers(server, clock):
     clock.now += FRESH_SECONDS
     server.released.clear()
     for number in range(200):
-        gate.ask(f"stranger-{number}", lambda refusal: answers.append(refusal.status))
+        gate.ask(f"unknown-{number}", lambda refusal: answers.append(refusal.status))
     gate.ask("good", lambda _: done.set())
-    assert 200 - len(answers) <= 70  # only a limited number of unknown clients waits there; the oldest were refused
+    assert 200 - len(answers) <= 70  # only a limited number of unknown callers may wait; the oldest were refused
     assert set(answers) == {503}
     server.released.set()
     assert done.wait(60)
@@ -128,11 +128,11 @@ def test_a_known_reader_does_not_wait_behind_strangers(server, clock):
     gate.stop()
 
 
-def test_strangers_cost_the_api_server_few_reviews_and_the_reader_nothing(port, server, clock):
+def test_each_unknown_caller_costs_the_api_server_one_review_and_the_known_reader_none(port, server, clock):
     assert scrape(port, "Bearer good")[0] == 200
     for number in range(10):
-        scrape(port, f"Bearer stranger-{number}")
-    assert UNKNOWN_CALLERS_SECONDS >= 0.2  # from one to the next
+        scrape(port, f"Bearer unknown-{number}")
+    assert UNKNOWN_CALLERS_SECONDS >= 0.2  # between two of their reviews
     assert len(server.asked) == 12
     assert scrape(port, "Bearer good")[0] == 200
     assert len(server.asked) == 12

@@ -1,4 +1,4 @@
-"""Labels of the node in the file of Node Feature Discovery: true of all GPUs, written whole, ended with the agent."""
+"""Labels of the node in the file of Node Feature Discovery: true of all GPUs, replaced at once, and they expire."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_a_node_of_equal_gpus_has_the_labels_of_feature_discovery():
     }
 
 
-def test_a_mixed_node_says_only_what_all_its_gpus_have():
+def test_a_mixed_node_has_only_labels_that_are_true_of_all_its_gpus():
     found = labels("mixed")
     assert not {"gpu.product", "gpu.count", "gpu.memory", "gpu.family", "gpu.compute.major"} & set(found)
     assert found["cuda.driver-version.major"] == "580"
-    assert found["mig.capable"] == "true", "of any GPU, as feature discovery has it"
+    assert found["mig.capable"] == "true", "true of any GPU, as in feature discovery"
 
 
-def test_a_clique_is_one_of_a_fabric_and_of_all_gpus():
+def test_the_clique_is_a_label_only_where_all_gpus_are_in_one_clique_of_a_fabric():
     assert labels("gb200-tray")["gpu.clique"] == "5a3c1f0e-7b42-4d8a-9c61-2e0f8d7b6a54.1"
     facts = SimulatedHardware("gb200-tray", Roots(), node_name="n1").discover()
     other = replace(facts.gpus[0], link_domain="5a3c1f0e-7b42-4d8a-9c61-2e0f8d7b6a54.2")
@@ -113,7 +113,7 @@ def feature(tmp_path):
     return FeatureFile(path, labels, clock=clock), labels, clock, path
 
 
-def test_the_file_has_the_labels_and_ends_a_day_later(feature):
+def test_the_file_has_the_labels_and_expires_a_day_later(feature):
     file, _, clock, path = feature
     assert file.tidy() == 1
     assert path.read_text() == "# +expiry-time=1970-01-02T00:16:40Z\nnvidia.com/gpu.count=8\n"
@@ -127,7 +127,7 @@ def test_the_file_has_the_labels_and_ends_a_day_later(feature):
     assert "1970-01-02T12:16:40Z" in path.read_text()
 
 
-def test_changes_are_written_and_what_somebody_removed_comes_back(feature):
+def test_changes_are_written_and_a_removed_file_is_written_again(feature):
     file, labels, _, path = feature
     file.tidy()
     labels.value = {"nvidia.com/gpu.count": "7"}
@@ -138,7 +138,7 @@ def test_changes_are_written_and_what_somebody_removed_comes_back(feature):
     assert "count=7" in path.read_text()
 
 
-def test_unknown_labels_keep_the_file_and_no_gpu_removes_it(feature):
+def test_unknown_labels_leave_the_file_as_it_is_and_no_labels_remove_it(feature):
     file, labels, clock, path = feature
     file.tidy()
     labels.value = None
@@ -151,7 +151,7 @@ def test_unknown_labels_keep_the_file_and_no_gpu_removes_it(feature):
     assert file.tidy() == 0
 
 
-def test_a_folder_that_can_t_be_written_is_told_and_tried_again(feature, tmp_path):
+def test_a_folder_that_can_t_be_written_is_an_error_and_tried_again(feature, tmp_path):
     file, _, _, path = feature
     path.parent.write_text("a file")
     with pytest.raises(NodeError) as caught:
@@ -173,7 +173,7 @@ def test_a_link_in_the_folder_is_not_followed(feature, tmp_path):
     assert not path.is_symlink()
 
 
-def test_the_worker_of_node_feature_discovery_who_is_nobody_in_particular_can_read_the_file(feature):
+def test_every_user_can_read_the_file_as_the_worker_of_node_feature_discovery_must(feature):
     file, _, _, path = feature
     before = os.umask(0o077)
     try:

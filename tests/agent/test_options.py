@@ -1,4 +1,4 @@
-"""The agent's flags, checked."""
+"""How the agent checks its flags."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def options(**given):
     return options_of(resolve({"node_name": "n1", **given}, {}, FLAGS))
 
 
-def test_relative_folders_become_absolute_because_others_are_told_them():
+def test_relative_folders_become_absolute_because_other_processes_get_their_paths():
     given = options(
         cdi_root="cdi",
         kubelet_registrar_directory_path="reg",
@@ -39,7 +39,7 @@ def test_absolute_folders_stay_as_they_are_written():
     ).roots.driver_mount == ("/driver-root")
 
 
-def test_an_address_that_is_none_is_a_usage_error_before_anything_starts():
+def test_an_invalid_address_is_a_usage_error_before_anything_starts():
     assert options(metrics_address=":9400").status.metrics_address == ":9400"
     with pytest.raises(UsageError, match="HOST:PORT"):
         options(metrics_address="9400")
@@ -59,7 +59,7 @@ def test_a_flag_is_not_guessed_from_its_first_letters(capsys):
     assert "unrecognized arguments: --node n1" in capsys.readouterr().err
 
 
-def test_an_empty_folder_is_a_usage_error_and_an_empty_twin_is_none():
+def test_an_empty_flag_is_a_usage_error_and_an_empty_environment_variable_means_the_default():
     for flag in FLAGS:
         if flag.default:
             with pytest.raises(UsageError, match=f"{flag.name}"):
@@ -82,14 +82,14 @@ def test_what_a_vendor_s_gpus_can_t_do_is_refused_with_its_name(given, says):
     assert refused.value.code == "usage.hardware"
 
 
-def test_beside_other_vendors_it_is_done_for_those_who_can():
+def test_what_one_vendor_s_gpus_can_t_do_is_done_for_other_vendors_beside_it():
     flags = {"node_name": "n1", "hardware": "nvidia,amd", "remediation": "on", "validate": "1"}
     nvidia, amd = drivers_of(resolve(flags, {}, FLAGS), is_named=False)
     assert (nvidia.remediation, nvidia.validation.level) == ("on", 1)
     assert (amd.remediation, amd.validation.level) == ("off", 0)
 
 
-def test_a_command_of_one_s_own_tests_any_vendor_s_gpus():
+def test_a_command_of_the_administrator_s_tests_any_vendor_s_gpus():
     assert options(hardware="amd", validate="/opt/test {pci}").validation.command == ("/opt/test", "{pci}")
 
 

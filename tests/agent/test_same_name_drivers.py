@@ -47,7 +47,7 @@ def registered(here):
     return [path.name for path in here.kubelet.registrar_dir.iterdir() if path.name.startswith(NVIDIA_DRIVER)]
 
 
-def test_beside_another_driver_nothing_is_published_or_registered_until_that_one_is_gone():
+def test_nothing_is_published_or_registered_beside_another_driver_until_that_one_is_gone():
     port = free_port()
     with stage() as here:
         other = StandInPlugin(here.folder, NVIDIA_DRIVER, name="other")
@@ -62,7 +62,7 @@ def test_beside_another_driver_nothing_is_published_or_registered_until_that_one
         until(lambda: any(e["reason"] == "AnotherDriverRegistered" for e in here.api.items(EVENTS)), what="an event")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
             assert 'dra_driver_problems{code="node.namesake"} 1.0' in page.read().decode()
-        until(lambda: ready(port), what="that it calls itself ready")
+        until(lambda: ready(port), what="the agent to be ready")
         assert here.devices() == ["gpu-0"]
         assert registered(here) == []
         other.stop()
@@ -70,7 +70,7 @@ def test_beside_another_driver_nothing_is_published_or_registered_until_that_one
         until(lambda: registered(here), what="our registration")
 
 
-def test_the_devices_command_says_so_too(short_folder, capsys):
+def test_the_devices_command_names_the_other_driver(short_folder, capsys):
     other = StandInPlugin(short_folder, NVIDIA_DRIVER).start()
     words = ["devices", "--hardware", "simulated:t4", "--node-name", "n"]
     words += ["--kubelet-registrar-directory-path", str(short_folder / "plugins_registry")]
@@ -83,7 +83,7 @@ def test_the_devices_command_says_so_too(short_folder, capsys):
     )
 
 
-def test_a_driver_that_comes_later_takes_the_devices_away_again():
+def test_devices_are_withdrawn_when_another_driver_registers_later():
     with stage() as here:
         here.start("simulated:t4")
         until(lambda: len(here.devices()) == 4, what="four devices")

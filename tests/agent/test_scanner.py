@@ -1,4 +1,4 @@
-"""The scanner with a stand-in for the hardware port: when it looks, what it reports, and which failures it survives."""
+"""The scanner with a stand-in for the hardware port: when it scans, what it reports, which failures it survives."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ GPU = NvidiaGpu(uuid="GPU-1", pci_address="0000:01:00.0", minor=0, memory_bytes=
 OTHER = NvidiaGpu(uuid="GPU-2", pci_address="0000:02:00.0", minor=1, memory_bytes=1 << 30)
 
 
-class Stand:
+class StandInHardware:
     """Hardware whose facts and faults a test sets."""
 
     vendor = "stand"
@@ -42,7 +42,7 @@ class Stand:
         self.closed += 1
 
 
-class AsTheyStand:
+class UnchangedFacts:
     """Offers facts as they are."""
 
     is_settled = True
@@ -56,88 +56,88 @@ class AsTheyStand:
 
 @contextmanager
 def scanning(hardware, **options):
-    told = []
+    seen = []
     changed = threading.Event()
     inventory = NodeInventory()
     scanner = Scanner(
         hardware,
         inventory,
-        AsTheyStand(),
+        UnchangedFacts(),
         own_changes=OwnChanges(),
-        listener=SimpleNamespace(inventory_changed=lambda: told.append(inventory.current), driver_changed=changed.set),
+        listener=SimpleNamespace(inventory_changed=lambda: seen.append(inventory.current), driver_changed=changed.set),
         **({"probe_s": 0.01, "full_s": 60.0} | options),
     )
     scanner.newest = inventory
     scanner.start()
     try:
-        yield scanner, told, changed
+        yield scanner, seen, changed
     finally:
         scanner.stop()
 
 
-def test_the_first_inventory_is_told_once():
-    hardware = Stand(GPU)
-    with scanning(hardware) as (scanner, told, _):
-        until(lambda: told)
+def test_the_first_inventory_is_reported_once():
+    hardware = StandInHardware(GPU)
+    with scanning(hardware) as (scanner, seen, _):
+        until(lambda: seen)
         until(lambda: scanner.scans == 1)
-        assert [len(i.devices) for i in told] == [1]
+        assert [len(i.devices) for i in seen] == [1]
         assert hardware.discoveries == 1
 
 
-def test_a_change_that_the_probe_sees_is_told():
-    hardware = Stand(GPU)
-    with scanning(hardware) as (_, told, _changed):
-        until(lambda: told)
+def test_a_change_that_the_probe_shows_is_reported():
+    hardware = StandInHardware(GPU)
+    with scanning(hardware) as (_, seen, _changed):
+        until(lambda: seen)
         hardware.facts = Facts(vendor="stand", gpus=(GPU, OTHER))
-        until(lambda: len(told) == 2)
-        assert len(told[-1].devices) == 2
+        until(lambda: len(seen) == 2)
+        assert len(seen[-1].devices) == 2
 
 
-def test_a_change_that_the_probe_can_not_see_is_found_by_the_full_look():
-    hardware = Stand(GPU)
+def test_a_change_that_the_probe_does_not_show_is_found_by_the_full_scan():
+    hardware = StandInHardware(GPU)
     hardware.is_same_fingerprint = True
-    with scanning(hardware, full_s=0.05) as (_, told, _changed):
-        until(lambda: told)
+    with scanning(hardware, full_s=0.05) as (_, seen, _changed):
+        until(lambda: seen)
         hardware.facts = Facts(vendor="stand", gpus=(OTHER,))
-        until(lambda: len(told) == 2)
+        until(lambda: len(seen) == 2)
 
 
 def test_a_failing_probe_keeps_the_last_inventory_and_goes_on():
-    hardware = Stand(GPU)
-    with scanning(hardware) as (scanner, told, _):
-        until(lambda: told)
+    hardware = StandInHardware(GPU)
+    with scanning(hardware) as (scanner, seen, _):
+        until(lambda: seen)
         hardware.error = HardwareError("library", "no answer")
         hardware.facts = Facts(vendor="stand", gpus=(GPU, OTHER))
         scanner.look_now()
         time.sleep(0.03)
         assert len(scanner.newest.current.devices) == 1
         hardware.error = None
-        until(lambda: len(told) == 2)
+        until(lambda: len(seen) == 2)
 
 
 def test_a_changed_driver_ends_the_scan_and_asks_for_a_fresh_start():
-    hardware = Stand(GPU)
+    hardware = StandInHardware(GPU)
     hardware.error = HardwareError("driver-changed", "580 is loaded, 570 was")
-    with scanning(hardware) as (_, told, changed):
+    with scanning(hardware) as (_, seen, changed):
         assert changed.wait(60)
-        assert told == []
+        assert seen == []
 
 
-def test_letting_go_closes_the_library_until_resumed():
-    hardware = Stand(GPU)
-    with scanning(hardware) as (scanner, told, _):
-        until(lambda: told)
+def test_a_pause_closes_the_library_until_the_scanner_is_resumed():
+    hardware = StandInHardware(GPU)
+    with scanning(hardware) as (scanner, seen, _):
+        until(lambda: seen)
         scanner.pause()
         until(lambda: hardware.closed)
         before = hardware.discoveries
         hardware.facts = Facts(vendor="stand", gpus=(GPU, OTHER))
         scanner.resume()
-        until(lambda: len(told) == 2)
+        until(lambda: len(seen) == 2)
         assert hardware.discoveries > before
 
 
-def test_changed_device_nodes_are_told_though_no_device_changed():
-    hardware = Stand(GPU)
+def test_changed_device_nodes_are_reported_although_no_device_changed():
+    hardware = StandInHardware(GPU)
     fingerprints = iter([1, 2])
     last = [1]
 
@@ -146,14 +146,14 @@ def test_changed_device_nodes_are_told_though_no_device_changed():
         return last[0]
 
     hardware.fingerprint = fingerprint
-    with scanning(hardware) as (_, told, _changed):
-        until(lambda: len(told) == 2)
-        assert told[0] == told[1]
+    with scanning(hardware) as (_, seen, _changed):
+        until(lambda: len(seen) == 2)
+        assert seen[0] == seen[1]
 
 
-def test_a_look_that_is_asked_for_while_another_is_under_way_is_made():
-    """What the first look has read already may change before it ends, and no probe need see that."""
-    hardware = Stand(GPU)
+def test_a_scan_that_is_asked_for_while_another_runs_is_made():
+    """What the first scan has already read may change before it ends, and no probe has to show that."""
+    hardware = StandInHardware(GPU)
     hardware.is_same_fingerprint = True
     entered, go_on = threading.Event(), threading.Event()
     first = hardware.discover
@@ -165,9 +165,9 @@ def test_a_look_that_is_asked_for_while_another_is_under_way_is_made():
         return facts
 
     hardware.discover = slow
-    with scanning(hardware, probe_s=60.0) as (scanner, told, _):
+    with scanning(hardware, probe_s=60.0) as (scanner, seen, _):
         assert entered.wait(60)
         hardware.facts = Facts(vendor="stand", gpus=(GPU, OTHER))
         scanner.look_now()
         go_on.set()
-        until(lambda: told and len(told[-1].devices) == 2)
+        until(lambda: seen and len(seen[-1].devices) == 2)

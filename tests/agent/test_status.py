@@ -51,7 +51,7 @@ def test_metrics_show_what_was_counted_and_what_is_read_at_the_scrape(page):
     assert 'dra_driver_build_info{vendor="nvidia",version="9.9.9"} 1.0' in text
 
 
-def test_ready_says_what_it_waits_for(page, reasons):
+def test_readyz_says_what_is_waited_for(page, reasons):
     assert get(page.port, "/readyz") == (200, "ok\n")
     reasons.append("not registered with the kubelet")
     assert get(page.port, "/readyz") == (503, "not registered with the kubelet\n")
@@ -77,12 +77,12 @@ def test_a_wrong_address_is_a_usage_error(text):
         parse_address(text)
 
 
-def test_a_taken_port_is_said_plainly(page):
+def test_a_port_that_is_in_use_is_an_error_that_names_it(page):
     with pytest.raises(NodeError, match=str(page.port)):
         open_page(f"127.0.0.1:{page.port}")
 
 
-def test_probes_on_a_port_of_their_own_leave_the_one_of_the_metrics():
+def test_probes_that_have_a_port_of_their_own_are_not_served_on_that_of_the_metrics():
     page = open_page("127.0.0.1:0", probe_address="127.0.0.1:0", metrics=lambda: b"figures\n")
     page.start()
     try:
@@ -93,7 +93,7 @@ def test_probes_on_a_port_of_their_own_leave_the_one_of_the_metrics():
         page.stop()
 
 
-def test_probes_are_served_where_no_metrics_are():
+def test_probes_are_served_where_metrics_are_not():
     page = open_page(probe_address="127.0.0.1:0")
     page.start()
     try:
@@ -115,7 +115,7 @@ def has_ipv6():
 @pytest.mark.parametrize(
     ("address", "hosts"), [("[::1]:0", ["[::1]"]), (":0", ["127.0.0.1", "[::1]"]), ("[::]:0", ["[::1]"])]
 )
-def test_the_page_is_found_by_whichever_ip_version_the_cluster_has(address, hosts):
+def test_the_page_is_served_by_every_ip_version_that_its_address_stands_for(address, hosts):
     page = open_page(address)
     page.start()
     try:

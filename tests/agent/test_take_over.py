@@ -1,4 +1,4 @@
-"""An agent that comes up where another driver's claims are still held: what it publishes, and whom it asks."""
+"""An agent that starts where another driver's claims are still held: what it publishes, and what it requests."""
 
 import pytest
 
@@ -60,11 +60,11 @@ def test_a_claim_for_administration_keeps_nothing_back_and_one_that_cannot_be_re
     here.api.faults.fail_next(429, count=1000, method="GET", contains="claims/old", retry_after_s=60)
     here.start("simulated:dgx-h100")
     until(lambda: len(here.devices()) == 7, "seven of eight devices")
-    assert len(asked(here, "claims/old")) == 1, "asked to wait, it waits"
+    assert len(asked(here, "claims/old")) == 1, "the agent did not wait as long as the server asked"
 
 
 @pytest.mark.parametrize(("flags", "held"), [((), 1), (LISTED, 2)], ids=["not listed", "listed"])
-def test_with_a_kubelet_that_tells_nothing_of_claims_the_other_drivers_files_do(here, flags, held):
+def test_claims_are_found_in_files_or_in_the_cluster_if_the_kubelet_does_not_report_them(here, flags, held):
     other = Other(here)
     other.run("old", "gpu-2")
     other.run("nofile", "gpu-3", leaves_file=False)
@@ -83,13 +83,13 @@ def test_a_kubelet_that_does_not_answer_delays_the_first_slice_but_not_for_ever(
     other.leave()
     here.kubelet.resources.stop()
     here.start("simulated:dgx-h100")
-    until(lambda: len(here.devices()) == 7, "what no file keeps back")
+    until(lambda: len(here.devices()) == 7, "the devices that no file keeps back")
     assert "the kubelet does not report claims" in here.log()
     here.kubelet.resources.start()
 
 
-def test_a_start_asks_little_whatever_the_cluster_holds(here):
-    """Beyond the writes of its own slices: 12 requests, and one for each claim that the ledger does not know."""
+def test_a_start_takes_few_requests_however_many_claims_the_cluster_has(here):
+    """At most 12 requests, the writes of its slices included, and none for claims that the ledger contains."""
     for index in range(300):
         claim(here, f"far-{index}", "gpu-0", pool="node-7")
     first = here.start("simulated:dgx-h100")

@@ -1,4 +1,4 @@
-"""Two agents that were given one node's name and folders of their own: one publishes, the other one says why not."""
+"""Two agents with one node's name and a folder each: one publishes, and the other one says why it does not."""
 
 import json
 import urllib.error
@@ -94,7 +94,7 @@ def test_the_agent_that_started_later_stops_publishing_and_names_the_other(here)
     until(lambda: page(here, 1, "/readyz")[0] == 200, "the second agent to be ready")
 
 
-def test_of_two_agents_of_one_kubelet_the_later_one_leaves_the_other_one_s_slices_alone(here):
+def test_the_later_of_two_agents_of_one_kubelet_leaves_the_slices_of_the_other_alone(here):
     here.start("simulated:dgx-h100", *flags(here.kubelet))
     until(lambda: len(here.devices()) == 8, "the first agent's devices")
     here.kubelet.wait_registered(NVIDIA_DRIVER)

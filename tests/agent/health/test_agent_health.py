@@ -39,7 +39,7 @@ def versions(here):
 
 
 class Machine:
-    """Two H100s behind the fake library that report their health, and agents that look at them."""
+    """Two H100 GPUs of the fake library that report their health, and the agents of their node."""
 
     def __init__(self, here, folder):
         self.here, self.folder = here, folder
@@ -96,7 +96,7 @@ def watched(machine):
 pytestmark = pytest.mark.gcc
 
 
-def test_an_event_becomes_a_lasting_taint_by_one_write_and_an_application_s_errors_write_nothing(machine):
+def test_an_xid_taints_its_gpu_in_the_same_generation_through_restarts_and_application_errors_write_nothing(machine):
     port = free_port()
     agent = machine.start(f"--metrics-address=127.0.0.1:{port}")
     watched(machine)
@@ -129,13 +129,13 @@ def test_an_event_becomes_a_lasting_taint_by_one_write_and_an_application_s_erro
         until(lambda: "role gained" in machine.here.log(), "the role")
     assert taints(machine.here) == found
     assert versions(machine.here) == stored
-    told = [one["message"] for one in machine.here.api.items(EVENTS) if one["reason"] == "DeviceFault"]
+    messages = [one["message"] for one in machine.here.api.items(EVENTS) if one["reason"] == "DeviceFault"]
     # Two if the library's recovery action was read just before its event came.
-    assert 1 <= len(told) <= 2, told
-    assert len(set(told)) == len(told), "told again after a restart"
+    assert 1 <= len(messages) <= 2, messages
+    assert len(set(messages)) == len(messages), "an Event was written again after a restart"
 
 
-def test_a_kernel_message_is_believed_while_the_library_hangs_and_a_lost_gpu_stays_published(machine):
+def test_a_kernel_message_taints_a_gpu_while_the_library_hangs_and_a_lost_gpu_stays_published(machine):
     machine.start()
     watched(machine)
     one, two = names(machine)
@@ -155,7 +155,7 @@ def test_a_kernel_message_is_believed_while_the_library_hangs_and_a_lost_gpu_sta
     assert {one, two} <= set(machine.here.devices())
 
 
-def test_where_taints_are_dropped_a_sick_free_gpu_is_withheld(tmp_path):
+def test_a_faulty_free_gpu_is_withheld_where_the_server_drops_taints(tmp_path):
     with stage("1.35") as here:
         machine = Machine(here, tmp_path)
         machine.start()
@@ -164,7 +164,7 @@ def test_where_taints_are_dropped_a_sick_free_gpu_is_withheld(tmp_path):
         until(lambda: set(here.devices()) == {names(machine)[1]}, "one device withheld")
 
 
-def test_a_cordon_and_simulated_faults_are_seen_survive_a_restart_and_end(tmp_path):
+def test_a_cordon_and_simulated_faults_are_published_survive_a_restart_and_end(tmp_path):
     profile = yaml.safe_load((FOLDER / "l40s.yaml").read_text())
     path = tmp_path / "mine.yaml"
 
@@ -204,7 +204,7 @@ def test_a_cordon_and_simulated_faults_are_seen_survive_a_restart_and_end(tmp_pa
         until(lambda: write() or not taints(here), "no fault and no cordon")
 
 
-def test_a_fault_is_handed_from_instance_to_instance_without_a_write_and_survives_an_end_on_an_idle_node(tmp_path):
+def test_a_new_instance_takes_over_a_fault_without_a_write_and_so_does_one_that_starts_later(tmp_path):
     profile = yaml.safe_load((FOLDER / "l40s.yaml").read_text())
     profile["gpus"][0]["health"] = {"recoveryAction": 1}
     path = tmp_path / "mine.yaml"

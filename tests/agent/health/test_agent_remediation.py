@@ -26,7 +26,7 @@ NAME = "gpu-0000-1b-00-0"
 
 
 def write_profile(path, **health):
-    """Write the demo machine, one of whose GPUs reports this health."""
+    """Write the profile of the demo machine, in which one GPU reports this health."""
     content = yaml.safe_load((FOLDER / "demo-h100.yaml").read_text())
     for gpu in content["gpus"]:
         gpu.pop("mig", None)
@@ -59,7 +59,7 @@ def stages(here):
 
 @pytest.mark.gcc
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change a process's root")
-def test_a_gpu_that_needs_a_reset_is_drained_reset_proven_and_returned(tmp_path):
+def test_a_gpu_that_needs_a_reset_is_drained_reset_validated_and_returned(tmp_path):
     root = tmp_path / "driver"
     build_static(root / "usr/bin/nvidia-smi", log=root / "calls")
     profile = tmp_path / "node.yaml"
@@ -92,8 +92,8 @@ def test_a_gpu_that_needs_a_reset_is_drained_reset_proven_and_returned(tmp_path)
         assert rows.fetchall() == [("reset", "done")]
 
 
-def wrote(here):
-    """Return what the agent has written to the API server beside its slices."""
+def remediation_events(here):
+    """Return the reasons of the Events about remediation."""
     return [one["reason"] for one in here.api.items(EVENTS) if one["reason"].startswith("Remediation")]
 
 
@@ -105,7 +105,7 @@ def test_a_dry_run_says_what_it_would_do_and_writes_nothing(tmp_path):
         until(lambda: f"would reset {NAME}" in here.log(), what="the dry run")
         until(lambda: "needs-reset" in taints(here).get(NAME, {}), what="the taint of the fault")
         assert "remediation" not in taints(here)[NAME]
-        assert not wrote(here)
+        assert not remediation_events(here)
         assert not here.api.items(LEASES)
         folder = here.kubelet.plugins_dir / NVIDIA_DRIVER
         assert [one.name for one in folder.iterdir() if "remed" in one.name or "reboot" in one.name] == []
@@ -113,7 +113,7 @@ def test_a_dry_run_says_what_it_would_do_and_writes_nothing(tmp_path):
 
 
 @pytest.mark.long
-def test_an_agent_that_is_killed_in_the_middle_goes_on_and_people_can_see_and_steer_it(tmp_path, capsys):
+def test_a_remediation_goes_on_after_its_agent_is_killed_and_commands_show_and_steer_it(tmp_path, capsys):
     profile = tmp_path / "node.yaml"
     write_profile(profile, reset="nothing")
     flags = ["--mig=static", "--remediation=on", "--lease-namespace=default"]
@@ -141,7 +141,7 @@ def test_an_agent_that_is_killed_in_the_middle_goes_on_and_people_can_see_and_st
         here.start(f"simulated:{profile}", *flags)
         until(lambda: "role gained" in here.log(), what="the role")
         until(lambda: len(here.devices()) == 8, what="devices")
-        assert taints(here) == before, "the GPU was offered, or its taint got another time"
+        assert taints(here) == before, "the taints changed with the restart"
         assert run(["remediation", "give-up", "gpu-0000-43-00-0", *where]) == 3
         assert run(["remediation", "give-up", SICK, *where]) == 0
         until(lambda: taints(here).get(NAME, {}).get("remediation") == "support", what="the escalation")
@@ -149,7 +149,7 @@ def test_an_agent_that_is_killed_in_the_middle_goes_on_and_people_can_see_and_st
         assert run(["remediation", "done", NAME, *where]) == 0
         until(lambda: not taints(here), what="the return")
         assert (folder / "reboot-required").exists() is False
-        assert {"RemediationEscalated", "RemediationReturned"} <= set(wrote(here))
+        assert {"RemediationEscalated", "RemediationReturned"} <= set(remediation_events(here))
 
 
 def test_remediation_without_health_is_refused(tmp_path):
@@ -159,7 +159,7 @@ def test_remediation_without_health_is_refused(tmp_path):
         assert "acts on faults" in here.log()
 
 
-def test_an_agent_without_the_rights_of_a_reset_is_refused(tmp_path):
+def test_an_agent_without_the_privilege_to_reset_is_refused(tmp_path):
     status = tmp_path / "status"
     status.write_text("Name:\tagent\nCapEff:\t00000000a80425fb\n")
     with pytest.raises(NodeError, match="CAP_SYS_ADMIN") as refused:

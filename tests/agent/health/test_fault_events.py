@@ -22,7 +22,7 @@ POOL = f"{NODE}/{DRIVER}"
 
 
 class HeldClaims:
-    """As much of a ledger as is asked for: the claims that are prepared."""
+    """The part of a ledger that is read here: the claims that are prepared."""
 
     def __init__(self):
         self.held = []
@@ -34,8 +34,8 @@ class HeldClaims:
         return tuple(one for one in self.held if one.device_names().intersection(devices))
 
 
-class Ward:
-    """A node with claims in an API server, whose clock is the test's."""
+class NodeWithClaims:
+    """A node with claims in an API server; the test sets its clock."""
 
     def __init__(self, server, folder):
         self.server, self.ledger, self.at, self.tick = server, HeldClaims(), time.time(), 0.0
@@ -75,90 +75,90 @@ class Ward:
 
 
 @pytest.fixture
-def ward(tmp_path):
+def node(tmp_path):
     with EmbeddedApi(version="1.36") as server:
-        yield Ward(server, tmp_path)
+        yield NodeWithClaims(server, tmp_path)
 
 
-def test_pods_that_use_a_sick_device_are_told_once_in_ten_minutes_and_no_others(ward):
-    ward.prepare("one", "anna", "berta")
-    ward.prepare("two", "carla", device=OTHER)
-    ward.fault("needs-reset: it does")
-    ward.fault("xid (95): it did")
-    assert ward.told() == [("anna", FAULT_REASON), ("berta", FAULT_REASON)]
-    event = next(e for e in ward.server.items(EVENTS) if e["involvedObject"]["name"] == "anna")
+def test_pods_that_use_a_faulty_device_are_told_once_of_faults_close_together_and_other_pods_are_not(node):
+    node.prepare("one", "anna", "berta")
+    node.prepare("two", "carla", device=OTHER)
+    node.fault("needs-reset: it does")
+    node.fault("xid (95): it did")
+    assert node.told() == [("anna", FAULT_REASON), ("berta", FAULT_REASON)]
+    event = next(e for e in node.server.items(EVENTS) if e["involvedObject"]["name"] == "anna")
     assert event["message"] == f"device {GPU}: needs-reset: it does; claim default/one"
     assert event["involvedObject"]["uid"] == "uid-anna"
     assert (event["type"], event["source"]) == ("Warning", {"component": DRIVER, "host": NODE})
     assert (event["reportingComponent"], event["reportingInstance"]) == (DRIVER, NODE)
 
 
-def test_a_pod_that_its_gpu_has_ended_is_told_although_its_claim_is_gone(ward):
-    ward.prepare("one", "anna")
-    ward.at += 60
-    ward.unprepare("one")
-    ward.at += 10
-    ward.fault()
-    assert ward.told() == [("anna", FAULT_REASON)]
+def test_a_pod_that_a_fault_has_ended_is_told_although_its_claim_is_gone(node):
+    node.prepare("one", "anna")
+    node.at += 60
+    node.unprepare("one")
+    node.at += 10
+    node.fault()
+    assert node.told() == [("anna", FAULT_REASON)]
 
 
-def test_pods_of_an_earlier_claim_of_the_same_name_are_not_blamed(ward):
-    ward.prepare("one", "anna")
-    ward.ledger.held.clear()
-    ward.server.request("DELETE", CLAIMS.path("default", "one"))
-    ward.prepare("one", "berta")
-    ward.users.claim_ended()
-    ward.at += 60
-    ward.fault()
-    assert ward.told() == [("berta", FAULT_REASON)]
+def test_pods_of_an_earlier_claim_of_the_same_name_get_no_event(node):
+    node.prepare("one", "anna")
+    node.ledger.held.clear()
+    node.server.request("DELETE", CLAIMS.path("default", "one"))
+    node.prepare("one", "berta")
+    node.users.claim_ended()
+    node.at += 60
+    node.fault()
+    assert node.told() == [("berta", FAULT_REASON)]
 
 
-def test_a_claim_that_is_prepared_again_unchanged_has_its_users_again(ward):
-    ward.prepare("one", "anna")
-    ward.ledger.held.clear()
-    ward.users.claim_ended()
-    ward.at += 60
-    ward.users.get_claim("default", "one", timeout_s=5)
-    ward.fault()
-    assert ward.told() == [("anna", FAULT_REASON)]
+def test_a_claim_that_is_prepared_again_unchanged_has_its_users_again(node):
+    node.prepare("one", "anna")
+    node.ledger.held.clear()
+    node.users.claim_ended()
+    node.at += 60
+    node.users.get_claim("default", "one", timeout_s=5)
+    node.fault()
+    assert node.told() == [("anna", FAULT_REASON)]
 
 
-def test_pods_that_ended_long_before_or_came_after_are_not_blamed(ward):
-    ward.prepare("one", "anna")
-    ward.unprepare("one")
-    ward.at += 60
-    began = ward.at
-    ward.at += 5
-    ward.prepare("two", "berta")
-    ward.fault(at=began)
-    assert ward.told() == []
+def test_pods_that_ended_long_before_a_fault_or_started_after_it_get_no_event(node):
+    node.prepare("one", "anna")
+    node.unprepare("one")
+    node.at += 60
+    began = node.at
+    node.at += 5
+    node.prepare("two", "berta")
+    node.fault(at=began)
+    assert node.told() == []
 
 
-def test_a_tenant_that_crashes_ten_times_a_second_makes_one_write_a_minute_at_most(ward):
-    ward.prepare("one", "anna", "berta")
+def test_an_application_that_crashes_ten_times_a_second_causes_at_most_one_write_a_minute(node):
+    node.prepare("one", "anna", "berta")
     for _ in range(600):
-        ward.crash()
-        ward.tick += 0.1
-    assert len(ward.told()) == 1
+        node.crash()
+        node.tick += 0.1
+    assert len(node.told()) == 1
     for _ in range(1200):
-        ward.crash()
-        ward.tick += 0.1
-    assert ward.told() == [("anna", APPLICATION_REASON), ("berta", APPLICATION_REASON)]
-    assert sum(one.method == "POST" for one in ward.server.log.entries(contains="/events")) == 2
+        node.crash()
+        node.tick += 0.1
+    assert node.told() == [("anna", APPLICATION_REASON), ("berta", APPLICATION_REASON)]
+    assert sum(one.method == "POST" for one in node.server.log.entries(contains="/events")) == 2
 
 
-def test_pods_that_joined_a_claim_later_are_told_and_what_the_server_does_not_answer_is_remembered(ward):
-    ward.prepare("one", "anna")
+def test_pods_that_joined_a_claim_later_are_told_and_known_ones_also_when_the_server_fails(node):
+    node.prepare("one", "anna")
     path = CLAIMS.path("default", "one")
-    wire = ward.server.request("GET", path)
+    wire = node.server.request("GET", path)
     wire["status"]["reservedFor"] += [{"resource": "pods", "name": "berta", "uid": "uid-berta"}]
-    ward.server.request("PUT", f"{path}/status", body=wire)
-    ward.fault()
-    assert [name for name, _ in ward.told()] == ["anna", "berta"]
-    ward.prepare("two", "carla", device=OTHER)
-    ward.server.faults.fail_next(500, count=1, contains="/resourceclaims")
-    ward.fault(device=OTHER)
-    assert [name for name, _ in ward.told()] == ["anna", "berta", "carla"]
+    node.server.request("PUT", f"{path}/status", body=wire)
+    node.fault()
+    assert [name for name, _ in node.told()] == ["anna", "berta"]
+    node.prepare("two", "carla", device=OTHER)
+    node.server.faults.fail_next(500, count=1, contains="/resourceclaims")
+    node.fault(device=OTHER)
+    assert [name for name, _ in node.told()] == ["anna", "berta", "carla"]
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,13 @@ def test_pods_that_joined_a_claim_later_are_told_and_what_the_server_does_not_an
         [{"resource": "pods", "name": 1, "uid": []}],
     ],
 )
-def test_a_claim_whose_users_are_malformed_tells_nobody(ward, users):
+def test_a_claim_with_malformed_users_has_no_users(node, users):
     class Server:
         def get_claim(self, namespace, name, *, timeout_s):
             result = {"driver": DRIVER, "pool": POOL, "device": GPU, "request": "r"}
             status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": users}
             return {"metadata": {"namespace": namespace, "name": name, "uid": "u"}, "status": status}
 
-    told = DeviceUsers(Server(), NodeIdentity(DRIVER, POOL, "boot"), ward.ledger)
-    told.get_claim("default", "c", timeout_s=1)
-    assert told.of([GPU], time.time(), 0) == ()
+    device_users = DeviceUsers(Server(), NodeIdentity(DRIVER, POOL, "boot"), node.ledger)
+    device_users.get_claim("default", "c", timeout_s=1)
+    assert device_users.of([GPU], time.time(), 0) == ()

@@ -1,4 +1,4 @@
-"""The condition of the Node: what it says and when it is written, over the embedded API server."""
+"""The condition of the Node: what it says and when it is written, on a stand-in for the API server."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def bench():
     return Bench()
 
 
-def test_a_node_is_well_until_a_fault_keeps_claims_away_and_again_after_it(bench):
+def test_a_node_is_healthy_until_a_fault_keeps_claims_away_and_again_after_it(bench):
     bench.turn()
     assert bench.server.told == ("True", "NoFaults")
     since = bench.server.node["status"]["conditions"][1]["lastTransitionTime"]
@@ -96,7 +96,7 @@ def test_a_node_is_well_until_a_fault_keeps_claims_away_and_again_after_it(bench
     assert bench.server.node["status"]["conditions"][0] == READY
 
 
-def test_what_has_not_changed_is_neither_written_nor_read_again(bench):
+def test_an_unchanged_condition_is_not_written_or_read_again_and_a_removed_one_is_restored(bench):
     for _ in range(20):
         bench.turn()
     assert (len(bench.server.patches), bench.server.reads) == (1, 1)
@@ -105,7 +105,7 @@ def test_what_has_not_changed_is_neither_written_nor_read_again(bench):
     assert bench.server.told == ("True", "NoFaults")
 
 
-def test_an_agent_that_starts_anew_writes_nothing_that_the_node_has(bench):
+def test_an_agent_that_restarts_does_not_write_a_condition_that_the_node_has(bench):
     bench.turn()
     again = Bench()
     again.server = again.condition._api = bench.server
@@ -113,7 +113,7 @@ def test_an_agent_that_starts_anew_writes_nothing_that_the_node_has(bench):
     assert len(bench.server.patches) == 1
 
 
-def test_changes_that_follow_each_other_are_written_apart(bench):
+def test_a_change_soon_after_another_is_written_after_a_delay(bench):
     bench.turn()
     bench.health.verdicts = (verdict(FaultKey.NVLINK),)
     assert bench.turn(1.0) == pytest.approx(APART_SECONDS - 1)
@@ -122,7 +122,7 @@ def test_changes_that_follow_each_other_are_written_apart(bench):
     assert bench.server.told == ("False", "Nvlink")
 
 
-def test_a_reboot_that_is_asked_for_is_an_annotation_and_a_reason_until_it_is_taken_back(bench):
+def test_a_request_for_a_reboot_is_an_annotation_and_a_reason_until_it_is_withdrawn(bench):
     bench.health.verdicts, bench.is_asked = (verdict(FaultKey.NEEDS_REBOOT, "node-reboot"),), True
     bench.turn()
     assert bench.server.told == ("False", "RebootRequested")
@@ -133,7 +133,7 @@ def test_a_reboot_that_is_asked_for_is_an_annotation_and_a_reason_until_it_is_ta
     assert bench.server.node["metadata"]["annotations"] == {"other": "1"}
 
 
-def test_a_monitor_that_does_not_answer_makes_it_unknown_and_a_cordon_changes_nothing(bench):
+def test_a_monitor_that_does_not_answer_makes_the_condition_unknown_and_a_cordon_changes_nothing(bench):
     bench.health.verdicts = (verdict(FaultKey.CORDONED),)
     bench.turn()
     assert bench.server.told == ("True", "NoFaults")
@@ -142,7 +142,7 @@ def test_a_monitor_that_does_not_answer_makes_it_unknown_and_a_cordon_changes_no
     assert bench.server.told == ("Unknown", "Unmonitored")
 
 
-def test_nothing_is_said_before_anything_is_known(bench):
+def test_no_condition_is_written_before_the_health_is_known(bench):
     bench.health.verdicts = None
     bench.turn()
     assert (bench.server.patches, bench.server.reads) == ([], 0)
@@ -156,7 +156,7 @@ def test_many_faults_are_named_in_a_short_message(bench):
     assert len(message) < 1000
 
 
-def test_a_server_that_forbids_it_is_left_alone_for_an_hour_and_other_errors_are_tried_again(bench):
+def test_a_forbidden_write_is_tried_again_after_an_hour_and_other_errors_are_raised(bench):
     bench.server.refusal = ApiError("forbidden", "no", status=403, retry=Retry.NEVER)
     bench.turn()
     bench.turn()

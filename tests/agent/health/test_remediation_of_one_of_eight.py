@@ -1,4 +1,4 @@
-"""One of eight GPUs is reset: what the other seven and their pods see meanwhile, over a fake library of the driver."""
+"""One of eight GPUs is reset: how the other seven and their pods are affected, with a fake library of the driver."""
 
 import os
 import threading
@@ -21,8 +21,8 @@ pytestmark = [
 ]
 
 
-class Ward(Machine):
-    """Eight H100 that report their health, and an agent that resets them by a program below a driver root."""
+class MachineOfEight(Machine):
+    """Eight H100 GPUs that report their health, and an agent that resets them by a program below a driver root."""
 
     def __init__(self, here, folder):
         super().__init__(here, folder)
@@ -57,7 +57,7 @@ class Ward(Machine):
         return self.state.read().gpus[index].facts["persistence"]
 
     def reported(self, socket):
-        """Return the health that the kubelet is told of each device: 1 healthy, 2 unhealthy."""
+        """Return the health of each device as the agent reports it to the kubelet: 1 healthy, 2 unhealthy."""
         channel = grpc.insecure_channel(f"unix:{socket}")
         call = channel.unary_stream(
             "/v1alpha1.DRAResourceHealth/NodeWatchResources",
@@ -72,57 +72,57 @@ class Ward(Machine):
 
 
 @pytest.fixture
-def ward(tmp_path):
+def machine(tmp_path):
     with stage("1.36") as here:
-        yield Ward(here, tmp_path)
+        yield MachineOfEight(here, tmp_path)
 
 
-def devices(ward):
-    """Return each published device of the whole GPUs, as it stands in its slice."""
-    slices = [s for s in ward.here.api.items(SLICES) if s["spec"]["driver"] == NVIDIA_DRIVER]
+def devices(machine):
+    """Return each published device as its slice lists it, by its name."""
+    slices = [s for s in machine.here.api.items(SLICES) if s["spec"]["driver"] == NVIDIA_DRIVER]
     return {one["name"]: one for s in slices for one in s["spec"].get("devices", ())}
 
 
-def test_seven_gpus_and_their_pods_notice_nothing_but_a_short_wait_where_partitions_are_made(ward):
-    agent = ward.start("--mig=dynamic")
-    sick, *well = names(ward.gpus)
-    until(lambda: set(names(ward.gpus)) <= set(devices(ward)), "eight GPUs")
-    holder = ward.claim(well[0], "holder")
-    assert not isinstance(ward.plugin.prepare([holder])[holder.uid], str)
-    socket = next((ward.here.kubelet.plugins_dir / NVIDIA_DRIVER).glob("dra*.sock"))
-    before = {name: one for name, one in devices(ward).items() if not name.startswith(sick)}
+def test_the_reset_of_one_gpu_leaves_the_other_seven_in_service_and_only_delays_new_partitions(machine):
+    agent = machine.start("--mig=dynamic")
+    sick, *well = names(machine.gpus)
+    until(lambda: set(names(machine.gpus)) <= set(devices(machine)), "eight GPUs")
+    holder = machine.claim(well[0], "holder")
+    assert not isinstance(machine.plugin.prepare([holder])[holder.uid], str)
+    socket = next((machine.here.kubelet.plugins_dir / NVIDIA_DRIVER).glob("dra*.sock"))
+    before = {name: one for name, one in devices(machine).items() if not name.startswith(sick)}
 
-    (ward.root / "smi.hold").touch()
-    ward.gpus[0].report_health(recovery_action=1, persistence=1)
-    ward.gpus[0].xid(95)
-    ward.write()
-    until((ward.root / "smi").exists, "the reset to begin")
-    calls = ward.library_calls(agent.pid)
+    (machine.root / "smi.hold").touch()
+    machine.gpus[0].report_health(recovery_action=1, persistence=1)
+    machine.gpus[0].xid(95)
+    machine.write()
+    until((machine.root / "smi").exists, "the reset to begin")
+    calls = machine.library_calls(agent.pid)
     assert calls[-1] == "nvmlShutdown", "the agent has the GPU open while it is reset"
-    assert ward.persistence(0) == "0"
-    assert ward.persistence(1) == "1"
+    assert machine.persistence(0) == "0"
+    assert machine.persistence(1) == "1"
 
-    whole = ward.claim(well[1], "whole")
-    assert not isinstance(ward.plugin.prepare([whole])[whole.uid], str), "a whole GPU waits for the library"
-    assert ward.plugin.unprepare([holder]) == {holder.uid: ""}
-    part, answers = ward.claim(f"{well[2]}-mig-1g10gb-19-0", "part"), {}
-    asking = threading.Thread(target=lambda: answers.update(ward.plugin.prepare([part])))
+    whole = machine.claim(well[1], "whole")
+    assert not isinstance(machine.plugin.prepare([whole])[whole.uid], str), "a whole GPU waits for the library"
+    assert machine.plugin.unprepare([holder]) == {holder.uid: ""}
+    part, answers = machine.claim(f"{well[2]}-mig-1g10gb-19-0", "part"), {}
+    asking = threading.Thread(target=lambda: answers.update(machine.plugin.prepare([part])))
     asking.start()
     asking.join(1.0)
     assert asking.is_alive(), "a partition was made while the library was released"
-    assert {name: one for name, one in devices(ward).items() if not name.startswith(sick)} == before
-    told = ward.reported(socket)
-    assert {name: health for name, health in told.items() if health != 1 and not name.startswith(sick)} == {}
-    assert told[sick] == 2
-    assert ward.library_calls(agent.pid) == calls, "the library was used while the GPU was reset"
+    assert {name: one for name, one in devices(machine).items() if not name.startswith(sick)} == before
+    reported = machine.reported(socket)
+    assert {name: health for name, health in reported.items() if health != 1 and not name.startswith(sick)} == {}
+    assert reported[sick] == 2
+    assert machine.library_calls(agent.pid) == calls, "the library was used while the GPU was reset"
 
-    ward.state = ward.state.read()
-    ward.state.gpus[0].report_health(recovery_action=0)
-    ward.write()
-    (ward.root / "smi.hold").unlink()
+    machine.state = machine.state.read()
+    machine.state.gpus[0].report_health(recovery_action=0)
+    machine.write()
+    (machine.root / "smi.hold").unlink()
     asking.join(60)
     assert not isinstance(answers[part.uid], str), answers
-    until(lambda: "step=returned" in ward.here.log(), "the return")
-    until(lambda: not devices(ward)[sick].get("taints"), "no taint")
-    assert ward.persistence(0) == "1"
-    assert (ward.root / "smi").read_text() == f"--gpu-reset -i {ward.gpus[0].facts['uuid']} env=0 root=1\n"
+    until(lambda: "step=returned" in machine.here.log(), "the return")
+    until(lambda: not devices(machine)[sick].get("taints"), "no taint")
+    assert machine.persistence(0) == "1"
+    assert (machine.root / "smi").read_text() == f"--gpu-reset -i {machine.gpus[0].facts['uuid']} env=0 root=1\n"

@@ -24,13 +24,13 @@ PASSED = ValidationResult(ValidationVerdict.PASSED, ValidationLevel.COMPUTE)
 
 
 class Machine:
-    """Simulated GPUs whose tests end as the test says."""
+    """Simulated GPUs, and the results that their tests have."""
 
     def __init__(self, here, folder):
         self.here, self.path = here, folder / "profile.yaml"
 
     def does(self, **compute):
-        """Let gpu-1b, gpu-43 … end their tests so."""
+        """Set how the tests of gpu-1b, gpu-43 … end."""
         gpus = [
             {"pci": f"0000:{bus[1:]}:00.0", "model": "l40s", "health": {"compute": does, "recoveryAction": 0}}
             for bus, does in compute.items()
@@ -72,7 +72,7 @@ def events(here):
     return [one["reason"] for one in here.api.items(EVENTS)]
 
 
-def test_devices_are_offered_once_they_passed_and_what_failed_is_tainted_through_restarts(machine):
+def test_devices_are_offered_once_they_passed_and_failed_ones_stay_tainted_through_restarts(machine):
     machine.does(g1b="passes", g43="wrong-data", g61="not-ready")
     agent = machine.start()
     until(lambda: {ONE, TWO, THREE} <= gpus(machine.here), "devices")
@@ -105,7 +105,7 @@ def test_no_device_is_offered_while_its_test_runs(machine):
 
 
 @pytest.mark.parametrize("machine", ["1.35"], indirect=True)
-def test_where_the_server_drops_taints_what_failed_is_withheld(machine):
+def test_a_device_that_failed_is_withheld_where_the_server_drops_taints(machine):
     machine.does(g1b="crashes", g43="passes")
     machine.start()
     until(lambda: gpus(machine.here) == {TWO}, "the good one")
@@ -113,7 +113,7 @@ def test_where_the_server_drops_taints_what_failed_is_withheld(machine):
     assert gpus(machine.here) == {TWO}
 
 
-def test_if_every_gpu_fails_the_node_is_to_blame_and_all_are_offered(machine):
+def test_all_gpus_are_offered_with_an_event_if_every_one_of_them_fails(machine):
     machine.does(g1b="wrong-data", g43="crashes")
     machine.start()
     until(lambda: gpus(machine.here) == {ONE, TWO}, "both")
@@ -121,8 +121,8 @@ def test_if_every_gpu_fails_the_node_is_to_blame_and_all_are_offered(machine):
     assert taints(machine.here) == {}
 
 
-def kept(here):
-    """Return the GPUs that the agent has written down in this boot; the file is there a moment before."""
+def recorded(here):
+    """Return the GPUs that the agent has recorded as offered in this boot, none while the file is being made."""
     try:
         documents = HealthStore(here.kubelet.plugins_dir / NVIDIA_DRIVER).read()
     except LedgerError:
@@ -130,11 +130,11 @@ def kept(here):
     return records._offered(documents, read_boot_id("/proc"))
 
 
-def test_what_has_served_in_this_boot_is_not_tested_by_a_later_agent(machine):
+def test_a_gpu_that_was_offered_in_this_boot_is_not_tested_by_a_later_agent(machine):
     machine.does(g1b="wrong-data", g43="passes")
     agent = machine.start("0")
     until(lambda: gpus(machine.here) == {ONE, TWO}, "both without a test")
-    until(lambda: len(kept(machine.here)) == 2, "both written down")
+    until(lambda: len(recorded(machine.here)) == 2, "both recorded")
     machine.here.end(agent, signal.SIGKILL)
     machine.does(g1b="wrong-data", g43="passes", g61="passes")
     machine.start("1")

@@ -1,4 +1,4 @@
-"""The real agent process cuts GPUs through the NVIDIA vendor, and is killed inside the library while it does."""
+"""The real agent process partitions GPUs through NVIDIA's library, and is killed inside of it meanwhile."""
 
 import json
 import re
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gcc
 
 
 class MigMachine(Machine):
-    """Two H100 that are partitioned on demand."""
+    """Two H100 GPUs that are partitioned on demand."""
 
     def start(self, *flags):
         environment = {
@@ -35,8 +35,8 @@ class MigMachine(Machine):
         return agent
 
     @property
-    def cuts(self):
-        """Profile and start of what is in the library's state, and the mode, of the first GPU."""
+    def partitions(self):
+        """The first GPU's MIG mode, profile and start of its GPU instances, and number of compute instances."""
         gpu = self.state.read().gpus[0]
         return gpu.facts["mig_mode"], [(gi.profile_id, gi.start) for gi in gpu.gis], len(gpu.cis)
 
@@ -45,7 +45,7 @@ class MigMachine(Machine):
         return list(self.here.kubelet.cdi_dir.glob("*.json"))
 
 
-UNCUT = ("0 0", [], 0)
+NO_PARTITIONS = ("0 0", [], 0)
 
 
 @pytest.fixture
@@ -85,13 +85,13 @@ def test_a_claim_gets_the_nodes_of_its_partition_and_leaves_no_trace(machine):
     until(lambda: part(machine) in machine.here.devices(), "partitions")
     claim = machine.claim(part(machine))
     answered(machine, "prepare", claim)
-    assert machine.cuts == ("1 1", [(14, 2)], 1)
+    assert machine.partitions == ("1 1", [(14, 2)], 1)
     (file,) = machine.files
     document = json.loads(file.read_text())
     nodes = [n["path"] for d in document["devices"] for n in d["containerEdits"]["deviceNodes"]]
     assert sum("nvidia-caps" in path for path in nodes) == 2
     answered(machine, "unprepare", claim)
-    assert machine.cuts == UNCUT
+    assert machine.partitions == NO_PARTITIONS
     assert machine.files == []
 
 
@@ -108,7 +108,7 @@ def test_partitions_made_and_destroyed_start_no_discovery(machine):
     def seen():
         return machine.here.log().count("own changes of partitions read")
 
-    until(lambda: scans() == "2.0", "the look at what the opened library shows")
+    until(lambda: scans() == "2.0", "the discovery of what the opened library shows")
     for number in range(3):
         claim = machine.claim(part(machine), f"claim-{number}")
         for verb in ("prepare", "unprepare"):
@@ -146,10 +146,10 @@ def test_an_administrators_partition_is_published_and_outlives_claims(machine):
     claim = machine.claim(by_hand)
     answered(machine, "prepare", claim)
     answered(machine, "unprepare", claim)
-    assert machine.cuts == ("1 1", [(19, 0)], 1)
+    assert machine.partitions == ("1 1", [(19, 0)], 1)
 
 
-def test_a_gpu_instance_that_an_administrator_has_only_begun_keeps_its_gpu_from_being_cut(machine):
+def test_a_gpu_instance_without_compute_instances_keeps_its_gpu_from_being_partitioned(machine):
     machine.gpus[0].partition("3g.40gb", 4)
     machine.gpus[0].cis.clear()
     machine.write()
@@ -161,10 +161,10 @@ def test_a_gpu_instance_that_an_administrator_has_only_begun_keeps_its_gpu_from_
     claim = machine.claim(f"{other}-mig-1g10gb-19-0")
     answered(machine, "prepare", claim)
     answered(machine, "unprepare", claim)
-    assert machine.cuts == ("1 1", [(9, 4)], 0), "what was begun is left"
+    assert machine.partitions == ("1 1", [(9, 4)], 0), "the administrator's GPU instance was changed"
 
 
-def test_a_gpu_with_a_mig_device_that_cannot_be_read_is_not_cut(machine):
+def test_a_gpu_with_a_mig_device_that_cannot_be_read_is_not_partitioned(machine):
     machine.gpus[0].partition("1g.10gb", 0)
     machine.gpus[0].fail("nvmlGpuInstanceGetInfo", 999)
     machine.write()
@@ -192,7 +192,7 @@ def test_an_agent_killed_in_the_library_leaves_no_trace_in_the_end(machine, func
             machine.start()
             answered(machine, verb, claim)
     assert agent.poll() == -9
-    assert machine.cuts == UNCUT
+    assert machine.partitions == NO_PARTITIONS
     assert machine.files == []
     until(lambda: len(machine.here.devices()) == 2 * 26, "everything offered again")
 
@@ -210,7 +210,7 @@ def test_an_agent_killed_while_it_switches_mig_mode_off_leaves_it_off_in_the_end
     assert agent.wait(60) == -9
     machine.start()
     answered(machine, "unprepare", claim)
-    until(lambda: machine.cuts == UNCUT, "MIG mode off")
+    until(lambda: machine.partitions == NO_PARTITIONS, "MIG mode off")
     assert machine.files == []
 
 

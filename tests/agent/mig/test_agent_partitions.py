@@ -1,4 +1,4 @@
-"""The real agent offers, cuts and gives back GPUs of a simulated node; what it does depends on the server's gates."""
+"""The real agent offers and partitions GPUs of a simulated node; what it offers depends on the server's gates."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +14,7 @@ LISTED = ("--takeover-list-claims", "true")
 
 
 @pytest.mark.parametrize(("version", "devices"), [("1.35", 8), ("1.36", 208)])
-def test_gpus_are_cut_on_demand_where_the_server_counts(version, devices):
+def test_partitions_are_offered_on_demand_where_the_server_keeps_counters(version, devices):
     with stage(version) as here:
         here.start("simulated:dgx-h100")
         until(lambda: len(here.devices()) == devices, f"{devices} devices")
@@ -23,13 +23,13 @@ def test_gpus_are_cut_on_demand_where_the_server_counts(version, devices):
         here.kubelet.wait_registered(NVIDIA_DRIVER)
 
 
-def test_what_stands_is_all_that_is_published_where_that_is_asked_for():
+def test_no_placements_are_published_with_mig_static():
     with stage("1.36") as here:
         here.start("simulated:dgx-h100", "--mig", "static")
         until(lambda: len(here.devices()) == 8, "8 devices")
 
 
-def test_a_partition_comes_and_goes_without_a_write_and_a_restart_finds_it_its_own():
+def test_a_partition_is_made_and_destroyed_without_a_write_even_by_a_restarted_agent():
     with stage("1.36") as here:
         agent = here.start("simulated:dgx-h100")
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
@@ -41,7 +41,7 @@ def test_a_partition_comes_and_goes_without_a_write_and_a_restart_finds_it_its_o
         assert not isinstance(answer, str), answer
         here.end(agent)
         here.start("simulated:dgx-h100")
-        until(lambda: "hardware scanned devices=208" in here.log(), "the partition taken for ours")
+        until(lambda: "hardware scanned devices=208" in here.log(), "the partition recognized as the agent's own")
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
         until(lambda: answers(here, plugin, ref), "unprepare")
         until(lambda: "partition destroyed and MIG mode switched off" in here.log(), "a log line, after the answer")
@@ -55,13 +55,13 @@ def answers(here, plugin, ref) -> bool:
         return here.kubelet.wait_registered(NVIDIA_DRIVER).unprepare([ref]) == {ref.uid: ""}
 
 
-def test_a_geometry_is_applied_where_the_server_does_not_count():
+def test_a_geometry_is_applied_where_the_server_keeps_no_counters():
     with stage("1.35") as here:
         here.start("simulated:dgx-h100", "--mig-geometry", "all-balanced")
         until(lambda: len(here.devices()) == 32, "4 partitions of 8 GPUs")
 
 
-def test_the_node_is_told_that_nothing_is_cut_on_demand_and_why():
+def test_an_event_says_why_nothing_is_partitioned_on_demand():
     with stage("1.35") as here:
         here.start("simulated:dgx-h100")
         until(lambda: len(here.devices()) == 8, "8 devices")
@@ -73,10 +73,10 @@ def test_the_node_is_told_that_nothing_is_cut_on_demand_and_why():
 
 
 @pytest.mark.parametrize(("version", "flags"), [("1.35", LISTED), ("1.36", ("--mig", "static", *LISTED))])
-def test_a_placement_that_a_claim_was_given_stays_published_and_is_prepared_where_others_are_withdrawn(version, flags):
-    """The gate was on, or the flag another, when the scheduler chose; the pod's claim comes only now.
+def test_a_placement_that_is_allocated_stays_published_and_is_prepared_where_others_are_withdrawn(version, flags):
+    """When the scheduler chose, the gate was on or the flag was another; the claim is prepared only now.
 
-    Only a list of the cluster's claims can tell of it: the kubelet has not begun to prepare it.
+    Only a list of the cluster's claims contains it, because the kubelet has not begun to prepare it.
     """
     with stage(version) as here:
         given = "gpu-0000-1b-00-0-mig-1g10gb-19-3"
@@ -110,7 +110,7 @@ def test_an_upgrade_to_on_demand_keeps_prepared_gpus_and_partitions():
         # The registration of the agent before may still be there, and its channel is closed with it.
         until(lambda: "registered with the kubelet" in here.log(), "the new agent's registration")
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
-        # As a scheduler that saw no counters, or another's mistake, would have it: what overlaps still waits.
+        # A scheduler that saw no counters may allocate devices that overlap: the later claim waits.
         inside = claim(here, f"{whole}-mig-1g10gb-19-0", "inside")
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(plugin.prepare, [inside])
@@ -124,8 +124,8 @@ def test_an_upgrade_to_on_demand_keeps_prepared_gpus_and_partitions():
         assert {whole, part} <= set(here.devices())
 
 
-def test_a_geometry_stands_aside_where_gpus_are_cut_on_demand():
+def test_a_geometry_is_not_applied_where_gpus_are_partitioned_on_demand():
     with stage("1.36") as here:
         here.start("simulated:dgx-h100", "--mig-geometry", "all-balanced")
-        until(lambda: "declared geometry not applied" in here.log(), "it is said")
+        until(lambda: "declared geometry not applied" in here.log(), "the line in the log")
         assert len(here.devices()) == 208

@@ -18,7 +18,7 @@ ON_DEMAND = MigPolicy(is_dynamic=True)
 
 
 class OnDemand:
-    """Offers every GPU to be partitioned on demand, as if every partition were the agent's own."""
+    """Offers every GPU for partitions on demand, as if every partition were the agent's own."""
 
     is_settled = True
 
@@ -36,13 +36,13 @@ class Bench:
     def __init__(self, folder) -> None:
         self.hardware = SimulatedHardware("dgx-h100", Roots(), node_name="n", state_dir=folder)
         self.inventory = NodeInventory()
-        self.told, self.own_changes = [], OwnChanges()
+        self.reported, self.own_changes = [], OwnChanges()
         self.scanner = Scanner(
             self.hardware,
             self.inventory,
             OnDemand(),
             own_changes=self.own_changes,
-            listener=SimpleNamespace(inventory_changed=lambda: self.told.append(self.inventory.current)),
+            listener=SimpleNamespace(inventory_changed=lambda: self.reported.append(self.inventory.current)),
         )
         self.turn()
 
@@ -113,7 +113,7 @@ def test_an_own_change_explains_one_probe_and_no_later_one(bench):
     assert bench.scanner.scans == 2
 
 
-def test_a_gpu_that_can_not_be_read_after_an_own_change_is_discovered(bench, monkeypatch):
+def test_a_gpu_that_cannot_be_read_after_an_own_change_is_discovered(bench, monkeypatch):
     bench.make()
 
     def lost(*_):
@@ -133,10 +133,10 @@ def test_a_gpu_with_a_problem_is_discovered_because_the_problem_may_have_ended(b
     assert bench.scanner.scans == 2
 
 
-def test_each_own_change_is_told_because_device_nodes_may_have_changed(bench):
-    before = len(bench.told)
+def test_each_own_change_is_reported_because_device_nodes_may_have_changed(bench):
+    before = len(bench.reported)
     made = bench.make()
     bench.turn()
     bench.destroy(made)
     bench.turn()
-    assert len(bench.told) == before + 2
+    assert len(bench.reported) == before + 2

@@ -1,4 +1,4 @@
-"""An agent that comes up where NVIDIA's driver made partitions on demand: what it left is destroyed in its place."""
+"""An agent that starts where NVIDIA's driver made partitions on demand destroys those that were left behind."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_a_partition_of_nvidias_driver_is_destroyed_once_its_claim_has_ended(mac
     of_one = 26  # whole, and 25 placements
     until(lambda: len(here.devices()) == of_one, "the devices of the other GPU")
     here.kubelet.wait_registered(NVIDIA_DRIVER)
-    assert machine.state.read().gpus[0].gis, "its claim is alive"
+    assert machine.state.read().gpus[0].gis, "destroyed before its claim has ended"
     here.kubelet.unprepare_pod(pod("old"))
     until(lambda: len(here.devices()) == 2 * of_one, "all devices of both GPUs")
     until(lambda: machine.state.read().gpus[0].facts["mig_mode"] == "0 0", "MIG mode to be off")

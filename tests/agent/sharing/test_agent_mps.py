@@ -1,4 +1,4 @@
-"""The real agent and the real MPS supervisor: live clients through kills and upgrades of both, and nothing left."""
+"""The real agent and the real MPS supervisor: clients survive kills and upgrades of both, and nothing is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def machine(tmp_path):
         yield it
 
 
-def test_two_claims_meet_behind_one_daemon_which_ends_with_the_last(machine):
+def test_two_claims_share_one_daemon_which_ends_with_the_last_of_them(machine):
     machine.start()
     first, second = machine.claim_share(0, "first"), machine.claim_share(1, "second")
     folders = prepared(machine, first)
@@ -40,7 +40,7 @@ def test_two_claims_meet_behind_one_daemon_which_ends_with_the_last(machine):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["upgrade", "OOM kill"])
-def test_no_client_notices_the_end_of_agent_or_supervisor(machine, number):
+def test_clients_go_on_when_the_agent_and_the_supervisor_end(machine, number):
     agent = machine.start()
     first = machine.claim_share(0, "first")
     prepared(machine, first)
@@ -58,7 +58,7 @@ def test_no_client_notices_the_end_of_agent_or_supervisor(machine, number):
     assert FakeClient(machine.pipe).server_pid == client.server_pid
 
 
-def test_a_claim_waits_for_a_supervisor_and_is_told_so(machine):
+def test_a_claim_is_refused_with_a_hint_until_a_supervisor_runs(machine):
     machine.start()
     machine.supervisor.end()
     claim = machine.claim_share(0, "early")
@@ -72,7 +72,7 @@ def test_a_claim_waits_for_a_supervisor_and_is_told_so(machine):
 
 
 @pytest.mark.parametrize("fault", ["start refuse No GPU for MPS", "get_server_list hang"])
-def test_a_daemon_that_does_not_come_up_fails_the_claim_and_leaves_nothing(machine, fault):
+def test_a_daemon_that_does_not_start_fails_the_claim_and_leaves_nothing(machine, fault):
     machine.start()
     machine.fake.break_(fault)
     claim = machine.claim_share(0, "claim")

@@ -14,8 +14,8 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.gcc
 
 
-class SharedWard(MpsMachine):
-    """Two H100 shared by MPS that report their health, and an agent that resets them."""
+class MonitoredMpsMachine(MpsMachine):
+    """Two H100 GPUs shared by MPS that report their health, and an agent that resets them."""
 
     def __init__(self, here, folder):
         super().__init__(here, folder)
@@ -37,31 +37,31 @@ class SharedWard(MpsMachine):
 
 
 @pytest.fixture
-def ward(tmp_path):
-    with mps_machine(SharedWard, tmp_path) as it:
+def machine(tmp_path):
+    with mps_machine(MonitoredMpsMachine, tmp_path) as it:
         yield it
 
 
-def test_the_daemon_of_a_gpu_is_ended_before_its_reset_and_another_s_clients_go_on(ward):
-    ward.start()
-    other = ward.share_of(1, "other")
-    prepared(ward, other)
-    (of_other,) = ward.daemons.glob("d/*")
+def test_the_daemon_of_a_gpu_is_ended_before_its_reset_and_clients_of_other_gpus_go_on(machine):
+    machine.start()
+    other = machine.share_of(1, "other")
+    prepared(machine, other)
+    (of_other,) = machine.daemons.glob("d/*")
     client, kept = FakeClient(of_other / "pipe"), processes_below(of_other)
-    # A daemon that was left behind, as by a supervisor that was away when the last claim ended.
-    sick = ward.gpus[0]
-    left = SharedDevice(names(ward.gpus)[0], sick.facts["uuid"], sick.minor, sick.pci)
-    MpsClient(socket_path(ward.daemons.parent)).start(left, SETTINGS, deadline_s=10)
-    assert len(processes_below(ward.daemons)) > len(kept)
-    (ward.fake.root / "smi.hold").touch()
+    # A daemon that was left behind, as happens when no supervisor runs while the last claim ends.
+    sick = machine.gpus[0]
+    left = SharedDevice(names(machine.gpus)[0], sick.facts["uuid"], sick.minor, sick.pci)
+    MpsClient(socket_path(machine.daemons.parent)).start(left, SETTINGS, deadline_s=10)
+    assert len(processes_below(machine.daemons)) > len(kept)
+    (machine.fake.root / "smi.hold").touch()
     sick.report_health(recovery_action=1)
-    ward.write()
-    until(ward.smi.exists, "the reset to begin")
-    assert processes_below(ward.daemons) == kept, "a daemon has the GPU open while it is reset"
+    machine.write()
+    until(machine.smi.exists, "the reset to begin")
+    assert processes_below(machine.daemons) == kept, "a daemon has the GPU open while it is reset"
     assert client.works()
-    ward.state = ward.state.read()
-    ward.state.gpus[0].report_health(recovery_action=0)
-    ward.write()
-    (ward.fake.root / "smi.hold").unlink()
-    until(lambda: "step=returned" in ward.here.log(), "the return")
+    machine.state = machine.state.read()
+    machine.state.gpus[0].report_health(recovery_action=0)
+    machine.write()
+    (machine.fake.root / "smi.hold").unlink()
+    until(lambda: "step=returned" in machine.here.log(), "the return")
     assert client.works()

@@ -1,4 +1,4 @@
-"""The agent's sharing rules: kept up with their file, the node's labels and what claims have."""
+"""The agent's sharing rules, which follow their file, the node's labels and what claims hold."""
 
 import subprocess
 import sys
@@ -55,14 +55,14 @@ def world(tmp_path):
     return World(tmp_path)
 
 
-def test_without_a_file_nothing_is_shared_and_nobody_is_asked(world):
+def test_without_a_file_nothing_is_shared_and_no_request_is_made(world):
     sharing = CurrentSharingRules(None, "node", api=world.node, allocated=world)
     assert sharing.look() is NOTHING_SHARED
     assert sharing.with_allocated(Ownership()) == Ownership()
     assert (sharing.fingerprint(), world.looks, world.node.asked) == (None, 0, 0)
 
 
-def test_a_file_that_is_wrong_at_the_start_is_refused(world):
+def test_a_file_that_is_invalid_at_the_start_is_refused(world):
     with pytest.raises(InputError, match="line 2: rules"):
         world.sharing("version: rules/v1\nrules: [{}]\n")
 
@@ -76,7 +76,7 @@ def test_a_file_that_changes_is_read_again(world):
     assert sharing.look().rules[0].replicas == 7
 
 
-def test_a_file_that_becomes_wrong_keeps_the_rules_of_before_and_says_so_until_it_is_right(world, caplog):
+def test_an_invalid_change_of_the_file_leaves_the_rules_in_force_and_is_a_problem_until_corrected(world, caplog):
     sharing = world.sharing()
     for text in ("version: rules/v1\nrules: [{}]\n", "[", None):
         if text is None:
@@ -86,22 +86,22 @@ def test_a_file_that_becomes_wrong_keeps_the_rules_of_before_and_says_so_until_i
         assert sharing.look().rules[0].replicas == 4
         (problem,) = sharing.problems
         assert problem.code == "sharing.config"
-    said = len(caplog.records)
+    logged = len(caplog.records)
     sharing.look()
-    assert len(caplog.records) == said, "once for each change"
+    assert len(caplog.records) == logged, "logged more than once for one change"
     world.write(FOUR)
     sharing.look()
     assert sharing.problems == ()
 
 
-def test_labels_are_asked_for_only_where_a_rule_names_some(world):
+def test_labels_are_read_only_where_a_rule_names_some(world):
     world.sharing().look()
     assert world.node.asked == 0
     world.node.labels = {"pool": "a"}
     assert world.sharing(LABELS).look().labels == {"pool": "a"}
 
 
-def test_no_look_is_made_before_the_labels_are_known_and_old_ones_stand_while_nobody_answers(world):
+def test_rules_need_the_labels_once_and_keep_the_known_ones_while_the_server_does_not_answer(world):
     sharing = world.sharing(LABELS)
     world.node.is_away = True
     with pytest.raises(ApiError):
@@ -112,7 +112,7 @@ def test_no_look_is_made_before_the_labels_are_known_and_old_ones_stand_while_no
     assert sharing.look().labels == {"pool": "a"}
 
 
-def test_what_was_allocated_when_the_rules_were_new_counts_as_held_for_a_while(world):
+def test_devices_allocated_when_the_rules_were_new_count_as_held_for_a_while(world):
     sharing = world.sharing()
     world.allocated = frozenset({("gpu-a", False), ("gpu-b", True)})
     sharing.look()
@@ -126,10 +126,10 @@ def test_what_was_allocated_when_the_rules_were_new_counts_as_held_for_a_while(w
     world.write(FOUR.replace("4", "5"))
     sharing.look()
     sharing.with_allocated(Ownership())
-    assert world.looks == 2, "new rules, new question"
+    assert world.looks == 2, "what is allocated was not read again for the new rules"
 
 
-def test_new_rules_wait_until_it_is_told_what_claims_have(world):
+def test_new_rules_wait_until_it_is_known_what_claims_hold(world):
     sharing = world.sharing()
     sharing.look()
     for refusal in (NodeError("pod-resources", "no answer"), ApiError("unreachable", "no answer")):
@@ -140,7 +140,7 @@ def test_new_rules_wait_until_it_is_told_what_claims_have(world):
     assert sharing.with_allocated(Ownership()) == Ownership()
 
 
-def test_what_the_ledger_came_to_know_is_free_once_the_ledger_lets_go(world):
+def test_a_device_that_was_in_the_ledger_is_free_once_the_ledger_has_released_it(world):
     sharing = world.sharing()
     world.allocated = frozenset({("gpu-a", False), ("gpu-b", False)})
     sharing.look()
@@ -149,14 +149,14 @@ def test_what_the_ledger_came_to_know_is_free_once_the_ledger_lets_go(world):
     assert sharing.with_allocated(Ownership()).forms == {("gpu-b", False)}
 
 
-def test_parts_of_the_device_plugins_file_that_mean_nothing_here_are_said(world, caplog):
+def test_parts_of_the_device_plugins_file_without_effect_are_logged(world, caplog):
     world.sharing(
         "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 2}]}}"
     )
     assert "part of the sharing configuration has no effect" in caplog.messages
 
 
-def test_a_wrong_file_ends_the_agent_with_status_3_and_every_fault(tmp_path):
+def test_an_invalid_file_ends_the_agent_with_status_3_and_lists_every_fault(tmp_path):
     config = tmp_path / "sharing.yaml"
     config.write_text("version: rules/v1\nrules:\n  - replicas: 1\n  - compute: {}\n")
     kubeconfig = tmp_path / "kubeconfig"

@@ -1,4 +1,4 @@
-"""Claims as the API server has them."""
+"""Claims that the API server keeps."""
 
 from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef

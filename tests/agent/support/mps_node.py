@@ -25,7 +25,7 @@ rules:
 
 
 class MpsMachine(Machine):
-    """Two H100 shared by MPS, and a supervisor over a fake control program."""
+    """Two H100 GPUs shared by MPS, and a supervisor over a fake control program."""
 
     def __init__(self, here, folder):
         super().__init__(here, folder)
@@ -79,7 +79,7 @@ def mps_machine(make, folder):
 def prepared(machine, claim):
     answers = []
 
-    def ask():  # again, as the kubelet does: of an agent that was killed the connection is known for a moment
+    def ask():  # repeated, as the kubelet does: the connection of a killed agent stays registered for a moment
         try:
             answers[:] = machine.here.kubelet.wait_registered(NVIDIA_DRIVER).prepare([claim]).values()
         except NodeError as error:

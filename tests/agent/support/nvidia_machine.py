@@ -8,7 +8,7 @@ from tests.support.nodes.fake_node import FakeNode
 
 
 class Machine:
-    """Two H100s behind the fake library, and an agent that looks at them."""
+    """Two H100 GPUs of the fake library, and the agent of their node."""
 
     def __init__(self, here, folder):
         self.here, self.folder = here, folder
@@ -31,7 +31,7 @@ class Machine:
         return self.here.start("auto", *roots, f"--dev-root={self.node.roots.dev}", *flags, environment=environment)
 
     def claim(self, device, name="claim", config=()):
-        """Create a claim that is allocated to a device, with configs as they stand in an allocation."""
+        """Create a claim that is allocated to a device, with configs in the form of an allocation."""
         request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
         wire = self.here.api.create(
             {
