@@ -1,4 +1,4 @@
-"""Objects of older API versions, of none that is served, and with fields that the API does not have."""
+"""Objects of older API versions, of versions that are not served, and with fields that the API does not have."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_older_versions_are_converted_as_the_api_server_does(explain, text):
     assert json.loads(out)["ok"]
 
 
-def test_the_old_shape_in_a_v1_object_is_named_with_its_place(explain):
+def test_a_field_of_an_older_version_in_a_v1_object_is_a_fault_with_line_and_column(explain):
     code, err, _ = explain(OLD.format(version="v1"))
     assert code == ExitCode.BAD_INPUT
     assert "claim.yaml:8:7: ResourceClaim c: spec.devices.requests[0].deviceClassName" in err

@@ -38,7 +38,7 @@ def test_a_namespace_without_a_level_gets_one_and_keeps_its_labels(cluster, caps
         assert labels_of(api, "gpus").items() >= {LABEL: "privileged", "team": "a"}.items()
 
 
-def test_a_level_that_somebody_chose_stays_and_the_command_to_run_is_told(cluster, capsys):
+def test_a_level_that_an_administrator_chose_stays_and_the_command_to_change_it_is_printed(cluster, capsys):
     api, kubeconfig = cluster
     make(api, "strict", **{LABEL: "baseline"})
     assert run(["pod-security", "--namespace", "strict", "--kubeconfig", kubeconfig]) == ExitCode.NO_MATCH

@@ -1,4 +1,4 @@
-"""Files for the agents are judged before a rollout by the code that the agents read them with."""
+"""Files for the agents are checked before a rollout by the same code with which the agents read them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check(tmp_path, capsys):
     return write
 
 
-def test_each_kind_of_file_is_known_by_what_it_holds(check, capsys):
+def test_each_kind_of_file_is_recognised_by_its_content(check, capsys):
     assert run(["check-config", str(ROOT / "examples/sharing/node/rules.yaml")]) == ExitCode.OK
     assert "sharing configuration (version rules/v1, --sharing-config), no faults" in capsys.readouterr().out
     status, out, _ = check(MIG)
@@ -60,14 +60,14 @@ def test_each_kind_of_file_is_known_by_what_it_holds(check, capsys):
         ("a: [", "not YAML"),
     ],
 )
-def test_a_fault_is_told_with_its_place(check, text, said):
+def test_a_fault_is_reported_with_its_place(check, text, said):
     status, out, err = check(text)
     assert (status, out) == (ExitCode.BAD_INPUT, "")
     assert said in err
     assert "Traceback" not in err
 
 
-def test_every_file_is_checked_and_one_with_faults_decides(tmp_path, capsys):
+def test_every_file_is_checked_and_one_with_faults_decides_the_exit_status(tmp_path, capsys):
     for name, text in (("a.yaml", "version: v1\n"), ("b.yaml", MIG)):
         (tmp_path / name).write_text(text)
     files = [str(tmp_path / name) for name in ("a.yaml", "missing.yaml", "b.yaml")]
@@ -77,14 +77,14 @@ def test_every_file_is_checked_and_one_with_faults_decides(tmp_path, capsys):
     assert "missing.yaml can't be read" in err
 
 
-def test_tenants_that_are_kept_apart_need_named_namespaces(check):
+def test_tenants_by_namespace_need_rules_that_name_namespaces(check):
     text = "version: rules/v1\nrules: [{replicas: 2, sharing: {strategy: MPS}}]\n"
     assert check(text)[0] == ExitCode.OK
     status, _, err = check(text, "--mps-tenants", "namespace")
     assert (status, "names the namespaces it serves" in err) == (ExitCode.BAD_INPUT, True)
 
 
-def test_a_charts_values_are_no_sharing_configuration(capsys):
+def test_the_values_of_the_chart_are_not_taken_for_a_sharing_configuration(capsys):
     values = Path(__file__).parents[2] / "deploy/helm/values.yaml"
     assert run(["check-config", str(values)]) == ExitCode.BAD_INPUT
     assert "is not a file that an agent reads" in capsys.readouterr().err
@@ -97,12 +97,12 @@ def test_a_charts_values_are_no_sharing_configuration(capsys):
         ("version: remediation/v1\nactions: {gpu-lost: none}\n", "--remediation-policy", "needs-reset: reset"),
     ],
 )
-def test_a_policy_is_read_as_the_agent_reads_it(check, text, used_by, said):
+def test_a_policy_is_recognised_with_the_flag_that_takes_it(check, text, used_by, said):
     status, out, _ = check(text)
     assert (status, used_by in out, said in out) == (ExitCode.OK, True, True)
 
 
-def test_the_mistakes_of_a_policy_are_listed(check):
+def test_all_mistakes_of_a_policy_are_listed(check):
     status, _, err = check("version: remediation/v1\nactions: {gpu-lost: reset}\ntries: 0\n")
     assert (status, "a reset does not cure gpu-lost" in err, "tries" in err) == (ExitCode.BAD_INPUT, True, True)
 
@@ -136,7 +136,7 @@ spec:
 """
 
 
-def test_the_configs_in_manifests_are_judged_for_their_driver(check):
+def test_the_configs_in_manifests_are_checked_for_their_driver(check):
     status, out, _ = check(CLAIM.replace("DRIVER", "gpu.amd.com"))
     assert status == ExitCode.OK
     assert "ResourceClaim part: spec.devices.config[0].opaque.parameters: for gpu.amd.com" in " ".join(out.split())
@@ -148,14 +148,14 @@ def test_the_configs_in_manifests_are_judged_for_their_driver(check):
     assert "[input.bad-config]" in err
 
 
-def test_a_config_for_an_unknown_driver_is_not_judged_and_a_manifest_without_one_says_so(check):
+def test_a_config_for_an_unknown_driver_is_not_checked_and_a_manifest_may_have_no_config(check):
     _, out, _ = check(CLAIM.replace("DRIVER", "gpu.example.com"))
     assert "not validated, because gpu.example.com is not one of our drivers" in " ".join(out.split())
     status, out, _ = check("{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}")
     assert (status, "no config for a device" in out) == (ExitCode.OK, True)
 
 
-def test_a_manifest_is_read_from_standard_input_too(monkeypatch, capsys):
+def test_a_manifest_is_read_from_standard_input(monkeypatch, capsys):
     wrong = CLAIM.replace("DRIVER", "gpu.nvidia.com").encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(wrong)))
     assert run(["check-config", "-"]) == 3

@@ -1,4 +1,4 @@
-"""Completion, asked as shells and kubectl ask: real bash, zsh, fish and kubectl where they are installed."""
+"""Completion as shells and kubectl call it: with real bash, zsh, fish and kubectl where they are installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lane.components import parts
 from tests.support.api.embedded_client import slice_wire
 
 MODULES = {"dra-driver": "main", "kubectl-dra": "kubectl_plugin"}
-PATIENCE = 60  # seconds
+DEADLINE_SECONDS = 60
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def answers(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
         (["slices", "--nonsense", ""], [":4"]),
     ],
 )
-def test_what_is_known_without_a_cluster_completes(words, expected, capsys, monkeypatch):
+def test_commands_options_and_profiles_are_completed_without_a_cluster(words, expected, capsys, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", "/nonexistent")
     assert answers(capsys, *words) == expected
 
@@ -99,12 +99,12 @@ def test_what_is_known_without_a_cluster_completes(words, expected, capsys, monk
         (["cel", "explain", "--device", "gpu-0"], ["gpu-0000-1b-00-0", ":4"]),
     ],
 )
-def test_names_come_from_the_cluster(words, expected, capsys, monkeypatch, cluster):
+def test_names_are_completed_from_the_cluster(words, expected, capsys, monkeypatch, cluster):
     monkeypatch.setenv("KUBECONFIG", cluster)
     assert answers(capsys, *words) == expected
 
 
-def test_names_come_from_the_namespace_of_the_kubeconfig_or_of_the_context(capsys, monkeypatch, cluster):
+def test_names_are_completed_from_the_namespace_of_the_kubeconfig_or_of_the_context(capsys, monkeypatch, cluster):
     config = yaml.safe_load(Path(cluster).read_text())
     (context,) = config["contexts"]
     other = {"name": "other", "context": {**context["context"], "namespace": "default"}}
@@ -128,12 +128,12 @@ def test_a_cluster_that_does_not_answer_completes_nothing(capsys, monkeypatch, t
         assert answers(capsys, "simulate", "--drain", "") == [":4"]
 
 
-def asked_on_a_terminal(argv: list[str], environment: dict[str, str], *steps: tuple[str, str]) -> str:
+def typed_on_a_terminal(argv: list[str], environment: dict[str, str], *steps: tuple[str, str]) -> str:
     """Run a shell on a terminal; wait for each step's text, then type its keys. Return what it wrote after the last."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(argv[0], argv, environment)
-    seen, deadline = "", time.monotonic() + PATIENCE
+    seen, deadline = "", time.monotonic() + DEADLINE_SECONDS
     try:
         for awaited, keys in steps:
             while not re.search(awaited, seen):
@@ -171,7 +171,7 @@ def test_a_real_shell_completes_what_is_typed(shell, program, programs, tmp_path
     for typed, expected in TYPED if program == PROGRAMS[0] else TYPED[:1]:
         echoed = f"{program} {typed}\x01echo 'so'\"me:\" \n"
         steps = [(r"[#$%>] ?", begin), (r"ready> ", echoed), (r"some: [^\r\n]*[\r\n][\s\S]*ready> ", "")]
-        assert f"some: {program} {expected}" in asked_on_a_terminal(argv, programs, *steps).replace("\r", "")
+        assert f"some: {program} {expected}" in typed_on_a_terminal(argv, programs, *steps).replace("\r", "")
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -193,7 +193,7 @@ def test_a_real_fish_completes_what_is_typed(program, programs, tmp_path):
     assert done.stdout.split() == ["rules.yaml"]
 
 
-def test_kubectl_finds_the_plugin_and_asks_it_for_completions(programs):
+def test_kubectl_runs_the_plugin_and_gets_completions_from_it(programs):
     kubectl = shutil.which("kubectl") or next(
         (str(p.path / "kubectl") for v in parts.VERSIONS if (p := parts.kubernetes(v)).built()), None
     )
@@ -212,7 +212,7 @@ def test_kubectl_finds_the_plugin_and_asks_it_for_completions(programs):
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_of_a_shell_serves_both_names(shell, capsys):
+def test_the_script_of_a_shell_completes_both_programs(shell, capsys):
     from dra_driver.cli.main import run
 
     assert run(["completion", shell]) == 0

@@ -1,4 +1,4 @@
-"""`dra-driver demo` as a person runs it: a process, with the real agent under it."""
+"""`dra-driver demo` as a user runs it: as a process, with the real agent as its child."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def first_screen():
 
 
 def plain(line):
-    """Take out what differs from run to run, and the table's ruling."""
+    """Return a line without what differs from run to run, and with single blanks."""
     return re.sub(r"\d+ ms|[\d.]+ s\b|process \d+, \d+ MiB", "#", re.sub(r"\s+", " ", line)).strip()
 
 
@@ -69,7 +69,7 @@ def test_the_demo_meets_every_expectation_leaves_nothing_and_prints_what_the_rea
     assert [line for line in shown if line not in printed] == []
 
 
-def test_the_core_examples_hold_for_partitions_as_they_stand_too():
+def test_the_core_examples_meet_their_expectations_with_static_partitions_too():
     done = demo("--mig", "static")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "published: 14 devices in 1 ResourceSlice" in done.stdout
@@ -77,7 +77,7 @@ def test_the_core_examples_hold_for_partitions_as_they_stand_too():
     assert f"{count} of {count} examples came out as their files say." in done.stdout
 
 
-def test_an_expectation_that_is_not_met_is_a_1_and_says_what_was_seen(tmp_path):
+def test_the_exit_status_is_1_for_an_expectation_that_is_not_met_and_the_output_says_why(tmp_path):
     text = (EXAMPLES / "01-one-gpu.yaml").read_text()
     (tmp_path / "wrong.yaml").write_text(text.replace("holds 1 where type=gpu", "holds 2 where type=gpu"))
     (tmp_path / "right.yaml").write_text(text)
@@ -87,7 +87,7 @@ def test_an_expectation_that_is_not_met_is_a_1_and_says_what_was_seen(tmp_path):
     assert "1 of 2 examples came out as their files say" in done.stdout
 
 
-def test_a_file_that_is_wrong_is_a_3_before_anything_starts(tmp_path):
+def test_the_exit_status_is_3_for_an_invalid_file_before_anything_starts(tmp_path):
     (tmp_path / "bad.yaml").write_text("# expect: pod x flies\n")
     done = demo("--examples", str(tmp_path))
     assert done.returncode == 3
@@ -95,7 +95,7 @@ def test_a_file_that_is_wrong_is_a_3_before_anything_starts(tmp_path):
     assert "starting" not in done.stdout
 
 
-def test_an_object_that_the_api_refuses_is_a_3_and_everything_is_ended(tmp_path):
+def test_the_exit_status_is_3_for_an_object_that_the_api_refuses(tmp_path):
     text = (EXAMPLES / "01-one-gpu.yaml").read_text()
     (tmp_path / "bad.yaml").write_text(text.replace("deviceClassName: gpu.nvidia.com", "deviceClassName: Not_A_Name"))
     done = demo("--examples", str(tmp_path))
@@ -104,7 +104,7 @@ def test_an_object_that_the_api_refuses_is_a_3_and_everything_is_ended(tmp_path)
     assert "Traceback" not in done.stderr
 
 
-def test_a_profile_that_is_not_there_is_a_3():
+def test_the_exit_status_is_3_for_a_missing_profile():
     done = demo("--profile", "no-such-profile")
     assert done.returncode == 3
     assert "no-such-profile" in done.stderr
@@ -129,7 +129,7 @@ def test_an_interrupted_demo_ends_its_agent_and_removes_its_folder(number, statu
     assert not folder.exists()
 
 
-# -- the node under it ------------------------------------------------------------------------------------------------
+# -- the node of the demo ---------------------------------------------------------------------------------------------
 
 
 def classes():
@@ -137,7 +137,7 @@ def classes():
     return [wire for path in paths for wire in load_objects(path, path.read_text())]
 
 
-def test_an_agent_that_dies_is_told_with_the_end_of_its_log():
+def test_an_agent_that_ends_early_is_an_error_with_the_end_of_its_log():
     code = "import sys; print('it broke', file=sys.stderr); sys.exit(5)"
     node = EmbeddedNode("t4", classes=[], command=[sys.executable, "-c", code])
     with pytest.raises(NodeError, match="the agent ended with status 5") as caught:
@@ -147,7 +147,7 @@ def test_an_agent_that_dies_is_told_with_the_end_of_its_log():
     assert not node.folder.exists()
 
 
-def test_an_agent_that_does_nothing_is_told_after_the_deadline():
+def test_an_agent_that_does_nothing_is_an_error_after_the_deadline():
     node = EmbeddedNode("t4", classes=[], command=[sys.executable, "-c", "import time; time.sleep(60)"])
     with pytest.raises(NodeError, match="not ready in time"):
         node.start(timeout_s=0.5)
@@ -171,7 +171,7 @@ def test_the_agent_publishes_and_prepares_on_every_version(version):
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.35"])
-def test_claims_for_replicas_are_the_same_where_the_scheduler_does_not_count_shares(version):
+def test_claims_for_replicas_are_met_where_the_scheduler_has_no_consumable_capacity(version):
     from dra_driver.embedded.examples.reading import load_example
 
     folder = SHARING / "node"
@@ -193,7 +193,7 @@ def test_claims_for_replicas_are_the_same_where_the_scheduler_does_not_count_sha
 
 
 @pytest.mark.long
-def test_a_gpu_that_falls_ill_is_shown_from_its_fault_to_its_return():
+def test_the_remediation_of_a_gpu_is_shown_from_its_fault_to_its_return():
     command = [sys.executable, "-m", "dra_driver", "demo", "--mending"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     stages = [line.split()[2] for line in done.stdout.splitlines() if " s  " in line]

@@ -1,4 +1,4 @@
-"""`dra-driver doctor` as a person runs it, and docs/doctor.md: its example is what a spoilt node shows."""
+"""`dra-driver doctor` as a user runs it, and docs/doctor.md: its example is the output for a faulty node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def clean_environment(monkeypatch):
 
 
 @pytest.fixture
-def spoilt(monkeypatch):
+def faulty_node(monkeypatch):
     """A node where the driver was never built and the runtime ignores CDI."""
     folder = Path(tempfile.mkdtemp(prefix="dra"))
     machine = FakeNode(folder)
@@ -45,7 +45,7 @@ def spoilt(monkeypatch):
     (folder / "etc/containerd").mkdir(parents=True)
     (folder / "etc/containerd/config.toml").write_text('[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = false\n')
     (folder / "plugins_registry").mkdir()
-    twins = {
+    variables = {
         "NODE_NAME": "gpu-node-7",
         "SYSFS_ROOT": folder / "sys",
         "PROC_ROOT": folder / "proc",
@@ -55,19 +55,19 @@ def spoilt(monkeypatch):
         "KUBELET_PLUGINS_DIRECTORY_PATH": folder / "plugins",
         "DEVICE_PLUGINS_DIRECTORY_PATH": folder / "device-plugins",
     }
-    for name, value in twins.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
     yield folder
     shutil.rmtree(folder)
 
 
-def test_the_page_shows_what_a_spoilt_node_shows(spoilt):
+def test_the_page_shows_the_output_for_a_faulty_node(faulty_node):
     # In a process of its own: this one may have a library of the fake driver loaded.
-    command = [sys.executable, "-m", "dra_driver", "doctor", "--only", "node", "--host-root", str(spoilt)]
+    command = [sys.executable, "-m", "dra_driver", "doctor", "--only", "node", "--host-root", str(faulty_node)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
     assert done.returncode == ExitCode.NO_MATCH, done.stderr
-    shown = done.stdout.replace(f"{spoilt}/plugins_registry", "/var/lib/kubelet/plugins_registry")
-    shown = shown.replace(str(spoilt), "")
+    shown = done.stdout.replace(f"{faulty_node}/plugins_registry", "/var/lib/kubelet/plugins_registry")
+    shown = shown.replace(str(faulty_node), "")
     [example] = re.findall(r"```console\n\$ dra-driver doctor --only node\n(.*?)```", PAGE, re.DOTALL)
     assert [line.rstrip() for line in shown.splitlines()] == example.splitlines()
 
@@ -77,7 +77,7 @@ def test_the_page_lists_every_finding():
     assert listed == {name: (str(kind.severity), kind.title, kind.page) for name, kind in CATALOGUE.items()}
 
 
-def test_a_cluster_alone_is_looked_at_with_a_kubeconfig(tmp_path, capsys):
+def test_a_cluster_alone_is_checked_with_a_kubeconfig(tmp_path, capsys):
     api = EmbeddedApi()
     api.start()
     try:
@@ -91,7 +91,7 @@ def test_a_cluster_alone_is_looked_at_with_a_kubeconfig(tmp_path, capsys):
     assert all(one["page"].startswith("docs/") for one in report["findings"])
 
 
-def test_where_there_is_nothing_to_look_at_the_exit_status_says_so(tmp_path, capsys, monkeypatch):
+def test_the_exit_status_is_environment_where_there_is_nothing_to_check(tmp_path, capsys, monkeypatch):
     for name in ("SYSFS_ROOT", "KUBELET_REGISTRAR_DIRECTORY_PATH", "KUBELET_PLUGINS_DIRECTORY_PATH"):
         monkeypatch.setenv(name, str(tmp_path / name))
     assert main.run(["doctor"]) == ExitCode.ENVIRONMENT
@@ -100,7 +100,7 @@ def test_where_there_is_nothing_to_look_at_the_exit_status_says_so(tmp_path, cap
     assert "node.no-credentials" in shown
 
 
-def test_a_cluster_that_does_not_answer_does_not_hide_the_node(spoilt, tmp_path, capsys):
+def test_a_cluster_that_does_not_answer_does_not_hide_the_node(faulty_node, tmp_path, capsys):
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -116,7 +116,7 @@ def test_a_cluster_that_does_not_answer_does_not_hide_the_node(spoilt, tmp_path,
     assert "driver-nouveau" in shown
 
 
-def test_a_cluster_that_was_asked_for_and_not_seen_is_no_success(monkeypatch, tmp_path, capsys):
+def test_a_cluster_that_was_asked_for_and_could_not_be_read_is_no_success(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SYSFS_ROOT", str(tmp_path))
     monkeypatch.setenv("DEV_ROOT", str(tmp_path))
     with EmbeddedApi() as api:

@@ -1,4 +1,4 @@
-"""What commands write for programs is what docs/schemas says, for every kind of document."""
+"""What commands write for programs conforms to docs/schemas, for every kind of document."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_schema_in_the_docs_is_the_one_of_the_code(kind):
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
 @pytest.mark.parametrize("kind", COMMANDS, ids=str)
-def test_what_a_command_writes_is_what_its_schema_says(kind, form, tmp_path, monkeypatch, capsys):
+def test_what_a_command_writes_conforms_to_its_schema(kind, form, tmp_path, monkeypatch, capsys):
     with EmbeddedApi() as api:
         monkeypatch.setenv("KUBECONFIG", str(api.write_kubeconfig(tmp_path / "kubeconfig")))
         run([*COMMANDS[kind], "-o", form])
@@ -60,7 +60,7 @@ def test_what_a_command_writes_is_what_its_schema_says(kind, form, tmp_path, mon
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_cordons_and_the_health_of_a_node_are_what_their_schemas_say(form, tmp_path, capsys):
+def test_cordons_and_the_health_of_a_node_conform_to_their_schemas(form, tmp_path, capsys):
     (tmp_path / DRIVER).mkdir()
     record = HealthRecord("boot-1")
     record.observe(Subject("0000:01:00.0", (19, 3)), Indication(FaultKey.ECC_THRESHOLD, is_bad=True), 900.0)
@@ -87,7 +87,7 @@ def test_cordons_and_the_health_of_a_node_are_what_their_schemas_say(form, tmp_p
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_a_run_of_the_demo_is_what_its_schema_says(form, tmp_path, capsys):
+def test_the_output_of_the_demo_conforms_to_its_schema(form, tmp_path, capsys):
     shutil.copy(CLAIM, tmp_path)
     assert run(["demo", "--examples", str(tmp_path), "-o", form]) == 0
     out = capsys.readouterr().out
@@ -117,7 +117,7 @@ def test_every_answer_of_a_batch_has_the_envelope(kind, words, line, tmp_path, c
     assert document["id"] == line["id"]
 
 
-def test_one_explanation_and_a_claim_are_what_their_schemas_say(tmp_path, capsys):
+def test_one_explanation_and_a_claim_conform_to_their_schemas(tmp_path, capsys):
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
     meta = {"name": "c", "namespace": "default"}
     wire = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": meta, "spec": spec}

@@ -1,4 +1,4 @@
-"""The first example of each command's --help works as it is pasted."""
+"""The first example of each command's --help works when it is pasted into a shell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVERS = {"webhook", "console", "console-server"}  # runs until it is ended
+SERVERS = {"webhook", "console", "console-server"}  # they run until they are ended
 FOR_JOBS = {name for name, entry in COMMANDS.items() if not entry.heading}
 NEEDS_SHELL = re.compile(r"[|&;<>$`*?~]")
 TRIED_ELSEWHERE = {"demo", "usage"}  # tests/cli/test_demo.py; tests/views/test_usage.py, with a Prometheus
@@ -45,7 +45,7 @@ ALL = {path: one for path, one in commands(cli).items() if path[0] not in SERVER
 
 
 def first_example(path: tuple[str, ...]) -> str:
-    """Return the first line of the help that runs the command, without the remark behind it."""
+    """Return the first line of the help that runs the command, without the remark after it."""
     words = f"dra-driver {' '.join(path)}"
     lines = (ALL[path].help or "").splitlines()
     number = next((n for n, line in enumerate(lines) if words in line), None)
@@ -96,7 +96,7 @@ def test_the_first_example_works_as_pasted(
     if NEEDS_SHELL.search(example):
         status, output, errors = in_shell(example, environment)
     else:  # in this process, which has imported the commands already
-        for name, value in {"GRPC_VERBOSITY": "ERROR", **environment}.items():  # the first one the command sets itself
+        for name, value in {"GRPC_VERBOSITY": "ERROR", **environment}.items():  # the command sets GRPC_VERBOSITY itself
             monkeypatch.setenv(name, value)
         monkeypatch.chdir(ROOT)
         monkeypatch.setattr(sys, "argv", words)

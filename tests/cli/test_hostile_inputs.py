@@ -1,4 +1,4 @@
-"""No input ends in a traceback: a short run of `python -m tests.cli.support.hostile`, and what only a process shows."""
+"""No input leads to a traceback: a short run of `python -m tests.cli.support.hostile`, and tests with processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _home(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_an_argument_longer_than_a_file_name_is_no_bug(capsys):
+def test_an_argument_longer_than_a_file_name_is_bad_input(capsys):
     assert run(["cel", "test", "x" * 300, "--fleet", "l40s"]) == ExitCode.BAD_INPUT
     assert "can't be read" in capsys.readouterr().err
     assert run(["cel", "test", "-e", "true", "--fleet", "x" * 300]) == ExitCode.BAD_INPUT
@@ -44,13 +44,13 @@ def test_a_batch_line_of_any_depth_is_answered_like_any_wrong_line(tmp_path, cap
 
 
 @pytest.mark.parametrize("name", ["laughs.yaml", "laughs-merged.yaml", "loop.yaml", "deep.yaml", "deep-item.json"])
-def test_small_files_that_mean_endless_objects_are_refused(name, tmp_path, capsys):
+def test_small_files_that_expand_to_huge_or_endless_objects_are_refused(name, tmp_path, capsys):
     hostile_files(tmp_path)
     assert run(["slices", "-f", str(tmp_path / name)]) == ExitCode.BAD_INPUT
     assert "[input.not-yaml]" in capsys.readouterr().err
 
 
-def test_an_object_with_a_wrong_field_is_told_which(tmp_path, capsys):
+def test_the_fault_of_a_wrong_field_names_the_field(tmp_path, capsys):
     one = json.loads(json.dumps(OBJECTS[0]))
     one["spec"]["devices"][1]["name"] = 7
     (tmp_path / "s.json").write_text(json.dumps(one))
@@ -59,13 +59,13 @@ def test_an_object_with_a_wrong_field_is_told_which(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("command", [["simulate", "-f"], ["claims", "-f"], ["explain", "pod", "a", "-f"]])
-def test_a_pod_without_a_spec_is_told(tmp_path, capsys, command):
+def test_a_pod_without_a_spec_is_bad_input(tmp_path, capsys, command):
     (tmp_path / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: null\n")
     assert run([*command, str(tmp_path / "pod.yaml")]) == ExitCode.BAD_INPUT
     assert "Pod a: spec is missing" in capsys.readouterr().err
 
 
-def test_a_version_that_is_a_list_and_a_class_without_an_expression_are_told(tmp_path, capsys):
+def test_a_version_that_is_a_list_and_a_class_without_an_expression_are_bad_input(tmp_path, capsys):
     one, other = json.loads(json.dumps(OBJECTS[0])), json.loads(json.dumps(OBJECTS[5]))
     one["spec"]["devices"][0]["attributes"]["v"]["version"] = [[]]
     (tmp_path / "s.json").write_text(json.dumps(one))
@@ -88,7 +88,7 @@ def test_a_version_that_is_a_list_and_a_class_without_an_expression_are_told(tmp
     ],
     ids=["an empty attribute", "an empty counter", "a list as version", "a mapping as version", "no expression"],
 )
-def test_objects_that_lack_their_value_are_no_bug(place, value, command, tmp_path, capsys):
+def test_objects_that_lack_a_value_cause_no_traceback(place, value, command, tmp_path, capsys):
     objects = json.loads(json.dumps(OBJECTS))
     at = objects
     for step in place[:-1]:
@@ -99,7 +99,7 @@ def test_objects_that_lack_their_value_are_no_bug(place, value, command, tmp_pat
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_sample_of_hostile_objects_and_arguments_ends_in_no_traceback():
+def test_a_sample_of_hostile_objects_and_arguments_causes_no_traceback():
     found = Found()
     fuzz(found, 50, 7, share=0.004)
     assert not found.bugs
@@ -115,7 +115,7 @@ def process(*arguments, **options):
 COMMANDS = (["slices", "--fleet", "l40s"], ["cel", "test", "-e", "true", "--fleet", "l40s"])
 
 
-def test_a_terminal_of_bytes_is_no_bug():
+def test_a_terminal_with_ascii_only_is_no_error():
     kept = {key: value for key, value in os.environ.items() if key not in {"HOME", "KUBECONFIG"}}
     for command in COMMANDS:
         done = process(*command, env={**kept, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"})
@@ -123,7 +123,7 @@ def test_a_terminal_of_bytes_is_no_bug():
 
 
 @pytest.mark.parametrize("environment", [{"COLUMNS": "1", "LINES": "0"}, {"COLUMNS": "x"}], ids=str)
-def test_odd_sizes_of_a_terminal_are_no_bug(environment, monkeypatch, capsys):
+def test_odd_sizes_of_a_terminal_are_no_error(environment, monkeypatch, capsys):
     for name in ("HOME", "KUBECONFIG"):
         monkeypatch.delenv(name)
     for name, value in environment.items():
@@ -132,7 +132,7 @@ def test_odd_sizes_of_a_terminal_are_no_bug(environment, monkeypatch, capsys):
         assert run(command) == ExitCode.OK, capsys.readouterr().err
 
 
-def test_a_reader_that_goes_away_is_no_bug():
+def test_a_closed_pipe_causes_no_traceback():
     with subprocess.Popen(
         [*PROGRAM, "slices", "--fleet", "l40s", "-o", "json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as done:
@@ -158,6 +158,6 @@ def test_an_interrupt_while_a_fifo_is_silent_ends_the_command(tmp_path):
     with subprocess.Popen(
         [*PROGRAM, "slices", "-f", str(tmp_path / "fifo.yaml")], cwd=ROOT, stderr=subprocess.PIPE
     ) as done:
-        with (tmp_path / "fifo.yaml").open("wb"):  # it reads now
+        with (tmp_path / "fifo.yaml").open("wb"):  # returns once the command reads
             done.send_signal(signal.SIGINT)
         assert b"Traceback" not in done.stderr.read()

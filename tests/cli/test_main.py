@@ -1,4 +1,4 @@
-"""The command line as a process: exit statuses, help, errors that are one line, bugs that are not; what is imported."""
+"""The command line as a process: exit statuses, help, errors in one line, bugs with a traceback, what is imported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def process(*words, **more):
     )
 
 
-def test_the_version_is_told():
+def test_the_version_is_printed():
     done = process("--version")
     assert (done.returncode, done.stdout) == (0, f"dra-driver {__version__}\n")
 
@@ -44,7 +44,7 @@ def test_without_a_command_help_is_shown_and_the_status_is_usage(capsys):
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["devices", "--nonsense"], ["devices", "--output", "xml"]])
-def test_a_wrong_command_line_is_a_2_without_a_traceback(words, capsys):
+def test_a_wrong_command_line_has_status_2_and_no_traceback(words, capsys):
     assert main.run(words) == ExitCode.USAGE
     text = capsys.readouterr().err
     assert "Error: " in text
@@ -54,12 +54,12 @@ def test_a_wrong_command_line_is_a_2_without_a_traceback(words, capsys):
 @pytest.mark.parametrize(
     ("words", "meant"), [(["slice"], "slices"), (["cel", "tets"], "test"), (["expalin", "pod", "x"], "explain")]
 )
-def test_a_name_that_is_nearly_a_command_is_answered_with_the_command(words, meant, capsys):
+def test_for_a_name_that_is_nearly_a_command_the_command_is_suggested(words, meant, capsys):
     assert main.run(words) == ExitCode.USAGE
     assert f"Did you mean {meant!r}?" in capsys.readouterr().err
 
 
-def test_help_has_commands_by_what_one_wants_and_none_for_jobs_of_the_chart(capsys):
+def test_help_groups_commands_by_purpose_and_has_none_for_jobs_of_the_chart(capsys):
     main.run(["--help"])
     text = capsys.readouterr().out
     headings = [line.strip(": ") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
@@ -84,7 +84,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "status"), FAULTS, ids=str)
-def test_a_foreseen_fault_is_one_line_with_its_code_and_its_own_status(fault, status, monkeypatch, capsys):
+def test_a_driver_error_is_one_line_with_its_code_and_a_status_of_its_own(fault, status, monkeypatch, capsys):
     def fail():
         raise fault
 
@@ -96,7 +96,7 @@ def test_a_foreseen_fault_is_one_line_with_its_code_and_its_own_status(fault, st
     assert err.splitlines()[1:] == ([f"  {fault.hint}"] if fault.hint else [])
 
 
-def test_a_bug_is_a_70_with_a_traceback_and_a_pointer(monkeypatch, capsys):
+def test_a_bug_has_status_70_with_a_traceback_and_a_request_to_report_it(monkeypatch, capsys):
     def fail():
         raise ZeroDivisionError("oh")
 
@@ -107,7 +107,7 @@ def test_a_bug_is_a_70_with_a_traceback_and_a_pointer(monkeypatch, capsys):
     assert "this is a bug" in text
 
 
-def test_an_interrupt_is_what_shells_expect(monkeypatch, capsys):
+def test_an_interrupt_has_the_status_that_shells_expect(monkeypatch, capsys):
     def fail():
         raise KeyboardInterrupt
 
@@ -134,7 +134,7 @@ def test_a_terminal_without_our_characters_is_no_error():
     assert done.stdout.isascii()
 
 
-def test_a_command_says_once_what_is_missing_and_no_log_line_stands_between(tmp_path):
+def test_a_command_says_once_what_is_missing_and_logs_nothing_to_standard_error(tmp_path):
     roots = [f for name in ("sysfs", "proc", "dev") for f in (f"--{name}-root", str(tmp_path))]
     for folder in ("driver/nvidia", "bus"):
         (tmp_path / folder).mkdir(parents=True)
@@ -169,20 +169,20 @@ for number in range(20):
 """
 
 
-def test_grpc_itself_writes_nothing_between_our_lines(tmp_path):
+def test_grpc_writes_nothing_to_standard_error(tmp_path):
     command = [sys.executable, "-c", GO_AWAY]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_table_whose_reader_goes_away_early_is_no_error():
+def test_a_table_written_to_a_closed_pipe_is_no_error():
     devices = f"{sys.executable} -m dra_driver devices --hardware simulated:demo-h100"
     command = devices + " | true; exit ${PIPESTATUS[0]}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_reader_that_goes_away_early_is_no_error():
+def test_yaml_written_to_a_pipe_that_is_closed_early_is_no_error():
     devices = f"{sys.executable} -m dra_driver devices --hardware simulated:demo-h100 -o yaml"
     command = devices + " | head -1; exit ${PIPESTATUS[0]}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
@@ -190,7 +190,7 @@ def test_a_reader_that_goes_away_early_is_no_error():
 
 
 @pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
-def test_a_stream_that_the_shell_closed_is_an_empty_one(name, monkeypatch):
+def test_a_stream_that_the_shell_has_closed_counts_as_empty(name, monkeypatch):
     monkeypatch.setattr(sys, name, None)
     assert main.run(["slices", "--fleet", "dgx-h100"]) == ExitCode.OK
     assert main.run(["explain", "-f", "-", "--fleet", "dgx-h100"]) == ExitCode.BAD_INPUT

@@ -32,7 +32,7 @@ spec:
         ),
     ],
 )
-def test_unknown_and_wrongly_typed_fields_are_faults_with_their_place(text, said, tmp_path, monkeypatch, capsys):
+def test_unknown_and_wrongly_typed_fields_are_faults_with_line_and_column(text, said, tmp_path, monkeypatch, capsys):
     path = tmp_path / "pod.yaml"
     path.write_text(text)
     assert run(["migrate", str(path)]) == ExitCode.BAD_INPUT
@@ -43,7 +43,7 @@ def test_unknown_and_wrongly_typed_fields_are_faults_with_their_place(text, said
         assert f"standard input{said}" in capsys.readouterr().err
 
 
-def test_a_variable_that_was_not_filled_in_gets_the_remedy(tmp_path, capsys):
+def test_for_a_variable_that_was_not_filled_in_a_remedy_is_suggested(tmp_path, capsys):
     path = tmp_path / "pod.yaml"
     path.write_text(FAULTY.replace("imagee", "image").replace("gpu: 1", "gpu: '${GPUS}'"))
     assert run(["migrate", str(path)]) == ExitCode.BAD_INPUT
@@ -58,7 +58,7 @@ spec: {tasks: [{name: w, replicas: 2, template: {spec: {containers: [{name: main
 """
 
 
-def test_a_kind_of_another_group_is_not_held_against_kubernetes_own_of_that_name(tmp_path, capsys):
+def test_an_object_of_another_group_is_not_checked_against_the_kind_of_that_name_in_kubernetes(tmp_path, capsys):
     path = tmp_path / "job.yaml"
     path.write_text(VOLCANO)
     assert run(["simulate", "-f", str(path), "--fleet", "t4"]) == ExitCode.OK

@@ -1,4 +1,4 @@
-"""What `dra-driver cel` says and with which exit status: test, explain, lint, repl, check."""
+"""What `dra-driver cel` prints and with which exit status: test, explain, lint, batch, repl."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def clean_environment(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
 
 
-def said(capsys, *argv):
+def ran(capsys, *argv):
     status = main.run(["cel", *argv])
     return status, capsys.readouterr().out
 
@@ -59,11 +59,11 @@ def said(capsys, *argv):
 @pytest.mark.parametrize("form", ["table", "json", "yaml"])
 def test_exit_statuses_are_the_documented_ones(command, expressions, status, form, capsys):
     options = [part for one in expressions for part in ("-e", one)]
-    assert said(capsys, command, *options, *DEMO, "-o", form)[0] == status
+    assert ran(capsys, command, *options, *DEMO, "-o", form)[0] == status
 
 
-def test_counts_are_given_node_by_node(capsys):
-    status, text = said(capsys, "test", "-e", f'{GUARD} && {A}.type == "gpu"', *DEMO, "--fleet", "l40s")
+def test_counts_are_given_for_each_node(capsys):
+    status, text = ran(capsys, "test", "-e", f'{GUARD} && {A}.type == "gpu"', *DEMO, "--fleet", "l40s")
     assert status == ExitCode.OK
     assert re.search(r"demo-node +6 +16 +0", text)
     assert re.search(r"l40s-1 +4 +0 +0", text)
@@ -71,7 +71,7 @@ def test_counts_are_given_node_by_node(capsys):
 
 
 def test_every_device_can_have_a_row(capsys):
-    _, text = said(capsys, "test", "-e", f'{A}.type == "gpu"', *DEMO, "--devices")
+    _, text = ran(capsys, "test", "-e", f'{A}.type == "gpu"', *DEMO, "--devices")
     assert len(re.findall(r" aborts ", text)) >= 8
     assert len(re.findall(r"demo-node +\S+ +(?:dra\.net|gpu)|demo-node", text)) >= 22
 
@@ -81,46 +81,46 @@ def test_every_device_can_have_a_row(capsys):
 def test_nothing_is_wider_than_the_terminal(command, width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", width)
     expression = f'{GUARD} && {A}.type == "gpu" && {A}.productName.lowerAscii().startsWith("nvidia h100") && {A}.x > 1'
-    said(capsys, command, "-e", expression, *DEMO)
-    _, text = said(capsys, command, "-e", expression, *DEMO)
+    ran(capsys, command, "-e", expression, *DEMO)
+    _, text = ran(capsys, command, "-e", expression, *DEMO)
     assert max(map(len, text.splitlines())) <= int(width)
 
 
 def test_devices_that_abort_have_a_colour_of_their_own(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    _, text = said(capsys, "test", "-e", f'{A}.type == "gpu"', *DEMO)
+    _, text = ran(capsys, "test", "-e", f'{A}.type == "gpu"', *DEMO)
     assert "\x1b[1;35m" in text
     monkeypatch.delenv("FORCE_COLOR")
     monkeypatch.setenv("NO_COLOR", "1")
-    _, text = said(capsys, "test", "-e", f'{A}.type == "gpu"', *DEMO)
+    _, text = ran(capsys, "test", "-e", f'{A}.type == "gpu"', *DEMO)
     assert "\x1b" not in text
 
 
-def test_both_judges_are_heard(capsys):
+def test_an_expression_beyond_the_cost_limit_is_reported_and_refused_only_as_a_new_one(capsys):
     dear = f'int({A}.productName.split(" ")[2].replace("GB", "")) >= 80'
-    _, text = said(capsys, "test", "-e", dear, "--fleet", "dgx-a100")
+    _, text = ran(capsys, "test", "-e", dear, "--fleet", "dgx-a100")
     assert "exceeds the limit of 1,000,000" in text
-    assert said(capsys, "test", "-e", f"{GUARD} || {dear}", "--fleet", "dgx-a100")[0] == ExitCode.OK
+    assert ran(capsys, "test", "-e", f"{GUARD} || {dear}", "--fleet", "dgx-a100")[0] == ExitCode.OK
     new = ["--environment", "new"]
-    assert said(capsys, "test", "-e", f"{GUARD} || {dear}", "--fleet", "dgx-a100", *new)[0] == ExitCode.BAD_INPUT
+    assert ran(capsys, "test", "-e", f"{GUARD} || {dear}", "--fleet", "dgx-a100", *new)[0] == ExitCode.BAD_INPUT
 
 
-def test_the_second_opinion_is_flagged(capsys):
-    _, text = said(capsys, "test", "-e", GUARD, *DEMO, "--engine", "celpy")
+def test_verdicts_of_another_engine_are_marked(capsys):
+    _, text = ran(capsys, "test", "-e", GUARD, *DEMO, "--engine", "celpy")
     assert "portable CEL, not the scheduler's verdict" in text
-    found = json.loads(said(capsys, "test", "-e", GUARD, *DEMO, "--engine", "celpy", "-o", "json")[1])
+    found = json.loads(ran(capsys, "test", "-e", GUARD, *DEMO, "--engine", "celpy", "-o", "json")[1])
     assert found["caveat"]
     assert found["queries"][0]["counts"]["match"] == 14
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.37"])
-def test_verdicts_of_every_version_are_recorded_ones(version, capsys):
-    assert "derived" not in said(capsys, "test", "-e", GUARD, *DEMO, "--kubernetes", version)[1]
+def test_verdicts_of_every_version_rest_on_recorded_ones(version, capsys):
+    assert "derived" not in ran(capsys, "test", "-e", GUARD, *DEMO, "--kubernetes", version)[1]
 
 
-def test_an_explanation_has_every_part_and_the_deciding_one(capsys):
-    status, text = said(
+def test_an_explanation_has_every_part_and_marks_the_deciding_one(capsys):
+    status, text = ran(
         capsys, "explain", "-e", f'{GUARD} && {A}.profile == "9g"', *DEMO, "--device", "nic-0000-18-00-0"
     )
     assert status == ExitCode.NO_MATCH
@@ -130,44 +130,44 @@ def test_an_explanation_has_every_part_and_the_deciding_one(capsys):
 
 def test_the_nearest_miss_is_a_sentence(capsys):
     memory = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("80Gi")) >= 0'
-    _, text = said(capsys, "explain", "-e", GUARD, "-e", memory, "--fleet", "dgx-h100")
+    _, text = ran(capsys, "explain", "-e", GUARD, "-e", memory, "--fleet", "dgx-h100")
     assert "8 of 8 devices match but for memory: 79.6 GiB (81559Mi) < 80.0 GiB (80Gi)" in text
 
 
-def test_unknown_names_are_answered_with_close_ones(capsys):
-    assert "did you mean gpu.nvidia.com/productName" in said(capsys, "explain", "-e", f'{A}.prodctName == ""', *DEMO)[1]
-    assert "did you mean attributes?" in said(capsys, "explain", "-e", 'device.atributes["a"].b', *DEMO)[1]
+def test_for_an_unknown_name_the_nearest_is_suggested(capsys):
+    assert "did you mean gpu.nvidia.com/productName" in ran(capsys, "explain", "-e", f'{A}.prodctName == ""', *DEMO)[1]
+    assert "did you mean attributes?" in ran(capsys, "explain", "-e", 'device.atributes["a"].b', *DEMO)[1]
 
 
-def test_a_position_is_printed_as_it_is(capsys):
-    assert "<input>:-1:0" in said(capsys, "test", "-e", "(" * 20_000, *DEMO)[1]
+def test_a_position_before_the_text_is_printed_as_the_api_server_gives_it(capsys):
+    assert "<input>:-1:0" in ran(capsys, "test", "-e", "(" * 20_000, *DEMO)[1]
 
 
 def test_every_example_and_class_compiles(capsys):
-    status, text = said(capsys, "test", str(ROOT / "examples/resourceclaims"), str(ROOT / "deviceclasses"), *DEMO)
+    status, text = ran(capsys, "test", str(ROOT / "examples/resourceclaims"), str(ROOT / "deviceclasses"), *DEMO)
     assert "does not compile" not in text
     assert "refuses" not in text
     assert status == ExitCode.NO_MATCH  # one example shows a claim that can't be met
 
 
-def test_lint_writes_into_files_and_keeps_the_rest(tmp_path, capsys):
+def test_lint_fixes_expressions_in_files_and_keeps_the_rest(tmp_path, capsys):
     before = (ROOT / "deviceclasses/mig.nvidia.com.yaml").read_text()
     guarded = f'{GUARD} && {A}.type == "mig"'
     assert guarded in before
     path = tmp_path / "class.yaml"
     path.write_text(before.replace(guarded, f'{A}.type == "mig"  # why'))
-    assert said(capsys, "lint", str(path), *DEMO)[0] == ExitCode.NO_MATCH
-    assert said(capsys, "lint", "--fix", str(path), *DEMO)[0] == ExitCode.OK
+    assert ran(capsys, "lint", str(path), *DEMO)[0] == ExitCode.NO_MATCH
+    assert ran(capsys, "lint", "--fix", str(path), *DEMO)[0] == ExitCode.OK
     assert path.read_text() == before.replace(guarded, f"{guarded}  # why")
-    assert said(capsys, "lint", str(path), *DEMO)[0] == ExitCode.OK
+    assert ran(capsys, "lint", str(path), *DEMO)[0] == ExitCode.OK
 
 
-def test_lint_prints_the_better_expression_for_e(capsys):
-    status, text = said(capsys, "lint", "--fix", "-e", f'{A}.type == "gpu"', *DEMO)
+def test_lint_prints_the_better_expression_for_one_on_the_command_line(capsys):
+    status, text = ran(capsys, "lint", "--fix", "-e", f'{A}.type == "gpu"', *DEMO)
     assert status == ExitCode.NO_MATCH
     assert f'has({A}.type) && {A}.type == "gpu"' in text
-    assert said(capsys, "lint", "-e", f'{A}.type == "gpu"', *DEMO, "--disable", "unguarded-attribute")[0] == ExitCode.OK
-    assert said(capsys, "lint", "-e", "1 +")[0] == ExitCode.BAD_INPUT
+    assert ran(capsys, "lint", "-e", f'{A}.type == "gpu"', *DEMO, "--disable", "unguarded-attribute")[0] == ExitCode.OK
+    assert ran(capsys, "lint", "-e", "1 +")[0] == ExitCode.BAD_INPUT
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_lint_prints_the_better_expression_for_e(capsys):
     ],
 )
 @pytest.mark.parametrize("new", ["b == 2", 'b["x: y"] == "#"', "b\n&& c", "!b", '"x" in b', "'x' in b", "b ? c : d"])
-def test_an_exchange_reads_back_and_changes_nothing_else(written, new):
+def test_a_replaced_expression_reads_back_and_nothing_else_changes(written, new):
     text = f"x: 1 # one\ny:\n  e: {written}\nz: [2]\n---\nw: é\n"
     made = with_new_expressions(text, "here", [ExpressionChange(0, ("y", "e"), new)])
     if written.startswith("|\n") and made is None:
@@ -194,7 +194,7 @@ def test_an_exchange_reads_back_and_changes_nothing_else(written, new):
     assert made.endswith("z: [2]\n---\nw: é\n")
 
 
-def test_the_batch_answers_line_by_line(tmp_path, capsys):
+def test_a_batch_is_answered_line_by_line_also_beside_wrong_lines(tmp_path, capsys):
     path = tmp_path / "batch.jsonl"
     good = {"id": "a", "expression": 'device.driver == "d"'}
     lines = [
@@ -214,7 +214,7 @@ def test_the_batch_answers_line_by_line(tmp_path, capsys):
         json.dumps({**good, "id": "z", "driver": "other"}).encode(),
     ]
     path.write_bytes(b"\n".join(lines))
-    status, text = said(capsys, "batch", str(path))
+    status, text = ran(capsys, "batch", str(path))
     answers = [json.loads(line) for line in text.splitlines()]
     assert status == ExitCode.BAD_INPUT
     assert len(answers) == len(lines) - 2
@@ -224,10 +224,10 @@ def test_the_batch_answers_line_by_line(tmp_path, capsys):
     assert not any("bug" in one.get("error", "") for one in answers)
 
 
-def test_recorded_first_lines_are_answered_the_same_from_a_pipe(monkeypatch, capsys):
+def test_a_batch_is_read_from_a_pipe(monkeypatch, capsys):
     line = b'{"id": 1, "expression": "true"}\n'
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(line * 3)))
-    status, text = said(capsys, "batch", "-")
+    status, text = ran(capsys, "batch", "-")
     assert status == ExitCode.OK
     assert len(text.splitlines()) == 3
 
@@ -255,13 +255,13 @@ def completions(before):
         ("", []),
     ],
 )
-def test_completion_knows_the_devices_at_hand(before, candidates):
+def test_names_are_completed_from_the_devices(before, candidates):
     assert [one for one in completions(before) if one in candidates] == candidates
     if before:
         assert completions(before)[: len(candidates)] == candidates
 
 
-def test_lines_from_a_pipe_are_answered():
+def test_the_repl_answers_lines_from_a_pipe():
     text = f"{A}.driverVersion\n{GUARD}\n:names\nfoo(\n:quit\nnever\n"
     done = subprocess.run(
         [sys.executable, "-m", "dra_driver", "cel", "repl", "--fleet", "l40s"],
@@ -280,7 +280,7 @@ def test_lines_from_a_pipe_are_answered():
     assert "never" not in done.stdout
 
 
-def test_on_a_terminal_names_complete_and_the_type_shows():
+def test_the_repl_on_a_terminal_completes_names_and_shows_the_type():
     terminal, inner = pty.openpty()
     child = subprocess.Popen(
         [sys.executable, "-m", "dra_driver", "cel", "repl", "--fleet", "l40s"],

@@ -133,14 +133,14 @@ def test_the_shipped_classes_are_those_of_the_chart():
     assert {one.name for one in shipped_classes()} == {path.stem for path in folder.glob("*.yaml")}
 
 
-def test_a_class_that_nobody_knows_is_named_with_the_nearest(tmp_path, capsys):
+def test_for_an_unknown_class_the_nearest_name_is_suggested(tmp_path, capsys):
     path = write(tmp_path / "a.yaml", a_slice(), a_claim(class_name="gpu.nvidia.con"))
     assert main.run(["cel", "test", path]) == ExitCode.BAD_INPUT
     assert "did you mean gpu.nvidia.com?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "ReplicaSet"])
-def test_what_makes_pods_leads_to_its_templates(kind, tmp_path, capsys):
+def test_the_claim_templates_of_a_workload_are_tested(kind, tmp_path, capsys):
     pods = {"spec": {"containers": [], "resourceClaims": [{"name": "x", "resourceClaimTemplateName": "t"}]}}
     owner = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "w"}, "spec": {"template": pods}}
     template = a_claim(kind="ResourceClaimTemplate", name="t")
@@ -150,7 +150,7 @@ def test_what_makes_pods_leads_to_its_templates(kind, tmp_path, capsys):
     assert main.run(["cel", "test", write(tmp_path / "b.yaml", a_slice(), owner)]) == ExitCode.BAD_INPUT
 
 
-def test_an_extended_resource_leads_to_its_class(tmp_path, capsys):
+def test_the_class_of_an_extended_resource_is_tested(tmp_path, capsys):
     limits = {"resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 2}}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [limits]}}
     mine = a_class("mine", MINE, extendedResourceName="nvidia.com/gpu")
@@ -215,7 +215,7 @@ def test_a_cluster_gives_devices_classes_and_claims(tmp_path, capsys):
         "1e999999999999",
     ],
 )
-def test_a_file_that_is_wrong_is_one_line_of_explanation(text, tmp_path, capsys):
+def test_a_file_that_is_wrong_is_named_without_a_traceback(text, tmp_path, capsys):
     path = tmp_path / "wrong.yaml"
     path.write_text(text)
     for command in ("test", "explain", "lint"):
@@ -226,7 +226,7 @@ def test_a_file_that_is_wrong_is_one_line_of_explanation(text, tmp_path, capsys)
         assert str(path) in err or "the files contain" in err or "DeviceClass ?" in err
 
 
-def test_nesting_up_to_the_bound_is_read():
+def test_nesting_up_to_the_limit_is_read():
     wire = next(parse_documents("kind: x\na: " + "[" * (NESTING_MAX - 5) + "]" * (NESTING_MAX - 5), "here")).wire
     assert wire["kind"] == "x"
     with pytest.raises(InputError, match="levels deep"):

@@ -1,4 +1,4 @@
-"""Classic mistakes in every command that takes selectors, and simulated nodes that selectors distinguish."""
+"""Common mistakes in every command that takes selectors, and simulated nodes of several profiles."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_test_without_a_match_names_the_nearest_value(capsys):
 
 
 def test_nodes_of_two_profiles_with_one_name_are_told_apart(capsys):
-    """A shipped profile beside its own file: both call their node the same."""
+    """A shipped profile and its own file: the node has the same name in both."""
     again = str(profile_path("demo-h100"))
     assert run(["cel", "test", "-e", "true", "--fleet", "demo-h100=2", "--fleet", again, "-o", "json"]) == ExitCode.OK
     found = json.loads(capsys.readouterr().out)
@@ -62,13 +62,13 @@ def test_nodes_of_two_profiles_with_one_name_are_told_apart(capsys):
     assert [one["node"] for one in found["queries"][0]["nodes"]] == ["demo-node", "demo-node-2", "demo-node-3"]
 
 
-def test_hardware_is_one_node_and_says_so(capsys):
+def test_several_nodes_as_hardware_are_refused_because_hardware_is_one_node(capsys):
     assert run(["devices", "--hardware", "simulated:demo-h100=2"]) == ExitCode.USAGE
     assert "the hardware is that of one node" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("mig", "partitions"), [("dynamic", 158), ("static", 8)])
-def test_cel_knows_partitions_on_demand(capsys, mig, partitions):
+def test_cel_test_counts_partitions_on_demand(capsys, mig, partitions):
     text = 'device.attributes["gpu.nvidia.com"].?type.orValue("") == "mig"'
     options = ["--fleet", "demo-h100", "--kubernetes", "1.36", "--mig", mig, "-o", "json"]
     assert run(["cel", "test", "-e", text, *options]) == ExitCode.OK
@@ -82,14 +82,14 @@ def test_an_amount_that_is_compared_as_a_number_gets_the_remedy(written, capsys)
     assert better in capsys.readouterr().out
 
 
-def test_what_is_there_to_be_copied_is_not_broken_into_lines(capsys, monkeypatch):
+def test_an_expression_to_be_copied_is_not_broken_into_lines(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     name = 'device.attributes["gpu.nvidia.com"].driverVersion.isGreaterThan'
     run(["cel", "test", "-e", f'{name}(semver("570"))', "--fleet", "l40s"])
     assert f'{name}(semver("570.0.0"))\n' in capsys.readouterr().out
 
 
-def test_expressions_are_broken_between_their_conditions_alone():
+def test_expressions_are_broken_only_between_their_conditions():
     out, words = Console(width=30, file=io.StringIO()), 'a == "x && y" && b.startsWith(\'one || "two\') || c'
     print_code(out, words, indent=2)
     lines = out.file.getvalue().splitlines()

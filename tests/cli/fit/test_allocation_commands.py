@@ -1,4 +1,4 @@
-"""explain and simulate, as a user calls them."""
+"""explain and simulate as a user runs them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def claims(tmp_path):
     return str(path)
 
 
-def test_explain_says_what_fits_and_exits_with_it(claims, capsys):
+def test_explain_says_whether_a_claim_fits_and_so_does_its_exit_status(claims, capsys):
     assert run(["explain", "claim", "small", "-f", claims, "--fleet", "dgx-h100=2"]) == ExitCode.OK
     assert "fits on 2 of 2 nodes" in capsys.readouterr().out
     assert run(["explain", "claim", "big", "-f", claims, "--fleet", "dgx-h100"]) == ExitCode.NO_MATCH
     assert "request gpu wants 9, 8 of 8 devices can be had" in capsys.readouterr().out
 
 
-def test_a_pod_that_shares_a_claim_is_said_to_get_the_device_that_the_claim_holds(capsys):
+def test_a_pod_that_shares_a_claim_gets_the_device_that_the_claim_holds(capsys):
     shared = str(ROOT / "examples/resourceclaims/03-two-pods-share.yaml")
     assert run(["explain", "-f", shared, "--fleet", "l40s"]) == ExitCode.OK
     out = capsys.readouterr().out
@@ -51,7 +51,7 @@ def test_a_fleet_of_no_or_too_many_nodes_is_refused(count, claims, capsys):
     assert "with a count from 1 to 100,000" in capsys.readouterr().err
 
 
-def test_a_count_of_0_is_the_one_that_the_api_server_makes_of_it(tmp_path, capsys):
+def test_a_count_of_0_means_1_as_the_api_server_defaults_it(tmp_path, capsys):
     (tmp_path / "claim.yaml").write_text(CLAIM.format(name="c", count=0))
     assert run(["explain", "-f", str(tmp_path / "claim.yaml"), "--fleet", "l40s"]) == ExitCode.OK
     assert "fits on l40s-1: gpu-0000-38-00-0 for gpu" in capsys.readouterr().out
@@ -74,14 +74,14 @@ def test_explain_of_something_unknown_is_bad_input(claims, capsys):
     assert run(["explain", "claim", "none", "-f", claims, "--fleet", "dgx-h100"]) == ExitCode.BAD_INPUT
 
 
-def test_explain_gives_its_funnel_to_machines(claims, capsys):
+def test_explain_writes_its_funnel_as_json(claims, capsys):
     run(["explain", "claim", "big", "-f", claims, "--fleet", "dgx-h100", "-o", "json"])
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] is False
     assert found["nodes"][0]["funnels"][0]["fits"] == 8
 
 
-def test_simulate_plays_the_example_and_what_if(capsys):
+def test_simulate_runs_the_example_and_the_same_with_added_nodes(capsys):
     scenario = str(ROOT / "examples" / "scenarios" / "queue.yaml")
     assert run(["simulate", scenario, "-o", "json"]) == ExitCode.NO_MATCH
     moments = json.loads(capsys.readouterr().out)["moments"]
@@ -90,7 +90,7 @@ def test_simulate_plays_the_example_and_what_if(capsys):
     assert run(["simulate", scenario, "--add-nodes", "dgx-h100=2", "-o", "json"]) == ExitCode.OK
 
 
-def test_simulate_lets_everything_of_the_files_arrive(claims, capsys):
+def test_simulate_places_all_claims_of_the_files(claims, capsys):
     assert run(["simulate", "-f", claims, "--fleet", "dgx-h100=2", "-o", "json"]) == ExitCode.NO_MATCH
     [moment] = json.loads(capsys.readouterr().out)["moments"]
     assert [one["job"] for one in moment["placed"]] == ["default/small"]
@@ -104,7 +104,7 @@ def test_a_wrong_scenario_is_bad_input(text, tmp_path, capsys):
     assert run(["simulate", str(path)]) == ExitCode.BAD_INPUT
 
 
-def test_batch_answers_each_line_also_beside_a_wrong_one(tmp_path, capsys):
+def test_a_batch_is_answered_line_by_line_also_beside_a_wrong_line(tmp_path, capsys):
     good = {"id": "a", "kubernetes": "1.35", "input": {"nodes": [{"metadata": {"name": "n"}}], "claims": []}}
     path = tmp_path / "batch.jsonl"
     path.write_text(json.dumps(good) + "\nnonsense\n")
@@ -116,7 +116,7 @@ def test_batch_answers_each_line_also_beside_a_wrong_one(tmp_path, capsys):
     assert (second["kind"], second["line"]) == ("BatchFault", 2)
 
 
-def test_slices_and_claims_draw_trees_of_a_profile_and_files(claims, capsys):
+def test_slices_and_claims_print_trees_of_a_profile_and_of_files(claims, capsys):
     assert run(["slices", "--fleet", "dgx-h100"]) == ExitCode.OK
     assert "gpu-0000-1b-00-0" in capsys.readouterr().out
     assert run(["slices", "--fleet", "dgx-h100", "-o", "html"]) == ExitCode.OK
@@ -136,17 +136,17 @@ def test_slices_and_claims_draw_trees_of_a_profile_and_files(claims, capsys):
         ("DRADeviceTaints", "is not NAME=true or NAME=false"),
     ],
 )
-def test_a_gate_that_allocation_does_not_know_is_refused(command, gate, said, claims, capsys):
+def test_a_gate_without_meaning_for_allocation_is_refused(command, gate, said, claims, capsys):
     assert run([*command, "-f", claims, "--fleet", "dgx-h100", "--gate", gate]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
 
 
-def test_gates_are_taken_in_one_row_or_in_several(claims, capsys):
+def test_gates_may_be_given_in_one_option_or_in_several(claims, capsys):
     rows = ["--gate", "DRADeviceTaints=true, DRAPartitionableDevices=TRUE", "--gate", "DRADeviceTaints=false"]
     assert run(["explain", "claim", "small", "-f", claims, "--fleet", "dgx-h100", *rows]) == ExitCode.OK
 
 
-def test_a_scenario_with_a_gate_that_allocation_does_not_know_is_refused(tmp_path, capsys):
+def test_a_scenario_with_a_gate_without_meaning_for_allocation_is_refused(tmp_path, capsys):
     path = tmp_path / "scenario.yaml"
     path.write_text("fleet: {dgx-h100: 1}\ngates: {DRATypo: true}\ntimeline: []\n")
     assert run(["simulate", str(path)]) == ExitCode.BAD_INPUT

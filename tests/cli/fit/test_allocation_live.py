@@ -36,7 +36,7 @@ def pod(api, name):
     return make_claims(api, made)
 
 
-def test_the_commands_speak_of_the_cluster(cluster, capsys):
+def test_the_commands_show_what_is_in_the_cluster(cluster, capsys):
     api, kubeconfig = cluster
     first = pod(api, "first")
     assert run(["explain", "pod", "first", "--kubeconfig", kubeconfig]) == ExitCode.OK
@@ -62,7 +62,7 @@ def set_phase(api, name, phase, **status):
     api.request("PUT", PODS.path("default", name) + "/status", body=wire)
 
 
-def test_a_running_pod_is_explained_by_what_it_holds(cluster, capsys):
+def test_the_explanation_of_a_running_pod_names_the_devices_that_it_holds(cluster, capsys):
     api, kubeconfig = cluster
     EmbeddedScheduler(api, node="n1").schedule(pod(api, "first"))
     set_phase(api, "first", "Running")
@@ -73,7 +73,7 @@ def test_a_running_pod_is_explained_by_what_it_holds(cluster, capsys):
     assert "holds a" in capsys.readouterr().out
 
 
-def test_a_pod_whose_devices_are_not_prepared_is_explained_by_node_device_and_event(cluster, capsys):
+def test_the_explanation_of_a_pod_without_prepared_devices_names_node_device_and_event(cluster, capsys):
     api, kubeconfig = cluster
     EmbeddedScheduler(api, node="n1").schedule(pod(api, "first"))
     event = {
@@ -91,7 +91,7 @@ def test_a_pod_whose_devices_are_not_prepared_is_explained_by_node_device_and_ev
     assert "FailedPrepareDynamicResources: no such device" in said
 
 
-def test_a_drain_evicts_pods_that_run_already(cluster, capsys):
+def test_a_simulated_drain_evicts_running_pods(cluster, capsys):
     api, kubeconfig = cluster
     EmbeddedScheduler(api, node="n1").schedule(pod(api, "first"))
     assert run(["simulate", "--drain", "n1", "--kubeconfig", kubeconfig, "-o", "json"]) == ExitCode.NO_MATCH
@@ -105,7 +105,7 @@ def test_a_drain_evicts_pods_that_run_already(cluster, capsys):
     assert [(one["job"], one["node"], one["devices"]) for one in moment["placed"]] == [("first", "n2", ["b"])]
 
 
-def test_gates_are_those_of_the_cluster_and_said(tmp_path, capsys):
+def test_gates_are_those_of_the_cluster_and_shown(tmp_path, capsys):
     api = EmbeddedApi(version="1.35", gates={"DRAPartitionableDevices": True})
     api.start()
     try:
@@ -120,7 +120,7 @@ def test_gates_are_those_of_the_cluster_and_said(tmp_path, capsys):
         api.stop()
 
 
-def test_in_use_takes_its_driver_and_its_cluster_from_the_environment_too(cluster, monkeypatch, capsys):
+def test_in_use_takes_the_driver_and_the_cluster_from_the_environment(cluster, monkeypatch, capsys):
     api, kubeconfig = cluster
     EmbeddedScheduler(api, node="n1").schedule(pod(api, "first"))
     [held] = api.items(CLAIMS)[0]["status"]["allocation"]["devices"]["results"]
@@ -133,7 +133,7 @@ def test_in_use_takes_its_driver_and_its_cluster_from_the_environment_too(cluste
 
 
 @pytest.mark.parametrize("command", [["slices"], ["cel", "test", "-e", "true"]])
-def test_a_list_that_expires_while_it_is_read_goes_on_behind_the_last_object(command, cluster, capsys, monkeypatch):
+def test_a_list_that_expires_while_it_is_read_is_continued_after_the_last_object(command, cluster, capsys, monkeypatch):
     """The server compacts after the first page; it answers 410 with a token, as real ones do."""
     api, kubeconfig = cluster
     for number in range(5):

@@ -1,4 +1,4 @@
-"""`simulate --defrag` and the advice of `explain` on room: which pods would have to go elsewhere."""
+"""`simulate --defrag` and the notes of `explain` on making room: which pods would have to move."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_fewest_moves_are_proposed_as_the_page_shows_them(capsys):
     ]
 
 
-def test_programs_get_the_same_moves_and_none_without_the_option(capsys):
+def test_moves_are_written_as_json_and_only_with_the_option(capsys):
     run(["simulate", SCENARIO, "--defrag", "-o", "json"])
     [found] = json.loads(capsys.readouterr().out)["rearrangements"]
     assert (found["job"], found["node"], len(found["devices"])) == ("training", "dgx-h100-1", 4)
@@ -46,7 +46,7 @@ def test_programs_get_the_same_moves_and_none_without_the_option(capsys):
     assert json.loads(capsys.readouterr().out)["rearrangements"] == []
 
 
-def test_no_moves_are_proposed_for_what_no_node_could_ever_give(tmp_path, capsys):
+def test_no_moves_are_proposed_for_a_claim_that_no_node_could_ever_meet(tmp_path, capsys):
     scenario = yaml.safe_load((ROOT / SCENARIO).read_text())
     scenario["timeline"][-1]["arrive"]["requests"][0]["exactly"]["count"] = 9
     (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(scenario))
@@ -95,7 +95,7 @@ def test_explain_says_where_a_claim_would_fit_if_a_pod_were_elsewhere(tmp_path, 
     assert "would fit on dgx-h100-1 if one were not on gpu-0000-1b-00-0-mig-3g40gb-9-4 but on " in " ".join(notes)
 
 
-def test_a_gpu_cpus_and_a_card_of_three_drivers_are_on_one_numa_node(capsys):
+def test_a_gpu_cpus_and_a_network_card_of_three_drivers_are_placed_on_one_numa_node(capsys):
     files = ["-f", "examples/numa/gpu-cpu-nic.yaml", "-f", "examples/numa/other-drivers.yaml"]
     for version in ("1.35", "1.36", "1.37"):
         words = ["simulate", *files, "--fleet", "demo-h100", "--kubernetes", version, "-o", "json"]

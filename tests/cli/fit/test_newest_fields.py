@@ -62,50 +62,50 @@ def explain(tmp_path, capsys, monkeypatch):
     return asked
 
 
-def test_parts_of_a_gpu_without_a_common_group_are_not_given_together(explain):
-    status, said = explain(*pool([["a"], ["b"]]), claim())
-    assert (status, "does not fit on n1" in said) == (ExitCode.NO_MATCH, True)
-    assert "devices that draw from one counter set need a compatibility group in common" in said
-    assert f"{GROUPS} on (its fields are in the ResourceSlices)" in said
-    status, said = explain(*pool([["a", "b"], ["b"]]), claim())
-    assert (status, "fits on n1" in said) == (ExitCode.OK, True)
+def test_parts_of_a_gpu_without_a_common_group_are_not_allocated_together(explain):
+    status, out = explain(*pool([["a"], ["b"]]), claim())
+    assert (status, "does not fit on n1" in out) == (ExitCode.NO_MATCH, True)
+    assert "devices that draw from one counter set need a compatibility group in common" in out
+    assert f"{GROUPS} on (its fields are in the ResourceSlices)" in out
+    status, out = explain(*pool([["a", "b"], ["b"]]), claim())
+    assert (status, "fits on n1" in out) == (ExitCode.OK, True)
 
 
-def test_a_part_that_is_held_says_which_groups_may_join(explain):
+def test_a_held_part_excludes_parts_of_other_groups(explain):
     held = claim(1) | {"metadata": {"name": "held", "namespace": "default"}}
     result = {"request": "gpus", "driver": "gpu.nvidia.com", "pool": "n1", "device": "part-0"}
     held["status"] = {"allocation": {"devices": {"results": [result]}}}
-    status, said = explain(*pool([["a"], ["b"]]), held, claim(1))
+    status, out = explain(*pool([["a"], ["b"]]), held, claim(1))
     assert status == ExitCode.NO_MATCH
-    assert "compatibility groups of gpu: b, but what is held there has a" in said
+    assert "compatibility groups of gpu: b, but what is held there has a" in out
 
 
-def test_without_the_gate_the_pool_is_not_used(explain):
-    status, said = explain(*pool([["a"], ["a"]]), claim(), gates=[f"{GROUPS}=false"])
-    assert (status, "does not fit on n1" in said) == (ExitCode.NO_MATCH, True)
-    assert "its slices with compatibilityGroups are ignored" in said
-    status, said = explain(*pool([["a"], ["b"]]), claim(), version="1.36")
-    assert (status, "fits on n1" in said) == (ExitCode.OK, True)  # 1.36 does not know the field
+def test_a_pool_with_groups_is_not_used_where_the_gate_is_off(explain):
+    status, out = explain(*pool([["a"], ["a"]]), claim(), gates=[f"{GROUPS}=false"])
+    assert (status, "does not fit on n1" in out) == (ExitCode.NO_MATCH, True)
+    assert "its slices with compatibilityGroups are ignored" in out
+    status, out = explain(*pool([["a"], ["b"]]), claim(), version="1.36")
+    assert (status, "fits on n1" in out) == (ExitCode.OK, True)  # 1.36 does not know the field
 
 
-def test_derived_attributes_are_refused_without_their_gate_and_not_judged_with_it(explain):
+def test_derived_attributes_fail_without_their_gate_and_are_not_judged_with_it(explain):
     derived = [{"name": "derived/half", "expression": "1"}]
     wish = claim(constraints=[{"matchAttribute": "derived/half"}], derivedAttributes=derived)
-    status, said = explain(*pool([[], []]), wish)
+    status, out = explain(*pool([[], []]), wish)
     assert status == ExitCode.ABORTS_SCHEDULING
-    assert "cannot handle request with derived attributes, the feature is disabled" in said
-    _, said = explain(*pool([[], []]), wish, gates=["DRADerivedAttributes=true"])
-    assert "not judged: derivedAttributes with DRADerivedAttributes on" in said
+    assert "cannot handle request with derived attributes, the feature is disabled" in out
+    _, out = explain(*pool([[], []]), wish, gates=["DRADerivedAttributes=true"])
+    assert "not judged: derivedAttributes with DRADerivedAttributes on" in out
 
 
-def test_slices_that_skip_the_node_are_not_judged_where_alpha_gates_count(explain):
+def test_slices_with_skip_node_operations_are_not_judged_where_the_gate_may_be_on(explain):
     slices = pool([[], []], skipNodeOperations=["*"])
-    status, said = explain(*slices, claim(), gates=["DRAOptionalNodeOperations=false"])
-    assert (status, "fits on n1" in said) == (ExitCode.OK, True)
-    _, said = explain(*slices, claim())
-    assert "not judged: skipNodeOperations" in said
+    status, out = explain(*slices, claim(), gates=["DRAOptionalNodeOperations=false"])
+    assert (status, "fits on n1" in out) == (ExitCode.OK, True)
+    _, out = explain(*slices, claim())
+    assert "not judged: skipNodeOperations" in out
 
 
-def test_a_field_that_no_version_has_is_still_a_fault(explain):
-    status, said = explain(*pool([[], []], skipNodes=["*"]), claim())
-    assert (status, "spec.skipNodes is not a field of the API" in said) == (ExitCode.BAD_INPUT, True)
+def test_a_field_that_no_version_has_is_a_fault(explain):
+    status, out = explain(*pool([[], []], skipNodes=["*"]), claim())
+    assert (status, "spec.skipNodes is not a field of the API" in out) == (ExitCode.BAD_INPUT, True)

@@ -1,4 +1,4 @@
-"""explain and simulate of what people write: workloads with pod templates, shared claims, things that are missing."""
+"""explain and simulate of manifests: workloads with pod templates, shared claims, missing objects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def play(tmp_path, capsys):
     return it
 
 
-def test_a_deployment_arrives_with_all_its_replicas(play):
+def test_all_replicas_of_a_deployment_are_placed_or_wait(play):
     code, [moment], _ = play(TEMPLATE, DEPLOYMENT)
     assert code == ExitCode.NO_MATCH
     assert (len(moment["placed"]), len(moment["waiting"])) == (8, 1)
@@ -64,10 +64,10 @@ def test_explain_of_a_deployment_and_of_a_whole_file(play):
 
 
 @pytest.mark.parametrize("args", [("simulate",), ("explain",)])
-def test_what_is_not_understood_is_named(play, args):
+def test_an_object_of_an_unknown_kind_is_named(play, args):
     code, found, err = play(TEMPLATE, DEPLOYMENT, "{kind: NIMService, metadata: {name: llama}, spec: {}}", args=args)
     assert code == ExitCode.BAD_INPUT
-    assert found  # what is understood is judged all the same
+    assert found  # the other objects are judged all the same
     assert "NIMService llama" in err
 
 
@@ -80,7 +80,7 @@ def test_two_pods_that_share_a_claim_get_one_gpu(play):
     assert moment["usage"]["held"] == 1
 
 
-def test_a_missing_template_is_named_with_the_nearest_one(play):
+def test_for_a_missing_template_the_nearest_name_is_suggested(play):
     pod = f"{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, {POD[1:]}".replace("one-gpu", "one-gpus")
     code, found, _ = play(TEMPLATE, pod, args=("explain", "pod", "p"))
     assert code == ExitCode.NO_MATCH
@@ -90,7 +90,7 @@ def test_a_missing_template_is_named_with_the_nearest_one(play):
     assert "did you mean default/one-gpu?" in moment["waiting"][0]["reason"]
 
 
-def test_an_extended_resource_is_served_by_its_class_or_nobody(play):
+def test_an_extended_resource_is_met_by_its_class_where_the_gate_is_on_and_waits_otherwise(play):
     pod = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: "
     pod += "[{name: m, resources: {limits: {nvidia.com/gpu: 2}}}]}}"
     cls = "{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: mine}, spec: "
@@ -119,7 +119,7 @@ spec: {devices: {requests: [{name: mig, exactly: {deviceClassName: mig.nvidia.co
 
 
 @pytest.mark.parametrize("number", ["", "=3"])
-def test_simulated_nodes_offer_what_the_agent_does_under_the_version_and_gates(play, number):
+def test_simulated_nodes_offer_what_the_agent_does_with_the_version_and_gates(play, number):
     fleet = f"dgx-h100{number}"
     assert play(MIG, args=("simulate",), fleet=fleet)[0] == ExitCode.NO_MATCH
     code, [moment], err = play(MIG, args=("simulate", "--kubernetes", "1.36"), fleet=fleet)
@@ -148,7 +148,7 @@ def test_four_gpus_of_one_numa_node_fit_on_machines_whose_design_is_known(play, 
     assert play(NUMA, fleet=profile)[0] == ExitCode.OK
 
 
-def test_a_profile_that_does_not_know_its_numa_nodes_says_so(play):
+def test_a_profile_without_numa_nodes_is_named_in_the_warning(play):
     code, _, err = play(NUMA, fleet="l40s")
     assert code == ExitCode.NO_MATCH
     assert "l40s: the profile does not name the NUMA nodes" in err
@@ -160,7 +160,7 @@ def test_two_nodes_of_one_profile_have_two_names(play):
     assert len({one["node"] for one in found["nodes"]}) == 2
 
 
-# Pods on their way out, workloads that wait, init containers.
+# Terminating pods, suspended workloads, init containers.
 
 
 def running(**metadata):
@@ -189,7 +189,7 @@ def running(**metadata):
 ENDING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 
 
-def test_a_terminating_pod_is_not_called_running(play):
+def test_a_terminating_pod_is_not_shown_as_running(play):
     code, found, _ = play(*running(), args=("explain", "pod/user"))
     assert (code, "runs on node" in found["sentence"]) == (ExitCode.OK, True)
     code, found, _ = play(*running(**ENDING), args=("explain", "pod/user"))
@@ -208,7 +208,7 @@ def test_claims_and_slices_show_a_terminating_pod(tmp_path, capsys, command):
     assert "Running" not in out
 
 
-def test_simulate_says_of_terminating_pods_what_they_hold(tmp_path, capsys):
+def test_simulate_says_that_terminating_pods_hold_their_devices(tmp_path, capsys):
     path = tmp_path / "file.yaml"
     path.write_text("\n---\n".join(running(**ENDING)))
     assert run(["simulate", "-f", str(path), "--fleet", "dgx-h100"]) == ExitCode.OK
@@ -222,7 +222,7 @@ def test_simulate_says_of_terminating_pods_what_they_hold(tmp_path, capsys):
         ("CronJob", f"suspend: true, schedule: '@daily', jobTemplate: {{spec: {{template: {POD}}}}}"),
     ],
 )
-def test_a_suspended_workload_brings_no_pods_and_says_so(tmp_path, capsys, kind, spec):
+def test_a_suspended_workload_makes_no_pods_and_is_reported(tmp_path, capsys, kind, spec):
     path = tmp_path / "file.yaml"
     path.write_text(f"{TEMPLATE}\n---\n{{apiVersion: batch/v1, kind: {kind}, metadata: {{name: j}}, spec: {{{spec}}}}}")
     for command in (["simulate"], ["explain", f"{kind.lower()}/j"], ["explain"]):
@@ -230,7 +230,7 @@ def test_a_suspended_workload_brings_no_pods_and_says_so(tmp_path, capsys, kind,
         assert f"{kind} j is suspended: it makes no pods until it is resumed" in capsys.readouterr().out
 
 
-def test_devices_of_init_containers_are_used_again_by_those_that_follow(play):
+def test_devices_of_init_containers_are_used_again_by_later_containers(play):
     def container(name, count):
         return f"{{name: {name}, resources: {{limits: {{example.com/gpu: {count}}}}}}}"
 
@@ -247,7 +247,7 @@ def test_devices_of_init_containers_are_used_again_by_those_that_follow(play):
     assert len(moment["placed"][0]["devices"]) == 5  # two for main, and three more while b runs
 
 
-def test_what_an_image_needs_beyond_the_driver_is_said_with_the_selector(play):
+def test_the_cuda_version_that_an_image_needs_is_noted_with_a_selector_for_it(play):
     env = '[{name: NVIDIA_REQUIRE_CUDA, value: "cuda>=99.1"}]'
     pod = (
         "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: main, env: " + env + "}],"
@@ -273,7 +273,7 @@ def test_what_an_image_needs_beyond_the_driver_is_said_with_the_selector(play):
     ],
 )
 @pytest.mark.parametrize("command", [["explain"], ["simulate"], ["slices"], ["claims"], ["cel", "test", "-e", "true"]])
-def test_unknown_and_wrongly_typed_fields_have_their_place(tmp_path, capsys, command, text, fault):
+def test_unknown_and_wrongly_typed_fields_are_faults_with_line_and_column(tmp_path, capsys, command, text, fault):
     path = tmp_path / "file.yaml"
     path.write_text(text)
     files = [str(path)] if command[0] == "cel" else ["-f", str(path)]
@@ -297,12 +297,12 @@ def pod_with(**limits):
     )
 
 
-def test_none_of_a_resource_is_not_asked_for(play):
+def test_a_limit_of_0_asks_for_nothing(play):
     code, found, _ = play(TEMPLATE, pod_with(**{"nvidia.com/gpu": "0"}), args=("explain", "pod/p"))
     assert (code, found["sentence"]) == (ExitCode.OK, "fits on dgx-h100-1: gpu-0000-1b-00-0 for gpu")
 
 
-def test_what_simulated_nodes_do_not_say_is_not_judged(play, capsys):
+def test_a_resource_of_which_simulated_nodes_say_nothing_is_not_judged(play, capsys):
     code, found, _ = play(TEMPLATE, pod_with(**{"rdma/hca": "1"}), args=("explain", "pod/p"))
     said = "not judged: rdma/hca; the nodes here do not say whether they offer it"
     assert (code, found["ok"], found["notes"]) == (ExitCode.OK, True, [said])
@@ -313,24 +313,24 @@ def test_what_simulated_nodes_do_not_say_is_not_judged(play, capsys):
     assert (code, "waits for rdma/hca" in found["sentence"]) == (ExitCode.NO_MATCH, True)
 
 
-def test_the_gate_behind_a_resource_is_named_where_it_is_off(play):
+def test_the_gate_that_an_extended_resource_needs_is_named_where_it_is_off(play):
     code, found, _ = play(TEMPLATE, pod_with(**{"nvidia.com/gpu": "1"}), args=("explain", "pod/p"))
     assert (code, "only where the gate DRAExtendedResource is on" in found["sentence"]) == (ExitCode.NO_MATCH, True)
 
 
 @pytest.mark.parametrize("words", ["deployments.apps/web", "deploy/web", "deployments/web", "Deployment/web"])
-def test_a_workload_is_named_as_kubectl_names_it(play, words):
+def test_a_workload_may_be_named_as_in_kubectl(play, words):
     code, found, _ = play(TEMPLATE, DEPLOYMENT.replace("9", "1"), args=("explain", words))
     assert (code, [one["ok"] for one in found["explanations"]]) == (ExitCode.OK, [True])
 
 
-def test_a_missing_class_is_named_with_the_nearest_one(play):
+def test_for_a_missing_class_the_nearest_name_is_suggested(play):
     code, found, _ = play(CLAIM.replace("gpu.nvidia.com", "gpu.nvidia.co"), args=("explain", "claim", "shared"))
     said = "there is no DeviceClass gpu.nvidia.co: did you mean gpu.nvidia.com?"
     assert (code, found["notes"]) == (ExitCode.ABORTS_SCHEDULING, [said])
 
 
-def test_a_claim_of_another_namespace_is_not_offered_as_the_one_that_was_meant(play):
+def test_a_claim_of_the_same_name_in_another_namespace_is_mentioned_but_not_suggested(play):
     elsewhere = CLAIM.replace("{name: shared}", "{name: shared, namespace: b}")
     pod = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: main}],"
     _, found, _ = play(
@@ -339,7 +339,7 @@ def test_a_claim_of_another_namespace_is_not_offered_as_the_one_that_was_meant(p
     assert "there is one in namespace b, but a pod uses only those of its own namespace" in found["sentence"]
 
 
-def test_the_claims_of_running_pods_are_not_explained_once_more(play):
+def test_the_claims_of_running_pods_are_not_explained_again(play):
     pod = "{apiVersion: v1, kind: Pod, metadata: {name: p}, status: {phase: Running}, spec: {nodeName: dgx-h100-1,"
     held = "{request: gpu, driver: gpu.nvidia.com, pool: dgx-h100-1, device: gpu-0000-1b-00-0}"
     claim = f"{CLAIM}status: {{allocation: {{devices: {{results: [{held}]}}}}}}"
@@ -354,7 +354,7 @@ def test_a_file_without_anything_to_judge_is_bad_input(play, command):
     assert (code, "no pod, no claim and no pod template is in" in err) == (ExitCode.BAD_INPUT, True)
 
 
-def test_a_node_that_does_not_exist_is_named_with_the_nearest_one(play):
+def test_for_a_node_that_does_not_exist_the_nearest_name_is_suggested(play):
     code, _, err = play(TEMPLATE, DEPLOYMENT, args=("simulate", "--drain", "dgx-h100-2"))
     assert (code, "there is no node dgx-h100-2" in err, "did you mean dgx-h100-1?" in err) == (
         ExitCode.BAD_INPUT,

@@ -1,4 +1,4 @@
-"""`dra-driver claims -o wide` on a node: what the files say that the containers of a claim read."""
+"""`dra-driver claims -o wide` on a node shows the content of the files that the containers of a claim read."""
 
 from __future__ import annotations
 
@@ -54,23 +54,21 @@ def file(rig) -> Path:
     return found
 
 
-def test_the_partition_that_was_made_for_a_claim_is_shown_with_its_uuid_and_all_that_its_containers_read(
-    rig, claims, file
-):
+def test_the_partition_of_a_claim_is_shown_with_its_uuid_and_all_that_the_containers_can_read(rig, claims, file):
     said = claims("-o", "wide")
     assert f"/var/run/kubernetes.io/dra-device-attributes/resourceclaims/claim-a/gpu/{DRIVER}-metadata.json" in said
     assert f"uuid={rig.partitions()[0].uuid}" in said
     assert "resource.kubernetes.io/pciBusID=0000:01:00.0" in said
     assert "generation 1" in said
     assert "1 device described by files of this node" in said
-    assert rig.partitions()[0].uuid not in claims(), "only where all of it is asked for"
+    assert rig.partitions()[0].uuid not in claims(), "shown without -o wide"
 
 
-def test_away_from_the_node_it_is_said_where_the_files_are(claims):
+def test_elsewhere_than_on_the_node_the_output_says_where_the_files_are(claims):
     assert "they are on the claims' nodes, if deviceMetadata is on there" in claims("-o", "wide")
 
 
-def test_a_file_of_a_version_that_is_not_known_is_passed_over_for_one_that_is(claims, file):
+def test_a_document_of_an_unknown_version_is_skipped_for_one_of_a_known_version(claims, file):
     first = json.loads(file.read_text().splitlines()[0])
     newer = {**first, "apiVersion": "metadata.resource.k8s.io/v7", "requests": 5}
     file.write_text(json.dumps(newer, indent=1) + file.read_text())
@@ -91,12 +89,12 @@ def test_a_file_of_a_version_that_is_not_known_is_passed_over_for_one_that_is(cl
         (b'{"apiVersion":"v1"}' * 10_000, "it has no DeviceMetadata"),
     ],
 )
-def test_a_file_that_can_not_be_used_is_flagged_at_its_claim(claims, file, content, why):
+def test_a_file_that_cannot_be_used_is_reported_with_its_claim(claims, file, content, why):
     file.write_bytes(content)
     assert f"a_gpu.json can't be used: {why}" in claims("-o", "wide")
 
 
-def test_a_file_about_another_claim_and_one_that_is_none_are_not_believed(claims, file):
+def test_a_file_about_another_claim_and_one_that_is_not_regular_are_not_used(claims, file):
     file.write_text(file.read_text().replace('"uid":"a"', '"uid":"b"'))
     assert "it is about another claim, b" in claims("-o", "wide")
     secret = file.parent.parent / "secret"

@@ -1,4 +1,4 @@
-"""`dra-driver devices` on simulated hardware: the same devices in every form, flags and twins, exit statuses."""
+"""`dra-driver devices` on simulated hardware: the same devices in every format, flags, exit statuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clean_environment(monkeypatch):
 
 
 class FakeHardware:
-    """Hardware that reports what a test wants."""
+    """Hardware that reports what a test sets."""
 
     vendor = "nvidia"
 
@@ -65,7 +65,7 @@ def test_every_shipped_profile_is_shown(profile, capsys):
         assert device["attributes"].get("uuid", {"string": ""})["string"] in table
 
 
-def test_json_and_yaml_say_the_same(capsys):
+def test_json_and_yaml_have_the_same_content(capsys):
     main.run(["devices", "--hardware", "simulated:mixed", "-o", "json"])
     as_json = json.loads(capsys.readouterr().out)
     main.run(["devices", "--hardware", "simulated:mixed", "-o", "yaml"])
@@ -74,11 +74,11 @@ def test_json_and_yaml_say_the_same(capsys):
     assert as_json["leftOut"]
 
 
-def test_a_flag_beats_its_twin_and_the_twin_the_default(monkeypatch, capsys):
+def test_a_flag_overrides_its_environment_variable_and_that_the_default(monkeypatch, capsys):
     monkeypatch.setenv("HARDWARE", "simulated:t4")
-    monkeypatch.setenv("NODE_NAME", "from-twin")
+    monkeypatch.setenv("NODE_NAME", "from-environment")
     main.run(["devices", "-o", "json"])
-    assert json.loads(capsys.readouterr().out)["node"] == "from-twin"
+    assert json.loads(capsys.readouterr().out)["node"] == "from-environment"
     main.run(["devices", "-o", "json", "--node-name", "from-flag", "--driver-name", "gpu.example.com"])
     assert json.loads(capsys.readouterr().out)["pool"] == "from-flag/gpu.example.com"
 
@@ -100,13 +100,13 @@ def test_wrong_flags_and_profiles_have_their_own_status(words, status, capsys):
     assert "Traceback" not in err
 
 
-def test_nothing_to_publish_is_a_1(hardware, capsys):
+def test_the_exit_status_is_1_if_there_is_nothing_to_publish(hardware, capsys):
     assert main.run(["devices", "--node-name", "n1", "--exit-code"]) == ExitCode.NO_MATCH
     assert "Nothing to publish on n1." in capsys.readouterr().out
     assert hardware.is_closed
 
 
-def test_hardware_that_does_not_answer_is_a_5_and_says_what_it_waits_for(hardware, capsys):
+def test_the_exit_status_is_5_with_the_reason_if_the_hardware_does_not_answer(hardware, capsys):
     hardware.facts = Facts("nvidia", waiting_for="the nvidia kernel module is not loaded")
     assert main.run(["devices"]) == ExitCode.ENVIRONMENT
     assert "waiting for: the nvidia kernel module is not loaded" in capsys.readouterr().out
@@ -138,7 +138,7 @@ def test_a_narrow_terminal_wraps_text_and_drops_no_number(monkeypatch, capsys):
     assert all(line == line.rstrip() for line in text.splitlines()), "no trailing blanks"
 
 
-def test_away_from_a_terminal_there_is_no_colour_and_no_folding(capsys, monkeypatch):
+def test_output_that_is_not_on_a_terminal_has_no_colour_and_is_not_wrapped(capsys, monkeypatch):
     main.run(["devices", "--hardware", "simulated:demo-h100", "-o", "wide"])
     text = capsys.readouterr().out
     assert "\x1b" not in text
@@ -165,7 +165,7 @@ def as_they_stand(found):
     return {one["pciAddress"]: one["reason"] for one in found["mig"]["asTheyStand"]}
 
 
-def test_without_a_server_to_ask_both_offers_are_shown_and_told_apart(capsys):
+def test_without_an_api_server_both_offers_are_shown_with_their_conditions(capsys):
     found = document(capsys)
     assert (len(found["devices"]), len(found["devicesWithoutCounters"])) == (164, 14)
     assert len(found["sharedCounters"]) == 6
@@ -178,7 +178,7 @@ def test_without_a_server_to_ask_both_offers_are_shown_and_told_apart(capsys):
     assert "if it drops them (gate DRAPartitionableDevices off): 14 devices" in text
 
 
-def test_the_setting_in_force_is_shown(capsys, monkeypatch):
+def test_the_mig_setting_decides_what_is_shown(capsys, monkeypatch):
     found = document(capsys, "--mig", "static")
     assert (len(found["devices"]), found["sharedCounters"], found["mig"]["onDemand"]) == (14, [], False)
     assert as_they_stand(found)["0000:1b:00.0"] == "whole: --mig=static"
@@ -188,7 +188,7 @@ def test_the_setting_in_force_is_shown(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("version", "kept", "count"), [("1.36", True, 164), ("1.35", False, 14), ("1.34", False, 14)])
-def test_a_server_is_asked_and_nothing_is_stored(version, kept, count, capsys, tmp_path):
+def test_the_api_server_is_asked_what_it_keeps_and_nothing_is_stored(version, kept, count, capsys, tmp_path):
     from dra_driver.embedded.api.kinds import SLICES
     from dra_driver.embedded.api.server import EmbeddedApi
 
@@ -202,7 +202,7 @@ def test_a_server_is_asked_and_nothing_is_stored(version, kept, count, capsys, t
     assert f"{'keeps' if kept else 'drops'} shared counters" in capsys.readouterr().out
 
 
-def test_a_server_that_does_not_answer_is_no_fault(capsys, tmp_path):
+def test_a_server_that_does_not_answer_is_not_an_error(capsys, tmp_path):
     from dra_driver.embedded.api.server import EmbeddedApi
 
     with EmbeddedApi(version="1.36") as api:
@@ -213,7 +213,7 @@ def test_a_server_that_does_not_answer_is_no_fault(capsys, tmp_path):
     assert len(found["devices"]) == 164
 
 
-def test_partitions_of_an_agent_that_runs_here_are_no_administrators(capsys, tmp_path):
+def test_partitions_that_the_agent_has_made_do_not_count_as_an_administrators(capsys, tmp_path):
     from tests.support.plugin.mig_parts import MigRig, small
 
     rig = MigRig(tmp_path)
@@ -228,7 +228,7 @@ def test_partitions_of_an_agent_that_runs_here_are_no_administrators(capsys, tmp
     assert (len(found["devices"]), found["mig"]["asTheyStand"]) == (52, [])
 
 
-def test_what_is_shared_is_shown_with_what_other_servers_get(tmp_path, capsys):
+def test_shared_devices_are_shown_with_what_replaces_them_on_other_servers(tmp_path, capsys):
     config = tmp_path / "sharing.yaml"
     config.write_text(
         "version: rules/v1\nrules:\n"

@@ -37,7 +37,7 @@ def run(folder: Path, *words: str) -> int:
     return main.run([*words, "--node-name", "laptop", *roots])
 
 
-def test_a_laptop_whose_only_gpu_is_an_apu_shows_it_without_being_asked_for_amd(
+def test_the_only_gpu_of_a_laptop_an_apu_is_shown_without_a_flag(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     AmdTree(tmp_path).write(APU)
@@ -53,7 +53,7 @@ def test_a_laptop_whose_only_gpu_is_an_apu_shows_it_without_being_asked_for_amd(
     assert "hardware" in capsys.readouterr().out
 
 
-def test_gpus_of_two_vendors_are_two_pools_and_a_document_for_each(
+def test_gpus_of_two_vendors_are_shown_as_two_pools_and_two_documents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     AmdTree(tmp_path).write(APU)
@@ -69,7 +69,7 @@ def test_gpus_of_two_vendors_are_two_pools_and_a_document_for_each(
     assert [one["driver"] for one in documents] == ["gpu.intel.com", "gpu.amd.com"]
 
 
-def test_slices_of_a_machine_go_into_every_command_that_reads_slices(
+def test_slices_of_a_machine_are_read_by_every_command_that_reads_slices(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     AmdTree(tmp_path / "node").write(APU, replace(APU, address="0000:c2:00.0", number=8, render_minor=136))
@@ -118,7 +118,7 @@ def test_a_list_with_a_word_that_is_no_vendor_is_refused(tmp_path: Path, capsys:
     assert "nvidia, amd, intel" in capsys.readouterr().err
 
 
-def test_with_a_drivers_name_auto_is_that_driver_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_auto_with_a_drivers_name_shows_that_driver_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     AmdTree(tmp_path).write(APU)
     assert run(tmp_path, "devices", "--driver-name", "gpu.nvidia.com") == ExitCode.OK
     assert "Nothing to publish" in capsys.readouterr().out
@@ -136,12 +136,12 @@ def test_the_examples_node_publishes_what_the_vendors_driver_would(vendor: str) 
         assert {rows[name] for name in device["capacity"]} == {ValueKind.QUANTITY}
 
 
-def test_every_example_says_what_it_is_for_and_what_comes_of_it() -> None:
+def test_every_example_has_expectations() -> None:
     for path in EXAMPLES.glob("*.yaml"):
         assert load_example(path).expects, path.name
 
 
-def test_a_folder_that_is_no_copy_of_sysfs_is_refused_instead_of_told_as_a_machine_without_gpus(tmp_path, capsys):
+def test_a_folder_that_is_no_copy_of_sysfs_is_refused_and_not_shown_as_a_machine_without_gpus(tmp_path, capsys):
     tree = AmdTree(tmp_path).write(AmdCard("0000:05:00.0"))
     assert main.run(["devices", "--hardware", "amd", "--sysfs-root", tree.roots.sys]) == 0
     capsys.readouterr()
@@ -152,6 +152,6 @@ def test_a_folder_that_is_no_copy_of_sysfs_is_refused_instead_of_told_as_a_machi
         assert hint in err.replace("\n", "")
 
 
-def test_one_name_for_the_drivers_of_several_vendors_is_refused_as_the_agent_does(capsys):
+def test_one_name_for_the_drivers_of_several_vendors_is_refused_as_by_the_agent(capsys):
     assert main.run(["devices", "--hardware", "amd,intel", "--driver-name", "x.example.com"]) == 2
     assert "[usage.driver-name]" in capsys.readouterr().err

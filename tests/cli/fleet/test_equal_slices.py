@@ -1,4 +1,4 @@
-"""Slices that are like earlier ones are not parsed, and their readers see no difference."""
+"""Slices that equal earlier ones are not parsed again, and what is read is the same."""
 
 import copy
 import io
@@ -25,7 +25,7 @@ def text_of(items: list, indent: int | None = None) -> bytes:
 
 
 def read(raw: bytes) -> tuple[list, int]:
-    """Return the entries as they are read, with plain lists of devices, and how many came as replicas."""
+    """Return the entries that were read, with plain lists of devices, and how many of them were replicas."""
     found = json_stream.load_json(io.BytesIO(raw), EqualSlices(NoProgress("objects")))["items"]
     replicas = [one for one in found if isinstance(one, dict) and is_replica(one)]
     return [{**one, "spec": {**one["spec"], "devices": list(one["spec"]["devices"])}} if is_replica(one) else one
@@ -41,8 +41,8 @@ def test_equal_slices_are_read_as_they_are_written(indent: int | None, monkeypat
     assert replicas == 40
 
 
-def test_whatever_differs_in_one_place_the_slices_are_read_as_they_are_written() -> None:
-    """Any value at any place of one slice among equal ones, and keys that come twice."""
+def test_slices_with_a_difference_in_any_place_are_read_as_they_are_written() -> None:
+    """Any value at any place of one slice among equal ones."""
     rng = random.Random(1)
     items = slices("t4=6")
     where = list(places(items[0]))
@@ -66,7 +66,7 @@ def test_whatever_differs_in_one_place_the_slices_are_read_as_they_are_written()
         ('"metadata"', '"status": null, "metadata"'),
     ],
 )
-def test_names_that_come_twice_and_escapes_are_read_as_json_reads_them(old: str, new: str) -> None:
+def test_repeated_keys_and_escapes_are_read_as_by_the_json_module(old: str, new: str) -> None:
     plain = [json.dumps(one, ensure_ascii=False) for one in slices("t4=6")]
     for chosen in ({0}, {3}, {0, 3}, set(range(6))):
         texts = [one.replace(old, new) if number in chosen else one for number, one in enumerate(plain)]
@@ -74,7 +74,7 @@ def test_names_that_come_twice_and_escapes_are_read_as_json_reads_them(old: str,
         assert read(raw)[0] == json.loads(raw)["items"]
 
 
-def test_a_node_that_comes_twice_keeps_both_slices(tmp_path: Path) -> None:
+def test_two_slices_of_one_node_are_both_kept(tmp_path: Path) -> None:
     first, *others = slices("t4=4")
     again = {**first, "spec": copy.deepcopy(first["spec"])}
     again["spec"]["devices"][0]["attributes"]["uuid"] = {"string": "GPU-other"}
@@ -100,7 +100,7 @@ def commands(claim: Path, source: Path) -> list[list[str]]:
 
 
 def in_order(out: str) -> object:
-    """Return an output with the nodes in order, where there are too many to show in that of the file."""
+    """Return an output with its nodes in order, because many nodes are not in the order of the file."""
     if not out.startswith("{") or "queries" not in (found := json.loads(out)):
         return out
     for query in found["queries"]:
@@ -113,10 +113,10 @@ def in_order(out: str) -> object:
 
 
 @pytest.mark.parametrize("profiles", [["t4=26", "l40s=3"], ["demo-h100=2"]])
-def test_commands_say_the_same_of_slices_in_json_and_in_yaml(
+def test_commands_print_the_same_for_slices_in_json_and_in_yaml(
     profiles: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """YAML with anchors is read as a whole: nothing in it is recognised by its text."""
+    """YAML with anchors is parsed as a whole, so that no slice in it is recognised by its text."""
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]}}
     claim = {"kind": "ResourceClaim", "metadata": {"name": "one", "namespace": "default"}, "spec": spec}
     (tmp_path / "claim.yaml").write_text(yaml.safe_dump(claim))
@@ -133,15 +133,15 @@ def test_commands_say_the_same_of_slices_in_json_and_in_yaml(
     for one, another in zip(
         commands(tmp_path / "claim.yaml", as_json), commands(tmp_path / "claim.yaml", as_yaml), strict=True
     ):
-        told = []
+        results = []
         for arguments in (one, another):
             status = main.run(arguments)
             out = capsys.readouterr()
-            told.append((status, in_order(out.out.replace("/yaml/", "/json/")), out.err.replace("/yaml/", "/json/")))
-        assert told[0] == told[1], one
+            results.append((status, in_order(out.out.replace("/yaml/", "/json/")), out.err.replace("/yaml/", "/json/")))
+        assert results[0] == results[1], one
 
 
-def test_a_gate_shows_in_the_fields_of_equal_slices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gate_of_a_field_in_equal_slices_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     items = slices("t4=5")
     for one in items:
         one["spec"]["devices"][0]["taints"] = [{"key": "a", "effect": "NoSchedule"}]

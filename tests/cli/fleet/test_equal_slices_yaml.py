@@ -1,4 +1,4 @@
-"""Slices in YAML that are like earlier ones are not parsed, and their readers see no difference."""
+"""Slices in YAML that equal earlier ones are not parsed again, and what is read is the same."""
 
 import io
 import json
@@ -21,7 +21,7 @@ from tests.cli.support.hostile.texts import VALUES
 
 
 class Plain(yaml.SafeDumper):
-    """Writes no anchors, as kubectl does not."""
+    """Writes no anchors, as kubectl does."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -48,12 +48,12 @@ def read(text: str) -> list:
 
 @cache
 def five(written: Callable[[list], str]) -> str:
-    """Return the slices of five equal nodes as a text, which PyYAML takes long to write."""
+    """Return the slices of five equal nodes as a text; it is kept, because PyYAML takes long to write it."""
     return written(slices("t4=5"))
 
 
 def check(text: str) -> bool:
-    """Return whether a text is read piece by piece; then it is read as it is read as a whole."""
+    """Return whether a text can be read piece by piece; if so, check that the result equals that of the whole text."""
     try:
         found = read(text)
     except (ValueError, TooDeepError, yaml.YAMLError):
@@ -79,7 +79,7 @@ def test_equal_slices_are_read_as_they_are_written(written, monkeypatch: pytest.
     assert sum(map(is_replica, entries)) == 18
 
 
-def test_whatever_differs_in_one_place_the_slices_are_read_as_they_are_written() -> None:
+def test_slices_with_a_difference_in_any_place_are_read_as_they_are_written() -> None:
     rng = random.Random(1)
     items = slices("t4=4")
     where = list(places(items[0]))
@@ -117,7 +117,7 @@ def test_whatever_differs_in_one_place_the_slices_are_read_as_they_are_written()
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("written", [listed, in_a_row])
-def test_whatever_yaml_allows_is_read_as_a_whole_reader_reads_it(written, old: str, new: str) -> None:
+def test_every_form_of_yaml_is_read_piece_by_piece_as_it_is_as_a_whole(written, old: str, new: str) -> None:
     text = five(written)
     at = [place for place in range(len(text)) if text.startswith(old, place)]
     for place in {at[0], at[len(at) // 2], at[-1]} if at else ():
@@ -126,14 +126,14 @@ def test_whatever_yaml_allows_is_read_as_a_whole_reader_reads_it(written, old: s
 
 
 @pytest.mark.parametrize("written", [listed, in_a_row])
-def test_what_ends_too_early_is_read_as_a_whole_reader_reads_it(written) -> None:
+def test_a_text_that_ends_too_early_is_read_piece_by_piece_as_it_is_as_a_whole(written) -> None:
     text = five(written)
     for cut in (1, 2, len(text) // 2, len(text) // 3):
         check(text[:-cut])
 
 
 @pytest.mark.parametrize("word", ["yes", "No", "ON", "null", "~", "1e3", "0x10", "1_0", "12:30:45", ".inf", "true", ""])
-def test_a_word_that_yaml_takes_for_something_else_is_no_text(word: str) -> None:
+def test_a_word_that_is_not_a_text_in_yaml_is_read_as_what_it_is(word: str) -> None:
     made = slices("t4=5")
     for one in made:
         one["metadata"]["name"] = "NAME"
@@ -144,7 +144,7 @@ def test_a_word_that_yaml_takes_for_something_else_is_no_text(word: str) -> None
     assert check(text) or word in {"null", "~", ""}
 
 
-def test_what_is_taken_for_a_word_is_a_text_for_the_resolver_too() -> None:
+def test_every_text_that_is_recognised_as_a_word_is_a_text_for_yaml() -> None:
     rng, found = random.Random(3), 0
     for _ in range(20_000):
         word = "".join(rng.choices("aeEfnoOtrsuyxXYN019.-_:/", k=rng.randrange(1, 9)))
@@ -154,9 +154,9 @@ def test_what_is_taken_for_a_word_is_a_text_for_the_resolver_too() -> None:
     assert found > 1000
 
 
-def test_standard_input_is_read_as_a_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_standard_input_is_read_like_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(kept_stream, "MEMORY_MAX", 4096)
-    said = set()
+    outputs = set()
     items = slices("t4=5")
     for text in (listed(items), in_a_row(items), json.dumps({"kind": "List", "items": items})):
         (tmp_path / "slices").write_text(text)
@@ -164,6 +164,6 @@ def test_standard_input_is_read_as_a_file_is(tmp_path: Path, monkeypatch: pytest
             with (tmp_path / "slices").open() as file:
                 monkeypatch.setattr("sys.stdin", file)
                 main.run(["cel", "test", "-e", SELECTOR, source])
-            said.add(capsys.readouterr().out.partition("rules of")[2])
-    assert len(said) == 1
-    assert "20 match" in said.pop()
+            outputs.add(capsys.readouterr().out.partition("rules of")[2])
+    assert len(outputs) == 1
+    assert "20 match" in outputs.pop()

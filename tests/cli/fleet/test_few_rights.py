@@ -1,4 +1,4 @@
-"""claims, slices and explain for an account that may read one namespace: what it can't see is named."""
+"""claims, slices and explain for an account that may read one namespace: what it may not read is named."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def answer(capsys, *words):
     return status, " ".join(out.split()), " ".join(err.split())
 
 
-def test_the_namespace_is_that_of_the_context_and_all_of_them_with_a(cluster, capsys):
+def test_the_namespace_is_that_of_the_context_and_a_means_all_of_them(cluster, capsys):
     _, kubeconfig = cluster
     to = ("--kubeconfig", kubeconfig)
     _, out, _ = answer(capsys, "claims", *to, "--context", "a")
@@ -92,7 +92,7 @@ def test_claims_of_the_namespace_are_shown_without_rights_beyond_it(cluster, cap
     assert "ServiceAccount" not in err
 
 
-def test_slices_say_whose_claims_they_do_not_know(cluster, capsys):
+def test_slices_names_the_namespaces_whose_claims_may_not_be_read(cluster, capsys):
     api, kubeconfig = cluster
     refuse(api, "claims", "pods")
     status, out, err = answer(capsys, "slices", "--kubeconfig", kubeconfig, "-n", "team-a")
@@ -102,7 +102,7 @@ def test_slices_say_whose_claims_they_do_not_know(cluster, capsys):
     assert "ResourceClaims and Pods of other namespaces than team-a (bind ClusterRole view for all of them)" in err
 
 
-def test_nothing_is_judged_without_slices_or_classes(cluster, capsys):
+def test_explain_judges_nothing_without_slices_or_classes(cluster, capsys):
     api, kubeconfig = cluster
     refuse(api, *EVERYWHERE)
     explain = ("explain", "claim", "waiting", "--kubeconfig", kubeconfig, "-n", "team-a")
@@ -115,7 +115,7 @@ def test_nothing_is_judged_without_slices_or_classes(cluster, capsys):
     assert (status, "holds a" in out) == (ExitCode.OK, True)
 
 
-def test_a_fit_is_not_known_where_others_may_hold_the_device(cluster, capsys):
+def test_a_fit_is_not_certain_where_other_namespaces_may_hold_the_device(cluster, capsys):
     api, kubeconfig = cluster
     refuse(api, "claims")
     explain = ("explain", "claim", "waiting", "--kubeconfig", kubeconfig, "-n", "team-a")
@@ -138,7 +138,7 @@ def test_a_missing_template_is_not_called_missing_where_templates_may_not_be_rea
     assert "needs ResourceClaimTemplate team-a/t, which may not be read" in out
 
 
-def test_one_kind_is_explained_by_labels_and_in_all_namespaces(cluster, capsys):
+def test_objects_to_explain_may_be_chosen_by_labels_and_in_all_namespaces(cluster, capsys):
     _, kubeconfig = cluster
     to = ("--kubeconfig", kubeconfig)
     _, out, _ = answer(capsys, "explain", "claims", "-A", *to)
@@ -150,7 +150,7 @@ def test_one_kind_is_explained_by_labels_and_in_all_namespaces(cluster, capsys):
     assert run(["explain", "claim", "mine", "-A", *to]) == ExitCode.USAGE
 
 
-def test_claims_in_use_are_those_that_may_be_read_and_the_others_are_named(cluster, capsys):
+def test_in_use_lists_the_claims_that_may_be_read_and_names_what_may_not(cluster, capsys):
     api, kubeconfig = cluster
     use = ("in-use", "--driver-name", "gpu.example.com", "--kubeconfig", kubeconfig)
     _, out, _ = answer(capsys, *use)
@@ -171,10 +171,10 @@ def test_claims_in_use_are_those_that_may_be_read_and_the_others_are_named(clust
     assert "No claim that may be read holds a device" in out
 
 
-def test_doctor_looks_at_the_namespace_that_may_be_read(cluster, capsys):
+def test_doctor_checks_the_namespace_that_may_be_read(cluster, capsys):
     api, kubeconfig = cluster
     doctor = ("doctor", "--only", "cluster", "--driver-name", "gpu.example.com", "--kubeconfig", kubeconfig)
-    for one in api.items(SLICES):  # their devices are published no more
+    for one in api.items(SLICES):  # so that their devices are no longer published
         api.request("DELETE", f"{SLICES.path()}/{one['metadata']['name']}")
     _, out, _ = answer(capsys, *doctor)
     assert "team-b/theirs" in out
@@ -188,7 +188,7 @@ def test_doctor_looks_at_the_namespace_that_may_be_read(cluster, capsys):
     assert "claims of all namespaces" in out, "what could not be seen"
 
 
-def test_a_context_is_enough_for_selectors_and_a_namespace_for_a_migration(cluster, capsys, tmp_path, monkeypatch):
+def test_cel_takes_a_context_and_migrate_a_context_or_a_namespace(cluster, capsys, tmp_path, monkeypatch):
     api, kubeconfig = cluster
     monkeypatch.setenv("KUBECONFIG", kubeconfig)
     status, out, _ = answer(capsys, "cel", "test", "-e", "device.driver == 'gpu.example.com'", "--context", "a")
@@ -206,7 +206,7 @@ def test_a_context_is_enough_for_selectors_and_a_namespace_for_a_migration(clust
     assert "other namespaces" not in err
 
 
-def test_nothing_seen_is_never_called_nothing_there(cluster, capsys):
+def test_no_command_reports_that_nothing_exists_where_nothing_may_be_read(cluster, capsys):
     api, kubeconfig = cluster
     refuse(api, *EVERYWHERE)
     for method in ("GET", "POST"):

@@ -40,7 +40,7 @@ def claim_of(namespace, name, *devices, node="a", class_name="gpu.nvidia.com"):
 
 @pytest.fixture
 def fleet(tmp_path, monkeypatch):
-    """A file of three nodes: GPUs and a network card, partitions, and replicas."""
+    """A file of three nodes: GPUs and network cards, partitions, and replicas."""
     monkeypatch.setenv("COLUMNS", "300")
     parts = [gpu(f"gpu-0-mig-1g-{n}", "mig", profile="1g.10gb") for n in range(3)]
     replicas = [gpu(f"gpu-0-share-{n}", "gpu-share") for n in range(4)]
@@ -76,13 +76,13 @@ def test_gpus_are_counted_and_network_cards_are_not(fleet, capsys):
     assert a["products"] == {"NVIDIA H100": 2}
 
 
-def test_partitions_and_replicas_of_one_gpu_are_one_gpu(fleet, capsys):
+def test_partitions_and_replicas_of_one_gpu_count_as_one_gpu(fleet, capsys):
     rows = {row["node"]: row for row in figures(capsys, fleet)["nodes"]}
     assert (rows["b"]["gpus"], rows["b"]["wholeFree"], rows["b"]["partitionsFree"]) == (1, 0, {"1g.10gb": 1})
     assert (rows["c"]["gpus"], rows["c"]["wholeFree"], rows["c"]["partitionsFree"]) == (1, 0, {"replica": 4})
 
 
-def test_nothing_is_free_of_a_pool_that_is_not_whole_and_a_gpu_is_sick_once(tmp_path, capsys):
+def test_nothing_is_free_in_an_incomplete_pool_and_each_gpu_counts_as_sick_once(tmp_path, capsys):
     part = slice_of("a", [gpu("gpu-0"), gpu("gpu-1")])
     part["spec"]["pool"]["resourceSliceCount"] = 2
     path = tmp_path / "fleet.yaml"
@@ -94,7 +94,7 @@ def test_nothing_is_free_of_a_pool_that_is_not_whole_and_a_gpu_is_sick_once(tmp_
     }
 
 
-def test_a_row_for_each_namespace(fleet, capsys):
+def test_by_namespace_there_is_a_row_for_each_namespace(fleet, capsys):
     status, lines = shown(capsys, "-f", fleet, "--by", "namespace")
     assert status == ExitCode.OK
     assert ["team-b", "2", "2", "1"] in lines
@@ -102,13 +102,13 @@ def test_a_row_for_each_namespace(fleet, capsys):
     assert not any("ResourceSlices" in line for line in lines), "no tree below it"
 
 
-def test_a_row_for_each_class(fleet, capsys):
+def test_by_class_there_is_a_row_for_each_class(fleet, capsys):
     _, lines = shown(capsys, "-f", fleet, "--by", "class")
     assert ["mig.nvidia.com", "1", "2", "0"] in lines
     assert ["gpu.nvidia.com", "2", "1", "1"] in lines
 
 
-def test_one_node_alone_is_shown_and_an_unknown_one_gets_the_nearest_name(fleet, capsys):
+def test_one_node_alone_is_shown_and_for_an_unknown_one_the_nearest_name_is_suggested(fleet, capsys):
     status, lines = shown(capsys, "-f", fleet, "--node", "b")
     assert status == ExitCode.OK
     assert {line[0] for line in lines if line} & {"a", "b", "c"} == {"b"}
@@ -127,7 +127,7 @@ def test_a_hundred_nodes_fit_on_two_screens_of_eighty_columns(capsys, monkeypatc
         assert any(line.startswith("100 nodes, 800 GPUs: 800 free as a whole") for line in lines)
 
 
-def test_many_different_nodes_take_a_short_row_each():
+def test_each_of_many_different_nodes_has_a_short_row():
     rows = [NodeRow(f"n{n}", 8, 8 - n % 9, (("1g", n % 3), ("7g", 1)), n % 9) for n in range(MOST_ROWS + 1)]
     short = compact(rows)
     assert all(row.is_compact and len(row.partitions) == 1 for row in short)
@@ -145,7 +145,7 @@ def test_a_fleet_in_which_every_node_differs_fits_on_two_screens(tmp_path, capsy
     assert len(capsys.readouterr().out.splitlines()) <= LINES_OF_TWO_SCREENS * 2.5  # a hundred rows of their own
 
 
-def test_where_nothing_is_published_that_is_said(tmp_path, capsys):
+def test_the_output_says_that_nothing_is_published(tmp_path, capsys):
     (tmp_path / "none.yaml").write_text("kind: List\napiVersion: v1\nitems: []\n")
     assert run(["slices", "-f", str(tmp_path / "none.yaml")]) == 0
     out = capsys.readouterr().out
@@ -154,6 +154,6 @@ def test_where_nothing_is_published_that_is_said(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["UPPER CASE", "a/../b", "x" * 64])
-def test_what_can_not_be_a_namespace_is_refused(name, capsys):
+def test_a_name_that_cannot_be_a_namespace_is_refused(name, capsys):
     assert run(["claims", "-n", name]) == 2
     assert "is not the name of a namespace" in capsys.readouterr().err

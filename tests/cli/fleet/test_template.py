@@ -1,4 +1,4 @@
-"""Templates of nodes: what every machine of a kind has, in a form that explain and the API server take."""
+"""Templates of nodes: what every machine of a kind has, in a form that explain and the API server accept."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_a_claim_fits_a_template_as_it_fits_the_node(capsys, tmp_path):
     assert run(["explain", "-f", str(tmp_path / "template.yaml"), "-f", str(tmp_path / "claim.yaml")]) == 0
 
 
-def test_a_node_of_a_cluster_is_named_and_its_taints_and_old_generations_are_left_out(capsys, tmp_path):
+def test_a_template_of_a_clusters_node_has_no_taints_and_no_old_generations(capsys, tmp_path):
     def slice_of(node: str, generation: int, device: str) -> dict:
         pool = {"name": f"{node}/gpu.nvidia.com", "generation": generation, "resourceSliceCount": 1}
         taints = [{"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}]
@@ -64,7 +64,7 @@ def test_a_node_of_a_cluster_is_named_and_its_taints_and_old_generations_are_lef
     assert template["spec"]["devices"] == [{"name": "gpu-a", "attributes": {"type": {"string": "gpu"}}}]
 
 
-def test_annotations_are_of_the_driver_that_has_gpus(capsys, tmp_path):
+def test_annotations_name_the_driver_that_has_gpus(capsys, tmp_path):
     def slice_of(driver: str, kind: str) -> dict:
         pool = {"name": f"n/{driver}", "generation": 1, "resourceSliceCount": 1}
         device = {"name": "d", "attributes": {"type": {"string": kind}}}

@@ -67,7 +67,7 @@ def test_all_devices_are_tested_and_the_worst_verdict_is_the_exit_status(profile
     assert validate(hardware, "0000:61:00.0")[0] == 5
 
 
-def test_what_the_library_says_comes_first_and_is_all_at_level_zero(profile, validate):
+def test_a_fault_in_the_library_fails_a_device_and_level_zero_runs_no_test(profile, validate):
     hardware = profile(("1b", {"recoveryAction": 1}), ("43", {"compute": "wrong-data"}))
     assert document(validate(hardware, "--level=0", "-ojson")[1]) == {
         ONE: ("failed", "needs-reset"),
@@ -76,7 +76,7 @@ def test_what_the_library_says_comes_first_and_is_all_at_level_zero(profile, val
     assert document(validate(hardware, ONE, "-ojson")[1]) == {ONE: ("failed", "needs-reset")}
 
 
-def test_wrong_words_are_refused(profile, validate):
+def test_wrong_arguments_are_refused(profile, validate):
     hardware = profile(("1b", {}))
     assert validate(hardware, "gpu-0000-99-00-0")[0] == 3
     assert validate(hardware, "--command=diag")[0] == 2
@@ -91,7 +91,7 @@ def test_a_command_is_run_for_each_device(profile, validate):
     assert document(out) == {ONE: ("passed", None), TWO: ("failed", "command")}
 
 
-def test_a_device_that_a_claim_holds_is_not_touched_and_results_reach_the_agent(profile, validate, tmp_path):
+def test_a_device_that_a_claim_holds_is_not_tested_and_results_are_kept_for_the_agent(profile, validate, tmp_path):
     hardware = profile(("1b", {}), ("43", {"compute": "crashes"}))
     rig = Rig(tmp_path)
     facts = SimulatedHardware(hardware.partition("simulated:")[2], Roots(), node_name="node-1").discover()
@@ -104,13 +104,13 @@ def test_a_device_that_a_claim_holds_is_not_touched_and_results_reach_the_agent(
     assert list(ResultsFile(rig.data).take()) == [facts.gpus[1].uuid]
 
 
-def test_beside_an_agent_no_temporary_folder_is_needed(profile, validate, tmp_path, monkeypatch):
+def test_no_temporary_folder_is_needed_beside_an_agent(profile, validate, tmp_path, monkeypatch):
     (tmp_path / "plugins/gpu.nvidia.com").mkdir(parents=True)
     monkeypatch.setattr("tempfile.TemporaryDirectory", lambda **_: pytest.fail("the image has no folder for it"))
     assert validate(profile(("1b", {})))[0] == 0
 
 
-def test_a_device_with_a_process_on_it_is_not_touched(profile, validate, tmp_path):
+def test_a_device_with_a_process_on_it_is_not_tested(profile, validate, tmp_path):
     hardware = profile(("1b", {}))
     path = Path(hardware.partition("simulated:")[2])
     content = yaml.safe_load(path.read_text())
@@ -131,7 +131,7 @@ def test_steps_are_shown_on_a_terminal_and_removed_at_the_end(profile):
     assert shown.endswith("\r\x1b[K")
 
 
-def test_the_gpus_that_the_agent_has_seen_complete_the_word(tmp_path, monkeypatch, capsys):
+def test_device_names_are_completed_from_the_gpus_that_the_agent_has_seen(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "gpu.nvidia.com"
     folder.mkdir()
     known = KnownGpus(lambda _: {})

@@ -1,6 +1,6 @@
-"""Run the fuzz: `python -m tests.cli.support.hostile [--cases N] [--seed N] [--serving | --no-serving]`.
+"""Run all fuzzing cases: `python -m tests.cli.support.hostile [--cases N] [--seed N] [--serving | --no-serving]`.
 
-It lists what ended in a traceback, or did not end.
+It lists the cases that ended in a traceback, or did not end.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ BYTES = 4 << 30  # of address space
 
 
 def run_all() -> int:
-    """Run as a program."""
+    """Run the cases that the arguments ask for, and print the bugs that were found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=2000, help="spoiled objects and files")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--no-arguments", action="store_true", help="nothing but spoiled objects and files")
+    parser.add_argument("--no-arguments", action="store_true", help="only spoiled objects and files")
     parser.add_argument("--share", type=float, default=1.0, help="of the cases of arguments and of whole files")
-    parser.add_argument("--seconds", type=float, default=1e9, help="after which no case is begun")
-    parser.add_argument("--serving", action="store_true", help="agent, mps, webhook and demo alone")
+    parser.add_argument("--seconds", type=float, default=1e9, help="after which no more cases are started")
+    parser.add_argument("--serving", action="store_true", help="only agent, mps, webhook and demo")
     parser.add_argument("--no-serving", action="store_true", help="all but agent, mps, webhook and demo")
     options = parser.parse_args()
     os.chdir(tempfile.gettempdir())

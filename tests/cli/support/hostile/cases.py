@@ -1,4 +1,4 @@
-"""Cases for commands that end by themselves: every hostile text and file in every place, and spoiled objects."""
+"""Cases for commands that end by themselves: every hostile text and file as every argument, and spoiled objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRITTEN = {"bundle"}  # options that name a file to be written
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """List all commands."""
+    """Yield all commands that end by themselves, with their paths."""
     context = click.Context(group)
     for name in group.list_commands(context):
         found = group.get_command(context, name)
@@ -33,7 +33,7 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 def argument_cases(files: list[Path]) -> Iterator[list[str]]:
-    """Try every command with every hostile text and file in every place that takes a text."""
+    """Try every command with every hostile text and file in every argument that takes a text."""
     shared = files[0].parent / "objects.yaml"
     for path, command in commands(main.cli):
         base = {("explain",): ["claim", "c"]}.get(path, [])
@@ -57,7 +57,7 @@ def _with_objects(path: tuple[str, ...], file: Path) -> list[str]:
 
 
 def object_cases(folder: Path, rng: random.Random) -> Iterator[list[str]]:
-    """Try commands with objects that have something wrong in one place, over and over."""
+    """Yield without end cases of commands with objects that are wrong in one place."""
     file, scenario, batch = folder / "one.json", folder / "one.yaml", folder / "one.jsonl"
     claim = ["explain", "claim", "c", "-f", str(file), "--kubernetes", "1.36"]
     readers = [

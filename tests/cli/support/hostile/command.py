@@ -1,4 +1,4 @@
-"""One command, run in this process with a limit of time."""
+"""One command, run in this process with a time limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from dra_driver.cli import main
 from dra_driver.model.errors import ExitCode
 
-SECONDS = 20  # of this process's own time, so that other work on the machine makes no bug
+SECONDS = 20  # CPU time of this process, so that other work on the machine does not look like a bug
 WAIT_SECONDS = 300
 
 
@@ -20,7 +20,7 @@ class TooSlowError(Exception):
     """A command did not end."""
 
 
-def _ring(*_: Any) -> None:
+def _time_out(*_: Any) -> None:
     raise TooSlowError
 
 
@@ -29,14 +29,14 @@ def ran(arguments: list[str], stdin: bytes = b"") -> tuple[int, str]:
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
     before = sys.stdin
     for number in (signal.SIGALRM, signal.SIGPROF):
-        signal.signal(number, _ring)
+        signal.signal(number, _time_out)
     signal.alarm(WAIT_SECONDS)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = main.run(arguments)
-    except BaseException:  # a traceback is what is looked for
+    except BaseException:  # tracebacks are what the cases look for
         status = ExitCode.BUG
         print(traceback.format_exc(), file=err)
     finally:

@@ -1,4 +1,4 @@
-"""The fuzz: so many cases of objects and files, and a share of those of arguments, and what was a bug."""
+"""Runs of many cases with objects and files and of a share of those with arguments, and the bugs that they found."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Found:
         if seconds > slow_s:
             print(f"slow: {seconds:.1f} s: {[one[:80] for one in case]}", file=sys.stderr, flush=True)
         if is_bug:
-            told = said[said.find("Traceback") :] if "Traceback" in said else said
+            shown = said[said.find("Traceback") :] if "Traceback" in said else said
             print(
-                f"bug: {[one[:120] for one in case]}: {status}\n  {told.strip()[-1500:]}", file=sys.stderr, flush=True
+                f"bug: {[one[:120] for one in case]}: {status}\n  {shown.strip()[-1500:]}", file=sys.stderr, flush=True
             )
             self.bugs.append((case, said))
 

@@ -1,4 +1,4 @@
-"""What agent, supervisor, webhook and demo are given when nothing is wrong: flags, and the files that they name."""
+"""Valid flags of agent, supervisor, webhook and demo, and valid files that these flags name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ EXPECTED = "# expect: claim one holds 1\n"
 
 
 class Workplace:
-    """A folder with valid files, made again for each case, and the flags that lead to them."""
+    """A folder with valid files, made anew for each case, and the flags that name them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class Workplace:
         self._pair = make_leaf(authority, "localhost", "ca")
 
     def renew(self) -> None:
-        """Make the folders and files as they are when nothing is wrong."""
+        """Replace the folders and files with valid ones."""
         for name in FOLDERS:
             _remove(self.folder / name)
             (self.folder / name).mkdir()

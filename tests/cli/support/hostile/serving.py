@@ -63,7 +63,7 @@ def served(arguments: list[str], folder: Path, environment: dict[str, str] | Non
             os.kill(process, signal.SIGTERM)
             status = _wait(process, END_SECONDS)
         if status is None:
-            os.kill(process, signal.SIGABRT)  # faulthandler writes where it hangs
+            os.kill(process, signal.SIGABRT)  # so that faulthandler writes where the process hangs
             os.waitpid(process, 0)
             status = _NEVER_ENDED
     finally:
@@ -74,7 +74,7 @@ def served(arguments: list[str], folder: Path, environment: dict[str, str] | Non
 
 
 def _run(arguments: list[str], folder: Path, log: Path, environment: dict[str, str]) -> None:
-    """Be the process. Never returns."""
+    """Run the command in the forked process, and end the process."""
     status = int(ExitCode.BUG)
     try:
         import faulthandler
@@ -92,7 +92,7 @@ def _run(arguments: list[str], folder: Path, log: Path, environment: dict[str, s
         status = main()
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1
-    except BaseException:  # a traceback is what is looked for
+    except BaseException:  # tracebacks are what the cases look for
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):

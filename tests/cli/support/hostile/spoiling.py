@@ -11,7 +11,7 @@ import yaml
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """List the ways to all values in a value."""
+    """Yield the paths to all values inside a value."""
     yield path
     rows = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in rows:
@@ -34,7 +34,7 @@ def spoiled(value: Any, path: tuple[Any, ...], by: Any, *, gone: bool) -> Any:
 
 
 def yaml_of(wire: Any) -> str:
-    """Write YAML, also of what YAML can't say."""
+    """Return a value as YAML, or as JSON if YAML has no form for it."""
     try:
         return yaml.safe_dump(wire, allow_unicode=True)
     except (yaml.YAMLError, UnicodeError):
