@@ -19,7 +19,7 @@ POD = SHAPES[0]
 
 @dataclass
 class Done:
-    """What a command has written."""
+    """The output of a command."""
 
     stdout: str
     stderr: str
@@ -47,7 +47,7 @@ def process(*arguments, stdin=""):
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_manifests_go_to_standard_output_and_what_is_said_to_standard_error():
+def test_manifests_go_to_standard_output_and_messages_to_standard_error():
     done = process(POD)
     assert done.returncode == 0
     assert done.stdout == expected(POD).read_text()
@@ -89,7 +89,7 @@ def test_a_second_run_in_place_leaves_the_file_alone(run, tmp_path):
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
-def test_one_bad_file_keeps_all_from_being_written(run, tmp_path):
+def test_no_file_is_written_if_one_is_invalid(run, tmp_path):
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text(POD.read_text())
     bad.write_text(POD.read_text().replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 0.5"))
@@ -98,7 +98,7 @@ def test_one_bad_file_keeps_all_from_being_written(run, tmp_path):
     assert good.read_text() == POD.read_text()
 
 
-def test_a_folder_stands_for_its_files(run, tmp_path):
+def test_a_folder_as_argument_means_its_files(run, tmp_path):
     (tmp_path / "all").mkdir()
     for shape in SHAPES[:3]:
         (tmp_path / "all" / shape.name).write_text(shape.read_text())
@@ -114,7 +114,7 @@ def test_a_diff_can_be_applied(run, tmp_path):
     assert (tmp_path / "pod.yaml").read_text() == expected(POD).read_text()
 
 
-def test_json_holds_all_of_it(run):
+def test_json_has_the_text_the_changes_the_losses_the_diff_and_the_checks(run):
     found = json.loads(run(POD, "-o", "json", "--fleet", "dgx-h100", "--diff").stdout)
     (file,) = found["files"]
     assert file["text"] == expected(POD).read_text()
@@ -126,18 +126,18 @@ def test_json_holds_all_of_it(run):
     assert (check["devices"], check["nodes"], check["nodesWithEnough"]) == (8, 1, 1)
 
 
-def test_a_request_that_finds_nothing_exits_1(run):
+def test_a_request_that_matches_no_device_exits_1(run):
     done = run(SHAPES[5], "--fleet", "dgx-h100", status=1)
     assert "this selector matches 0 devices on 0 nodes" in done.stderr
 
 
-def test_more_than_any_node_has_exits_1(run, tmp_path):
+def test_a_count_that_no_node_has_exits_1(run, tmp_path):
     path = tmp_path / "pod.yaml"
     path.write_text(POD.read_text().replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 9"))
     assert "no node has the 9 that the request wants" in run(path, "--profile", "dgx-h100=2", status=1).stderr
 
 
-def test_slices_of_a_cluster_are_tried(run, tmp_path):
+def test_requests_are_checked_against_slices_of_a_file(run, tmp_path):
     from dra_driver.views.fleet.devices import fleet_of_profile
 
     devices = [one.wire for one in fleet_of_profile("l40s").devices]
@@ -189,7 +189,7 @@ def test_a_cluster_that_does_not_answer_exits_5(run, tmp_path):
     assert run(POD, "--cluster", status=5).stdout == ""
 
 
-def test_help_shows_commands_that_work(run):
+def test_help_mentions_the_main_options_and_the_exit_status(run):
     text = run("--help").stdout
     for word in ("--in-place", "--diff", "--fleet, --profile", "--cluster", "Exit status", "helm template"):
         assert word in text

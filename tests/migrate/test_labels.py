@@ -55,7 +55,7 @@ def gpus():
 
 
 def matches(rule, labels):
-    """Decide as Kubernetes' node affinity does."""
+    """Return whether labels match a rule, decided as Kubernetes' node affinity does."""
     value = labels.get(rule.label)
     if rule.operator == "In":
         return value in rule.values
@@ -74,8 +74,8 @@ def compiled(text):
     return compile_selector(text, environment="new")
 
 
-def holds(said, wire):
-    return said == "" or compiled(said).matches(wire, driver="gpu.nvidia.com")
+def holds(cel, wire):
+    return cel == "" or compiled(cel).matches(wire, driver="gpu.nvidia.com")
 
 
 @st.composite
@@ -96,17 +96,17 @@ def rules(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(rules())
-def test_a_rule_that_can_be_said_matches_the_devices_of_the_nodes_it_matched(rule):
-    said = to_cel(rule, GPU)
-    if not isinstance(said, NotExpressible):
+def test_a_rule_with_an_expression_matches_the_devices_of_the_nodes_that_it_matched(rule):
+    cel = to_cel(rule, GPU)
+    if not isinstance(cel, NotExpressible):
         for wire, labels in gpus():
-            # A node without the label of memory has a GPU that reports none; both sides know that.
-            assert holds(said, wire) == matches(rule, labels), (said, labels)
+            # A node without the label of memory has a GPU that reports none, so that neither of both matches.
+            assert holds(cel, wire) == matches(rule, labels), (cel, labels)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(rules(), min_size=1, max_size=3), min_size=1, max_size=3))
-def test_alternatives_that_move_match_the_devices_of_the_nodes_they_matched(terms):
+def test_alternatives_that_become_selectors_match_the_devices_of_the_nodes_that_they_matched(terms):
     listed = [
         {"matchExpressions": [{"key": r.label, "operator": r.operator, "values": list(r.values)} for r in term]}
         for term in terms
@@ -122,12 +122,12 @@ def test_alternatives_that_move_match_the_devices_of_the_nodes_they_matched(term
 
 @settings(max_examples=60, deadline=None)
 @given(rules(), st.booleans())
-def test_no_expression_fails_on_a_device_that_says_nothing_of_itself(rule, is_partition):
-    said = to_cel(rule, PART if is_partition else GPU)
-    if isinstance(said, str) and said:
+def test_no_expression_fails_on_a_device_without_attributes(rule, is_partition):
+    cel = to_cel(rule, PART if is_partition else GPU)
+    if isinstance(cel, str) and cel:
         for wire in ({"name": "bare", "attributes": {}, "capacity": {}}, *(one for one, _ in gpus())):
-            assert compiled(said).matches(wire, driver="gpu.nvidia.com") in {True, False}
-        assert compiled(said).admissible
+            assert compiled(cel).matches(wire, driver="gpu.nvidia.com") in {True, False}
+        assert compiled(cel).admissible
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ def test_no_expression_fails_on_a_device_that_says_nothing_of_itself(rule, is_pa
         ("gpu.deploy.driver", "label-kept"),
     ],
 )
-def test_what_devices_do_not_say_is_kept_with_a_reason(label, why):
-    said = to_cel(LabelRequirement(f"nvidia.com/{label}", "In", ("8",)), GPU)
-    assert isinstance(said, NotExpressible)
-    assert said.code == why
-    assert said.why
+def test_a_label_without_a_device_attribute_is_kept_with_a_reason(label, why):
+    cel = to_cel(LabelRequirement(f"nvidia.com/{label}", "In", ("8",)), GPU)
+    assert isinstance(cel, NotExpressible)
+    assert cel.code == why
+    assert cel.why
 
 
-def test_a_product_label_tells_partitions_and_shares():
+def test_a_product_label_distinguishes_partitions_and_shares():
     def product(value):
         return [LabelRequirement("nvidia.com/gpu.product", "In", (value,))]
 
@@ -172,8 +172,8 @@ def test_a_partition_is_chosen_by_product_and_profile():
         ("NVIDIA-H100-80GB-HBM3-MIG-2g.20gb", False),
         ("NVIDIA-A100-SXM4-40GB-MIG-1g.10gb", False),
     ):
-        said = to_cel(LabelRequirement("nvidia.com/gpu.product", "In", (value,)), PART)
-        assert holds(said, part) is wanted
+        cel = to_cel(LabelRequirement("nvidia.com/gpu.product", "In", (value,)), PART)
+        assert holds(cel, part) is wanted
         assert holds(to_cel(LabelRequirement("nvidia.com/gpu.product", "NotIn", (value,)), PART), part) is not wanted
 
 
@@ -187,11 +187,11 @@ def test_labels_of_a_profile_are_about_partitions_of_that_profile():
     assert isinstance(to_cel(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Exists"), GPU), NotExpressible)
 
 
-def test_driver_versions_lose_their_leading_zeros():
-    said = to_cel(LabelRequirement("nvidia.com/cuda.driver-version.full", "In", ("535.54.03",)), GPU)
-    assert 'semver("535.54.3")' in said
+def test_leading_zeros_of_driver_versions_are_removed():
+    cel = to_cel(LabelRequirement("nvidia.com/cuda.driver-version.full", "In", ("535.54.03",)), GPU)
+    assert 'semver("535.54.3")' in cel
 
 
 @pytest.mark.parametrize("rule", [("In", ()), ("Gt", ("a",)), ("Gt", ("1", "2")), ("Exists", ("1",)), ("Like", ("1",))])
-def test_a_rule_that_matches_no_node_stays_where_it_is(rule):
+def test_an_invalid_rule_has_no_expression(rule):
     assert isinstance(to_cel(LabelRequirement("nvidia.com/gpu.memory", *rule), GPU), NotExpressible)

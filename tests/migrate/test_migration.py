@@ -1,4 +1,4 @@
-"""Pods, quotas and configurations migrated: the cases that no shape shows."""
+"""Migration of pods, quotas and configurations: the cases that are in no shape."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ def test_requests_that_differ_from_limits_are_bad_input():
         run(wire)
 
 
-def test_requests_alone_are_taken_and_said():
+def test_requests_without_limits_are_migrated_and_reported():
     found, done = run(pod([{"name": "c", "resources": {"requests": {"nvidia.com/gpu": 1, "cpu": 1}}}]))
     assert found[1]["spec"]["containers"][0]["resources"] == {"requests": {"cpu": 1}, "claims": [{"name": "gpu"}]}
     assert "requests-alone" in {row.code for row in done.losses}
 
 
-def test_a_fault_in_one_file_gives_out_nothing():
+def test_nothing_is_migrated_if_one_file_has_a_fault():
     good = yaml.safe_dump(pod([gpus("c", 1)]))
     with pytest.raises(InputError):
         migrate([SourceText("good.yaml", good), SourceText("bad.yaml", good.replace("gpu: 1", "gpu: one"))])
 
 
-def test_resources_of_an_ephemeral_container_are_said_and_left():
+def test_resources_of_an_ephemeral_container_are_left_and_reported():
     wire = pod([gpus("c", 1)], ephemeralContainers=[gpus("debug", 1)])
     found, done = run(wire)
     assert found[1]["spec"]["ephemeralContainers"] == wire["spec"]["ephemeralContainers"]
     assert "ephemeral-container" in {row.code for row in done.losses}
 
 
-def test_more_devices_than_a_claim_holds_are_spread_over_claims():
+def test_more_devices_than_a_claim_may_hold_are_spread_over_several_claims():
     found, _ = run(pod([gpus("a", 40), gpus("b", 30)]))
     *templates, made = found
     assert [sum(count for _, count in requests(one).values()) for one in templates] == [32, 8, 30]
@@ -61,7 +61,7 @@ def test_more_devices_than_a_claim_holds_are_spread_over_claims():
 
 
 @pytest.mark.parametrize("name", ["on", "123", "x" * 63, "0x1f", "1e3"])
-def test_odd_container_names_stay_names(name):
+def test_odd_container_names_are_used_as_names_of_requests(name):
     found, _ = run(pod([gpus(name, 1), gpus("other", 1)]))
     asked = found[1]["spec"]["containers"][0]["resources"]["claims"][0]["request"]
     assert asked in requests(found[0])
@@ -80,14 +80,14 @@ def test_names_do_not_depend_on_the_run():
     assert run(wire)[1].new == run(wire)[1].new
 
 
-def test_a_name_that_the_cluster_has_is_left_to_it():
+def test_a_name_of_a_different_template_in_the_cluster_is_not_used():
     names = TemplateNames()
     names.add("p-gpu", "other", {"devices": {}})
     _, done = run(pod([gpus("c", 1)]), templates=names)
     assert done.templates == ("p-gpu-2",)
 
 
-def test_a_template_that_says_the_same_is_used():
+def test_an_existing_template_with_the_same_content_is_used():
     wire = pod([gpus("c", 1)])
     made = run(wire)[0][0]
     found, done = run(made, wire)
@@ -122,7 +122,7 @@ def test_shared_resources_become_shares():
     assert requests(found[0]) == {"gpu": ("gpu-share.nvidia.com", 1)}
 
 
-def test_a_partition_with_media_extensions_has_its_plus_again():
+def test_the_profile_of_a_partition_with_media_extensions_is_written_with_a_plus():
     found, _ = run(pod([gpus("c", 1, "nvidia.com/mig-1g.10gb.me")]))
     (row,) = found[0]["spec"]["spec"]["devices"]["requests"]
     assert '"1g.10gb+me"' in row["exactly"]["selectors"][0]["cel"]["expression"]

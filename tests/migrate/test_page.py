@@ -1,4 +1,4 @@
-"""docs/migrate.md: every command prints what the page shows, and every code that is reported has its row."""
+"""docs/migrate.md: every command prints what the page shows, and every code that is reported has a row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCE = "\n".join(path.read_text() for path in (ROOT / "dra_driver" / "migrate"
 
 
 def shell(line, folder):
-    """Run a line of the page in a folder with the files of the page; both streams as a terminal shows them."""
+    """Run a line of the page in a folder with the files of the page; return both streams as a terminal shows them."""
     for name, text in FILES.items():
         (folder / name).write_text(text)
     function = f'dra-driver() {{ "{sys.executable}" -m dra_driver "$@"; }}'
@@ -43,14 +43,14 @@ def test_a_command_of_the_page_prints_what_is_shown(line, shown, tmp_path):
     assert shell(line, tmp_path) == shown
 
 
-def test_every_loss_has_its_row_and_every_row_its_loss():
+def test_every_loss_has_a_row_and_every_row_is_a_loss():
     section = PAGE.read_text().partition("## What is lost")[2].partition("\n## ")[0]
     rows = set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE))
     assert all(f'"{code}"' in SOURCE for code in rows)
-    said = set(re.findall(r'lost\(\s*"([a-z-]+)"', SOURCE)) | set(
+    codes = set(re.findall(r'lost\(\s*"([a-z-]+)"', SOURCE)) | set(
         re.findall(r'NotExpressible\([^()]*, "([a-z-]+)"\)', SOURCE)
     )
-    assert said | {"label-kept"} <= rows
+    assert codes | {"label-kept"} <= rows
 
 
 def test_every_label_of_the_table_is_on_the_page():

@@ -1,4 +1,4 @@
-"""Texts changed to hold another value: they read back as that value, and what is not about the change stays.
+"""Texts changed to hold another value: they read back as that value, and everything else in them stays the same.
 
 Texts are made by hypothesis: nested blocks, braces, quotes, comments, several indentations; values change anywhere.
 """
@@ -35,7 +35,7 @@ ROOTS = st.dictionaries(WORDS, VALUES, min_size=1, max_size=5)
 
 
 class Writer:
-    """Writes a value as a person might: comments and empty lines where they may stand, braces here and there."""
+    """Writes a value as a person might: with comments and empty lines where they are allowed, and braces in places."""
 
     def __init__(self, draw):
         self.draw = draw
@@ -147,7 +147,7 @@ def test_a_text_that_is_not_changed_stays_byte_for_byte(text):
 
 @settings(max_examples=60, deadline=None)
 @given(texts())
-def test_it_is_read_as_kubernetes_readers_do(text):
+def test_a_text_is_read_as_pyyaml_reads_it(text):
     assert is_same(read(text), copy.deepcopy(yaml.safe_load(text)))
 
 
@@ -165,7 +165,7 @@ def test_json_stays_json(data):
     ["a: *x\n", "a: {b: 1\n", "a: 1\na: 2\n", "[" * 300, "a: &x [*x]\n"],
     ids=["alias", "open", "twice", "deep", "ring"],
 )
-def test_what_is_no_yaml_is_refused_with_its_place(text):
+def test_a_text_that_is_not_yaml_is_refused(text):
     with pytest.raises(InputError) as caught:
         read(text)
     assert caught.value.code == "input.not-yaml"

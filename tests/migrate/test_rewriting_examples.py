@@ -1,4 +1,4 @@
-"""Rewriting shown by examples: aliases, comments, line ends, and texts that once came out wrong."""
+"""Examples of rewriting: aliases, comments, line ends, and texts that were once rewritten wrongly."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import yaml
 
 from dra_driver.yamltext.block_entries import BlockEntries
 from dra_driver.yamltext.values import is_same
-from tests.migrate.support.rewriting import read, rewritten, rewritten_surely
+from tests.migrate.support.rewriting import read, rewritten, rewritten_and_checked
 
 
-def test_what_an_alias_stands_for_is_written_out_where_it_differs():
+def test_the_value_of_an_alias_is_written_out_where_it_changes():
     text = "a: &x {k: 1}\nb: *x\nc: *x\n"
 
     def change(value):
@@ -19,7 +19,7 @@ def test_what_an_alias_stands_for_is_written_out_where_it_differs():
     assert rewritten(text, change)[0] == "a: &x {k: 1}\nb:\n  k: 2\nc: *x\n"
 
 
-def test_aliases_follow_their_anchor_where_all_change_alike():
+def test_aliases_stay_where_the_anchor_and_all_of_them_change_alike():
     text = "a: &x\n  k: 1\nb: *x\n"
 
     def change(value):
@@ -28,14 +28,14 @@ def test_aliases_follow_their_anchor_where_all_change_alike():
     assert rewritten(text, change)[0] == "a: &x\n  k: 2\nb: *x\n"
 
 
-def test_an_alias_outlives_the_anchor_that_is_taken_out():
+def test_the_value_of_an_alias_is_kept_when_its_anchor_is_removed():
     text = "a: &x\n  k: 1\nb: *x\n"
     made, _ = rewritten(text, lambda value: value.pop("a"))
     assert made == "b:\n  k: 1\n"
     assert read(made) == {"b": {"k": 1}}
 
 
-def test_what_a_merge_key_brings_can_be_taken_out():
+def test_an_entry_of_a_merge_key_can_be_removed():
     text = "a: &x {n: 1, m: 2}\nb:\n  <<: *x\n  k: 3\n"
     made, _ = rewritten(text, lambda value: value["b"].pop("m"))
     assert read(made) == {"a": {"n": 1, "m": 2}, "b": {"n": 1, "k": 3}}
@@ -50,7 +50,7 @@ def test_a_scalar_in_the_place_of_another_keeps_its_comment_beside_it():
     assert rewritten("h:\n  old: '4' # four\n", swap)[0] == "h:\n  new: '8' # four\n"
 
 
-def test_line_ends_of_windows_stay():
+def test_line_ends_of_windows_are_kept():
     text = "a:\r\n  b: 1\r\n  c: 2\r\nd: 3\r\n"
 
     def change(value):
@@ -63,7 +63,7 @@ def test_line_ends_of_windows_stay():
 
 
 def without(*path):
-    """Return a change that takes one thing out."""
+    """Return a change that removes the value at a path."""
 
     def change(value):
         for step in path[:-1]:
@@ -74,13 +74,13 @@ def without(*path):
 
 
 def instead(value, new):
-    """Let a mapping hold other pairs, in their order."""
+    """Replace the pairs of a mapping by others, in their order."""
     value.clear()
     value.update(new)
 
 
 def with_first(value):
-    """Put a key between one that goes and one that stays, in a list's item."""
+    """Put a key between one that is removed and one that is kept, in a list's item."""
     value["a"][0] = {"n": [1], "c": value["a"][0]["c"]}
 
 
@@ -126,7 +126,7 @@ OF_ONE_ITEM = "a:\n- b: 1\n  x: 2\n  c:\n    d: 1\n    f: 3  # last\nz: 1\n"
         ("a: {x: 1}\nb: 2\n", lambda v: instead(v, {"b": 2, "a": v["a"]}), "b: 2\na:\n  x: 1\n"),
     ],
 )
-def test_a_text_that_came_out_wrong_once_is_right_part_by_part(text, change, expected):
+def test_a_text_that_was_once_rewritten_wrongly_is_right_part_by_part(text, change, expected):
     made, value = rewritten(text, change)
     assert is_same(read(made), value), made
     assert yaml.safe_load(made) == value
@@ -134,13 +134,13 @@ def test_a_text_that_came_out_wrong_once_is_right_part_by_part(text, change, exp
     assert all(note in made for note in ("# note", "# one", "# two", "# last") if note in text), made
 
 
-def test_what_part_by_part_leads_astray_is_written_anew_no_further_than_it_must():
-    text = "# head\na:\n  b: 1  # one\n  c:\n    s: |\n      last line"  # a line after it would end the text in a break
+def test_a_value_that_cannot_be_changed_part_by_part_is_written_anew_and_nothing_around_it():
+    text = "# head\na:\n  b: 1  # one\n  c:\n    s: |\n      last line"  # an added line would end the text in a newline
 
     def change(value):
         value["a"]["c"]["new"] = 1
 
-    made, value, found = rewritten_surely(text, change)
+    made, value, found = rewritten_and_checked(text, change)
     assert is_same(read(made), value)
     assert found.rewritten == (("a", "c"),)
     assert found.lost == ()
@@ -152,7 +152,7 @@ def test_a_comment_that_is_lost_is_named(monkeypatch):
         edits.add(start, self.text.index("\n", end) + 1, "")
 
     monkeypatch.setattr(BlockEntries, "_remove_lines", remove_lines)
-    made, _, found = rewritten_surely("a: 1\nb: 2  # two\nc: 3\n", without("b"))
+    made, _, found = rewritten_and_checked("a: 1\nb: 2  # two\nc: 3\n", without("b"))
     assert made == "a: 1\nc: 3\n"
     assert found.lost == ("# two",)
 
@@ -169,7 +169,7 @@ def test_a_comment_that_is_lost_is_named(monkeypatch):
         ("!!null ''", None),
     ],
 )
-def test_a_tag_decides_about_the_type_of_a_value(written, value):
+def test_a_tag_decides_the_type_of_a_value(written, value):
     assert is_same(read(f"a: {written}\n"), {"a": value})
 
 

@@ -1,4 +1,4 @@
-"""Whatever stands in a manifest: it is migrated or refused by name, and a second run changes nothing."""
+"""Manifests with odd values are migrated or refused with the name of the file, and a second run changes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JUNK = [
 
 
 def places(value):
-    """Yield every place in a value: its holder and its key."""
+    """Yield every place in a value as the mapping or list and the key."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in entries:
         yield value, key
@@ -43,7 +43,7 @@ def places(value):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_manifest_with_odd_values_is_migrated_or_refused_by_name(data):
+def test_a_manifest_with_odd_values_is_migrated_or_refused_with_the_name_of_the_file(data):
     shape = data.draw(st.sampled_from(SHAPES), label="shape")
     documents = json.loads(json.dumps([one for one in yaml.safe_load_all(shape.read_text()) if one]))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -1,4 +1,4 @@
-"""Migrated shapes on stand-ins: the embedded API takes their templates, our allocator finds devices for their claims.
+"""Migrated shapes: the embedded API accepts their templates, and our allocator finds devices for their claims.
 
 The same on a real Kubernetes, pods included: lane/scenarios/allocation/test_migrate.py.
 """

@@ -42,7 +42,7 @@ def test_a_shape_becomes_what_is_expected(shape):
 
 
 @by_name
-def test_what_is_lost_is_said_and_nothing_else(shape):
+def test_what_is_lost_is_reported_and_nothing_else(shape):
     assert {row.code for row in migrated(shape).losses} == LOSSES.get(shape.name[:2], {TOPOLOGY})
 
 
@@ -70,8 +70,8 @@ def test_every_change_is_explained(shape):
         explained = [row.path for row in done.changes if row.subject == name]
         for path in differences(old, new):
             assert any(covers(one, path) for one in explained), f"{name}: {path} is not explained"
-    said = " ".join(row.what for row in done.changes)
-    assert all(one["metadata"]["name"] in said for one in added)
+    reported = " ".join(row.what for row in done.changes)
+    assert all(one["metadata"]["name"] in reported for one in added)
 
 
 def differences(old, new, path=""):
@@ -87,13 +87,13 @@ def differences(old, new, path=""):
 
 
 def covers(explained, path):
-    """Return whether an explained place is a difference, around it, or all that was in it."""
+    """Return whether an explained path is that of a difference, contains it, or is inside of it."""
     explained = re.sub(r"^items\[\d+\]\.", "", explained)
     return path.startswith(explained) or explained.startswith(path)
 
 
 @by_name
-def test_every_claim_that_a_container_names_is_there(shape):
+def test_every_claim_and_request_that_a_container_names_exists(shape):
     found = objects(migrated(shape).new)
     templates = {one["metadata"]["name"]: one for one in found if one["kind"] == "ResourceClaimTemplate"}
     for text in re.findall(r'resourceClaimTemplateName"?: "?([\w.-]+)', migrated(shape).new):
@@ -134,20 +134,20 @@ def test_every_selector_is_accepted_by_the_api_server(shape, version):
         assert engine.compile(text, environment="new").admissible, text
 
 
-def test_each_family_of_shapes_is_there():
+def test_the_shapes_include_every_family_of_workloads():
     kinds = {one["kind"] for shape in SHAPES for one in objects(shape.read_text())}
     assert kinds >= {"Pod", "Deployment", "Job", "StatefulSet", "DaemonSet", "CronJob", "ReplicaSet", "PyTorchJob"}
     assert kinds >= {"RayCluster", "Workflow", "InferenceService", "ResourceQuota", "ConfigMap", "LeaderWorkerSet"}
     assert len(SHAPES) >= 30
 
 
-def test_what_is_expected_can_be_read_by_any_reader():
+def test_expected_and_migrated_texts_can_be_read_by_pyyaml():
     for shape in SHAPES:
         for text in (expected(shape).read_text(), copy.copy(migrated(shape).new)):
             assert list(yaml.safe_load_all(text))
 
 
-def test_requests_of_shipped_classes_are_found():
+def test_requests_for_shipped_classes_are_found():
     text = expected(SHAPES[0]).read_text()
     documents = [one for one in parse_documents(text, "test") if one.kind == "ResourceClaimTemplate"]
     assert [query.title for query in queries_of((), documents, Classes([], None), None)]

@@ -21,7 +21,7 @@ def test_a_vendors_resource_becomes_a_claim_of_its_class(resource: str, expected
     assert {loss.code for loss in done.losses} <= {"topology-manager"}
 
 
-def test_vendors_of_one_pod_are_requests_of_their_own_classes() -> None:
+def test_resources_of_two_vendors_in_one_pod_become_requests_of_their_own_classes() -> None:
     found, _ = run(pod([gpus("a", 1), gpus("b", 1, "amd.com/gpu")]))
     templates = [one for one in found if one["kind"] == "ResourceClaimTemplate"]
     classes = {name for one in templates for name, _ in requests(one).values()}
@@ -56,7 +56,7 @@ def test_a_partition_of_amds_plugin_becomes_a_partition_of_a_gpu_in_that_mode(mo
     ]
 
 
-def test_a_gpu_of_amds_plugin_that_is_not_divided_is_asked_for_by_its_mode_alone() -> None:
+def test_an_undivided_gpu_of_amds_plugin_is_requested_by_its_mode_alone() -> None:
     exactly, _ = request_of("amd.com/spx_nps1")
     assert expressions(exactly) == ['device.attributes["gpu.amd.com"].?partitionProfile.orValue("") == "spx_nps1"']
 
@@ -68,14 +68,14 @@ def test_intels_resources_keep_their_kernel_driver(driver: str) -> None:
 
 
 @pytest.mark.parametrize("driver", ["i915", "xe"])
-def test_intels_monitoring_becomes_a_look_at_all_devices_with_admin_access(driver: str) -> None:
+def test_intels_monitoring_becomes_a_request_of_all_devices_with_admin_access(driver: str) -> None:
     exactly, codes = request_of(f"gpu.intel.com/{driver}_monitoring", 3)
     assert (exactly["allocationMode"], exactly["adminAccess"], "count" in exactly) == ("All", True, False)
     assert expressions(exactly) == [f'device.attributes["gpu.intel.com"].?driver.orValue("") == "{driver}"']
     assert "admin-access" in codes
 
 
-def test_a_container_that_works_and_watches_has_a_request_for_each() -> None:
+def test_a_container_that_computes_and_monitors_has_a_request_for_each() -> None:
     limits = {"gpu.intel.com/xe": 1, "gpu.intel.com/xe_monitoring": 1}
     found, _ = run(pod([{"name": "a", "image": "i", "resources": {"limits": limits}}]))
     (template,) = [one for one in found if one["kind"] == "ResourceClaimTemplate"]
@@ -87,7 +87,7 @@ def test_a_container_that_works_and_watches_has_a_request_for_each() -> None:
 
 
 @pytest.mark.parametrize("resource", ["gpu.intel.com/millicores", "amd.com/gpu_vf", "habana.ai/goya", "amd.com/xx_nps"])
-def test_a_resource_of_a_plugins_domain_that_is_not_known_stays_and_is_named(resource: str) -> None:
+def test_an_unknown_resource_of_a_plugins_domain_stays_and_is_reported(resource: str) -> None:
     wire = pod([gpus("a", 1, resource), gpus("b", 1, "amd.com/gpu")])
     found, done = run(wire)
     after = next(one for one in found if one["kind"] == "Pod")
@@ -95,7 +95,7 @@ def test_a_resource_of_a_plugins_domain_that_is_not_known_stays_and_is_named(res
     assert [loss.code for loss in done.losses if resource in loss.what] == ["unknown-resource"]
 
 
-def test_labels_of_amds_node_labeller_stay_and_are_named() -> None:
+def test_labels_of_amds_node_labeller_stay_and_are_reported() -> None:
     selector = {"amd.com/compute-memory-partition": "cpx_nps4"}
     found, done = run(pod([gpus("a", 1, "amd.com/cpx_nps4")], nodeSelector=selector))
     assert next(one for one in found if one["kind"] == "Pod")["spec"]["nodeSelector"] == selector
@@ -113,7 +113,7 @@ def test_quotas_of_other_vendors_count_devices_of_their_classes() -> None:
 
 
 @pytest.mark.parametrize("resource", ["amd.com/gpu", "amd.com/cpx_nps4", "gpu.intel.com/i915", "habana.ai/gaudi"])
-def test_a_second_run_changes_nothing_and_mentions_in_patches_are_named(resource: str) -> None:
+def test_a_second_run_changes_nothing_and_mentions_in_patches_are_reported(resource: str) -> None:
     found, _ = run(pod([gpus("a", 1, resource)]))
     again, done = run(*found)
     assert (again, done.changes) == (found, ())

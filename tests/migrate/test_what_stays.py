@@ -39,7 +39,7 @@ def test_a_template_of_helm_is_refused_with_what_to_do(text):
         "# {{ a comment }}\nspec: {}\n",
     ],
 )
-def test_braces_of_others_are_no_template_of_helm(text):
+def test_braces_of_other_programs_are_not_taken_for_a_helm_template(text):
     (done,) = migrate([SourceText("a.yaml", f"apiVersion: v1\nkind: ConfigMap\n{text}")])
     assert done.new == done.old
 
@@ -52,7 +52,7 @@ def test_objects_that_refuse_claims_stay_as_they_are():
     assert [row.code for row in done.losses] == ["refuses-claims"]
 
 
-def test_what_still_names_the_resource_is_said():
+def test_a_field_that_still_names_the_resource_is_reported():
     wire = {
         "apiVersion": "sparkoperator.k8s.io/v1beta2",
         "kind": "SparkApplication",
@@ -110,7 +110,7 @@ def test_a_quota_that_is_there_already_is_not_written_twice():
     assert found[0]["spec"]["hard"] == {key: "4"}
 
 
-def test_sharing_of_some_devices_is_said_and_not_guessed():
+def test_sharing_of_some_devices_is_reported_and_not_guessed():
     row = {"name": "nvidia.com/gpu", "replicas": 2, "devices": ["0"]}
     rows = [row, {"name": "nvidia.com/gpu", "replicas": 4, "rename": "nvidia.com/gpu-x4"}]
     text = yaml.safe_dump({"version": "v1", "sharing": {"timeSlicing": {"resources": rows}}})
@@ -121,7 +121,7 @@ def test_sharing_of_some_devices_is_said_and_not_guessed():
     assert {one.code for one in done.losses} == {"sharing-devices", "sharing-namespace"}
 
 
-def test_a_configmap_of_somebody_else_is_left_alone():
+def test_a_configmap_of_another_program_is_left_alone():
     wire = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -148,7 +148,7 @@ def test_the_rules_beside_a_configuration_are_read_by_the_agent(tmp_path):
         assert len(read_sharing_config(path).rules) == count
 
 
-def test_an_object_of_json_is_put_into_a_list_and_that_is_said():
+def test_an_object_in_json_is_put_into_a_list_and_that_is_reported():
     text = json.dumps(pod([gpus("c", 1)]), indent=2)
     (done,) = migrate([SourceText("p.json", text)])
     assert [one["kind"] for one in json.loads(done.new)["items"]] == ["ResourceClaimTemplate", "Pod"]
@@ -157,7 +157,7 @@ def test_an_object_of_json_is_put_into_a_list_and_that_is_said():
     assert again.new == again.old
 
 
-def test_a_typed_list_takes_no_templates():
+def test_templates_are_put_beside_a_typed_list():
     listed = {
         "apiVersion": "v1",
         "kind": "PodList",
@@ -173,7 +173,7 @@ def plugin_config(*rows, name="plugin", key="config", **sharing):
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {key: text}}
 
 
-def test_a_name_that_a_configuration_made_up_is_read_as_what_it_shares():
+def test_a_name_that_a_configuration_gives_to_shares_is_read_as_shares():
     config = plugin_config(
         {"name": "nvidia.com/gpu", "rename": "nvidia.com/gpu-small", "replicas": 4},
         {"name": "mig-1g.10gb", "rename": "slice", "replicas": 2},
@@ -202,7 +202,7 @@ def test_a_name_that_a_configuration_made_up_is_read_as_what_it_shares():
     assert not {one.code for one in done.losses} & {"sharing-rename", "mention", "unknown-resource"}
 
 
-def test_a_made_up_name_for_two_things_is_said_and_not_guessed():
+def test_a_name_that_a_configuration_gives_to_two_resources_is_reported_and_not_guessed():
     rows = [
         {"name": "nvidia.com/gpu", "rename": "nvidia.com/small", "replicas": 4},
         {"name": "nvidia.com/mig-1g.10gb", "rename": "nvidia.com/small", "replicas": 4},
@@ -212,7 +212,7 @@ def test_a_made_up_name_for_two_things_is_said_and_not_guessed():
     assert {"sharing-rename", "unknown-resource"} <= {one.code for one in done.losses}
 
 
-def test_a_resource_that_nobody_knows_is_said():
+def test_an_unknown_resource_is_reported():
     wire = pod([gpus("a", 1, "nvidia.com/gpu-small"), gpus("b", 1, "example.com/gpu")])
     found, done = run(wire)
     assert found == [wire]
@@ -220,7 +220,7 @@ def test_a_resource_that_nobody_knows_is_said():
     assert (loss.code, "nvidia.com/gpu-small" in loss.what) == ("unknown-resource", True)
 
 
-def test_a_default_that_would_be_added_to_migrated_containers_is_said():
+def test_a_default_that_would_be_added_to_migrated_containers_is_reported():
     limits = [{"type": "Container", "default": {"nvidia.com/gpu": "1"}}]
     wire = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "l"}, "spec": {"limits": limits}}
     found, done = run(wire)
@@ -229,7 +229,7 @@ def test_a_default_that_would_be_added_to_migrated_containers_is_said():
     assert loss.code == "limit-range"
 
 
-def test_pods_that_go_past_the_scheduler_or_to_another_are_said():
+def test_pods_that_bypass_the_scheduler_or_use_another_are_reported():
     _, done = run(pod([gpus("a", 1)], nodeName="n1", schedulerName="volcano"))
     assert {"node-name", "scheduler-name"} <= {one.code for one in done.losses}
     _, done = run(pod([gpus("a", 1)], schedulerName="default-scheduler"))
@@ -244,7 +244,7 @@ def test_pods_that_go_past_the_scheduler_or_to_another_are_said():
         ("pod.json", '{"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}}}'),
     ],
 )
-def test_manifests_inside_texts_are_said(key, text):
+def test_resources_in_manifests_inside_texts_are_reported(key, text):
     wire = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {key: text}}
     found, done = run(wire)
     assert found == [wire]

@@ -35,11 +35,11 @@ def parts(tile):
     return [(part.state, part.start, part.size) for part in tile.parts]
 
 
-def test_a_gpu_that_can_be_cut_is_free_as_a_whole():
+def test_a_gpu_that_can_be_partitioned_is_free_as_a_whole():
     assert parts(tiles()[GPU]) == [("free", 0.0, 1.0)]
 
 
-def test_a_partition_that_is_held_lies_at_its_place_and_leaves_the_rest_free():
+def test_a_held_partition_is_shown_at_its_place_and_the_rest_of_the_gpu_is_free():
     assert parts(tiles(held=[f"{GPU}-mig-1g10gb-19-2"])[GPU]) == [
         ("free", 0.0, 0.25),
         ("held", 0.25, 0.125),
@@ -51,21 +51,21 @@ def test_a_gpu_that_is_held_as_a_whole_has_one_part():
     assert parts(tiles(held=[GPU])[GPU]) == [("held", 0.0, 1.0)]
 
 
-def test_room_that_no_partition_fits_into_any_more_is_withheld():
+def test_memory_that_no_partition_can_use_any_more_is_withheld():
     found = tiles(held=[f"{GPU}-mig-4g40gb-5-0", f"{GPU}-mig-3g40gb-9-4"])[GPU]
     assert {part.state for part in found.parts} == {"held"}
     found = tiles(held=[f"{GPU}-mig-1g10gb-19-{place}" for place in range(7)])[GPU]
     assert parts(found)[-1] == ("withheld", 0.875, 0.125)
 
 
-def test_a_tainted_gpu_is_tainted_whatever_else_it_is():
+def test_a_held_gpu_with_a_taint_is_shown_as_tainted():
     assert parts(tiles(held=[GPU], taints=[GPU])[GPU]) == [("tainted", 0.0, 1.0)]
 
 
-def test_what_is_free_in_an_incomplete_pool_is_withheld():
+def test_free_devices_of_an_incomplete_pool_are_withheld():
     assert {one.state for one in tiles(drop=1).values()} == {"withheld"}
 
 
-def test_a_device_that_is_held_but_not_published_is_still_seen():
+def test_a_device_that_is_held_but_not_published_is_shown():
     [gone] = [one for one in tiles(held=["gpu-gone"]).values() if one.name == "gpu-gone"]
     assert (gone.state, gone.parts[0].holders) == ("withheld", ("x/of-gone",))

@@ -1,4 +1,4 @@
-"""`dra-driver usage` over a week worked out by hand: hours, money, advice; and what a hostile Prometheus may say."""
+"""`dra-driver usage` over a week calculated by hand: hours, costs, advice; and answers of a hostile Prometheus."""
 
 import csv
 import io
@@ -63,7 +63,7 @@ def test_128_gpus_that_nobody_used_from_friday_to_monday_cost_23500_dollars(aske
     assert document["total"]["unclaimedCost"] == pytest.approx(23_500.80)
 
 
-def test_hours_and_money_by_namespace_have_the_shortest_claims_too(asked):
+def test_hours_and_costs_by_namespace_include_the_shortest_claims(asked):
     found = rows(asked())
     train = found["train"]
     assert (train["allocatedHours"], train["busyHours"], train["idleHours"]) == pytest.approx((13_824, 10_368, 3_456))
@@ -83,11 +83,11 @@ def test_hours_and_money_by_namespace_have_the_shortest_claims_too(asked):
         ("pool", "mig-0/gpu.nvidia.com", 168), ("node", "h100-0", 52 + 48 + 10 + 25),
     ],
 )  # fmt: skip
-def test_hours_add_up_by_whatever_is_asked(asked, by, name, hours):
+def test_hours_add_up_by_each_grouping(asked, by, name, hours):
     assert rows(asked("--by", by))[name]["allocatedHours"] == pytest.approx(hours)
 
 
-def test_an_idle_claim_is_told_with_its_devices_hours_and_money(asked):
+def test_an_idle_claim_is_listed_with_its_devices_hours_and_cost(asked):
     (one,) = asked()["idleClaims"]
     assert (one["namespace"], one["name"], one["devices"], one["model"]) == ("web", "idle", 4, H100)
     assert (one["hours"], one["cost"]) == pytest.approx((13, 208))
@@ -109,14 +109,14 @@ def test_a_claim_that_uses_little_gets_the_smallest_profile_that_is_large_enough
     [(5, 0.1, "1g.10gb"), (15, 0.1, "1g.20gb"), (15, 0.2, "2g.20gb"), (30, 0.1, "3g.40gb"), (30, 0.3, "3g.40gb"),
      (8.2, 0.1, "1g.20gb"), (60, 0.1, None), (5, 0.9, None)],
 )  # fmt: skip
-def test_a_profile_has_a_fifth_more_than_was_used_in_memory_and_multiprocessors(memory_gib, p95, profile):
+def test_the_advised_profile_has_a_fifth_more_memory_and_multiprocessors_than_were_used(memory_gib, p95, profile):
     claim = ClaimUsage("n", "c", "u", "gpu.nvidia.com", H100, "gpu", "p", 1e6, 1.0, 1e6, (), 1, memory_gib * GIB, p95)
     found, _ = size_for(claim)
     assert (found.name if found else None) == profile
 
 
 def test_use_in_a_partition_counts_as_its_part_of_the_gpu():
-    """All of a third of the multiprocessors needs two fifths of them: more than that partition has itself."""
+    """The use of 0.2 is measured within the partition, so that a smaller profile is large enough."""
     claim = ClaimUsage("n", "c", "u", "mig", H100, "3g.40gb", "p", 1e6, 1.0, 1e6, (), 1, 5 * GIB, 0.2)
     assert size_for(claim)[0].name == "1g.10gb"
     assert [one.name for one in profiles_of(H100)][-1] == "gpu"
@@ -138,8 +138,8 @@ def test_a_claim_that_lasts_longer_than_the_time_counts_only_within_it(prometheu
     assert "web/idle" not in found
 
 
-def test_counters_that_began_again_with_a_new_agent_add_up(prometheus, asked):
-    """The agent's pod was replaced after 50 hours: hours allocated go on, those measured begin again."""
+def test_counters_that_start_anew_with_a_new_agent_add_up(prometheus, asked):
+    """The agent's pod was replaced after 50 hours: allocated hours go on, and measured hours start at zero."""
     moved = []
     for line in prometheus.lines:
         is_claims = line.labels.get("dra_claim_name") == "part" and line.name.startswith("dra_claim_")
@@ -164,7 +164,7 @@ def test_labels_that_prometheus_renamed_are_found(prometheus, asked):
     assert "web/part-pod" in rows(asked("--by", "pod"))
 
 
-def test_the_token_is_sent_and_stands_in_no_error(prometheus, tmp_path, capsys):
+def test_the_token_is_sent_and_occurs_in_no_error(prometheus, tmp_path, capsys):
     (tmp_path / "token").write_text("very-secret\n")
     options = ["usage", "--prometheus", prometheus.url, "--token-file", str(tmp_path / "token")]
     assert run(options) == ExitCode.OK
@@ -185,7 +185,7 @@ def with_row(metric, value):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "body",
     [
         b"", b"[]", b"<html>", b'{"status":"success"}', b"{" * 100_000, b"\xff\xfe",
         {**VECTOR, "status": "error"}, {"status": "success", "data": {"resultType": "matrix", "result": []}},
@@ -197,8 +197,8 @@ def with_row(metric, value):
     ],
     ids=range(17),
 )  # fmt: skip
-def test_an_answer_that_is_none_is_one_clear_error(prometheus, said, capsys):
-    prometheus.answer = said if isinstance(said, bytes) else json.dumps(said).encode()
+def test_an_invalid_answer_is_a_short_error_with_a_code(prometheus, body, capsys):
+    prometheus.answer = body if isinstance(body, bytes) else json.dumps(body).encode()
     assert run(["usage", "--prometheus", prometheus.url]) == ExitCode.ENVIRONMENT
     error = capsys.readouterr().err
     assert re.search(r"\[api\.(prometheus|metrics)\]", error)
@@ -206,7 +206,7 @@ def test_an_answer_that_is_none_is_one_clear_error(prometheus, said, capsys):
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-5", "1e300"])
-def test_numbers_that_no_counter_has_break_nothing(prometheus, value, capsys):
+def test_invalid_values_of_counters_cause_no_error(prometheus, value, capsys):
     labels = {
         "dra_claim_uid": "u",
         "namespace": "<script>",
@@ -220,7 +220,7 @@ def test_numbers_that_no_counter_has_break_nothing(prometheus, value, capsys):
         assert form != "html" or "<script" not in text
 
 
-def test_the_page_needs_nothing_from_anywhere_and_shows_every_name_as_text(prometheus, asked):
+def test_the_page_loads_nothing_and_shows_every_name_as_text(prometheus, asked):
     prometheus.lines.append(
         Line("dra_allocated_seconds_total", {"namespace": "<img src=x>", "model": A100, "profile": "gpu"}, rate=1.0)
     )
@@ -242,7 +242,7 @@ def test_a_spreadsheet_has_a_row_for_each_name_and_no_formula(prometheus, asked)
     assert float(next(row for row in table if row["namespace"] == "train")["cost"]) == pytest.approx(42_301.44)
 
 
-def test_without_a_price_there_are_hours_and_the_models_are_named(prometheus, asked, tmp_path, capsys):
+def test_a_model_without_a_price_is_named_and_has_hours_without_costs(prometheus, asked, tmp_path, capsys):
     (tmp_path / "prices.yaml").write_text('version: prices/v1\nprices: [{model: "NVIDIA H100*", perHour: "4"}]\n')
     document = asked()
     assert document["unpriced"] == [A100]
@@ -285,7 +285,7 @@ prices:
      "version: prices/v1\ncurrency: dollars\nprices: [{model: a, perHour: 1}]",
      "version: prices/v1\nprices: [{model: a, perHour: 1, capacity: often}]"],
 )  # fmt: skip
-def test_a_table_with_mistakes_is_refused_with_all_of_them(prometheus, tmp_path, text, capsys):
+def test_a_price_table_with_mistakes_is_bad_input(prometheus, tmp_path, text, capsys):
     (tmp_path / "p.yaml").write_text(text)
     assert run(["usage", "--prometheus", prometheus.url, "--prices", str(tmp_path / "p.yaml")]) == ExitCode.BAD_INPUT
     assert "[input." in capsys.readouterr().err
@@ -309,6 +309,6 @@ def test_the_shipped_sample_is_a_price_table_with_sources():
         (["--from", "2026-11-02"], "usage.period"),
     ],
 )  # fmt: skip
-def test_a_place_or_time_that_is_none_is_a_usage_error(arguments, code, capsys):
+def test_an_invalid_address_or_period_is_a_usage_error(arguments, code, capsys):
     assert run(["usage", *arguments]) == ExitCode.USAGE
     assert f"[{code}]" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`dra-driver usage` without a Prometheus: pages of agents through the API server's proxy, with one's own rights."""
+"""`dra-driver usage` without a Prometheus: pages of agents through the API server's proxy, with the user's rights."""
 
 import json
 import threading
@@ -26,7 +26,7 @@ def pod(name, node, *, port=9400, phase="Running", env=()):
 
 
 def page(node, hour=WEEK_H):
-    """Return what an agent of the week shows at a moment: its own series, those of others' nodes left out."""
+    """Return the page of an agent of the week at a moment: the series of its own node."""
     lines = [
         line for line in week() if node in (line.labels.get("node"), line.labels.get("dra_pool_name", "").split("/")[0])
     ]
@@ -39,7 +39,7 @@ def text(line: Line) -> str:
 
 
 class ApiDouble:
-    """Lists pods and nodes, and proxies to pages by pod."""
+    """An API server that lists pods and nodes, and serves pages of pods as by its proxy."""
 
     def __init__(self):
         self.pods, self.pages, self.nodes, self.asked = [], {}, [], []
@@ -104,7 +104,7 @@ def usage(api, tmp_path, capsys):
     return ask
 
 
-def test_hours_come_from_every_agent_and_the_headline_says_since_when(api, usage):
+def test_hours_come_from_every_agent_and_the_headline_names_their_beginning(api, usage):
     for node in ("h100-0", "mig-0", "a100-00"):
         api.pods.append(pod(f"agent-{node}", node))
         api.pages[f"agent-{node}"] = page(node).encode()
@@ -115,7 +115,7 @@ def test_hours_come_from_every_agent_and_the_headline_says_since_when(api, usage
     assert json.loads(out)["total"]["unclaimedHours"] == pytest.approx(8 * 60)
     _, out, _ = usage("--by", "claim")
     assert "the agents, since they began to count" in out
-    assert "web/part" in out  # the only claim that still lives
+    assert "web/part" in out  # the only claim that has not ended
     assert any(query.get("labelSelector") for path, query in api.asked if path == "/api/v1/pods")
 
 
@@ -134,20 +134,20 @@ def test_agents_that_can_t_be_asked_are_named_and_the_others_count(api, usage):
     assert "pods/proxy" in err
 
 
-@pytest.mark.parametrize("said", [b"\xff\xfe", b"dra_allocated_seconds_total{", b"dra_x{a=\"b\" 1\n", b"dra_x one\n",
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"dra_allocated_seconds_total{", b"dra_x{a=\"b\" 1\n", b"dra_x one\n",
                                   b"dra_x{" + b'a="b",' * 200 + b"} 1\n", b"dra_x 1\n" * 200_001])  # fmt: skip
-def test_a_page_that_is_none_is_an_error_of_that_agent_alone(api, usage, said):
+def test_an_invalid_page_is_an_error_of_that_agent_alone(api, usage, body):
     api.pods += [pod("bad", "n1"), pod("agent-mig-0", "mig-0")]
-    api.pages |= {"bad": said, "agent-mig-0": page("mig-0").encode()}
+    api.pages |= {"bad": body, "agent-mig-0": page("mig-0").encode()}
     status, out, err = usage("-o", "json")
     assert status == ExitCode.OK
     assert "1 of 2 agents could not be asked: n1" in err
     assert json.loads(out)["total"]["allocatedHours"] == pytest.approx(168)
 
 
-def test_a_page_speaks_for_the_node_of_its_pod_alone(api, usage):
-    api.pods += [pod("liar", "h100-0"), pod("agent-mig-0", "mig-0")]
-    api.pages |= {"liar": page("h100-0").encode() + page("mig-0").encode(), "agent-mig-0": page("mig-0").encode()}
+def test_a_page_with_series_of_another_node_is_refused(api, usage):
+    api.pods += [pod("wrong", "h100-0"), pod("agent-mig-0", "mig-0")]
+    api.pages |= {"wrong": page("h100-0").encode() + page("mig-0").encode(), "agent-mig-0": page("mig-0").encode()}
     status, out, err = usage("-o", "json")
     assert status == ExitCode.OK
     assert "1 of 2 agents could not be asked: h100-0" in err
@@ -155,7 +155,7 @@ def test_a_page_speaks_for_the_node_of_its_pod_alone(api, usage):
     assert json.loads(out)["total"]["allocatedHours"] == pytest.approx(168)
 
 
-def test_pages_have_a_largest_size_and_number_of_rows_each_and_together(api, usage, monkeypatch):
+def test_pages_have_a_limit_of_size_and_of_rows_each_and_together(api, usage, monkeypatch):
     api.pods += [pod("large", "n1"), pod("many", "n2"), pod("agent-mig-0", "mig-0")]
     rows = (f'dra_claim_allocated_seconds_total{{dra_claim_uid="{n}",namespace="x"}} 1\n' for n in range(5000))
     api.pages |= {
@@ -172,7 +172,7 @@ def test_pages_have_a_largest_size_and_number_of_rows_each_and_together(api, usa
     assert status == ExitCode.ENVIRONMENT
 
 
-def test_agents_that_are_not_reached_within_the_time_of_all_are_named(api, usage, monkeypatch):
+def test_agents_that_are_not_reached_within_the_time_for_all_are_named(api, usage, monkeypatch):
     api.pods += [pod(f"agent-{number}", f"n{number}") for number in range(3)]
     monkeypatch.setattr("dra_driver.views.usage.from_agents.ALL_SECONDS", 0.0)
     status, _, err = usage("-o", "json")
@@ -181,7 +181,7 @@ def test_agents_that_are_not_reached_within_the_time_of_all_are_named(api, usage
     assert not [path for path, _ in api.asked if "proxy" in path]
 
 
-def test_only_running_agents_with_a_port_of_metrics_are_asked_and_by_https_where_they_serve_it():
+def test_only_running_agents_with_a_metrics_port_are_asked_and_by_https_if_they_have_a_certificate():
     pods = [
         pod("a", "n1"),
         pod("b", "n2", phase="Pending"),
@@ -214,7 +214,7 @@ def test_nodes_are_priced_by_their_type_and_by_whether_they_are_spot(api, usage,
     assert json.loads(out)["total"]["cost"] == pytest.approx(168 * 0.5 * 2)
 
 
-def test_what_the_advice_would_free_is_tried_on_the_cluster_and_told(api, usage):
+def test_what_if_prints_how_many_gpus_of_the_cluster_the_advice_would_free(api, usage):
     world = World(offer=FleetOffer(is_on_demand=True, minor=36))
     add_profiles(world, ["dgx-h100"])
     api.slices = [one | {"metadata": one["metadata"] | {"uid": "u", "resourceVersion": "1"}}

@@ -45,7 +45,7 @@ def tried(slices, claims, *sizes):
     return what_if(sizes, UsageState(slices, claims, "1.36", DRIVER))
 
 
-def test_seven_small_claims_on_seven_gpus_fit_on_one_and_six_fall_free(slices, gpus):
+def test_seven_small_claims_on_seven_gpus_fit_on_one_and_six_become_free(slices, gpus):
     pool, names = next(iter(gpus.items()))
     claims = [claim(f"c{index}", pool, names[index]) for index in range(8)]
     found = tried(slices, claims, *(advice(f"c{index}", "1g.10gb") for index in range(7)))
@@ -53,7 +53,7 @@ def test_seven_small_claims_on_seven_gpus_fit_on_one_and_six_fall_free(slices, g
     assert found.nodes == (pool.partition("/")[0],)
 
 
-def test_claims_that_stay_keep_their_gpus_and_those_that_are_gone_change_nothing(slices, gpus):
+def test_claims_without_advice_keep_their_gpus_and_advice_for_claims_that_are_gone_changes_nothing(slices, gpus):
     pool, names = next(iter(gpus.items()))
     claims = [claim("stays", pool, names[0]), claim("small", pool, names[1])]
     found = tried(slices, claims, advice("small", "3g.40gb"), advice("gone", "1g.10gb"), advice("stays", ""))
@@ -66,19 +66,19 @@ def test_a_claim_of_several_gpus_gets_as_many_smaller_devices(slices, gpus):
     assert (found.changes, found.gpus) == (1, 2)
 
 
-def test_a_claim_stays_on_the_nodes_of_those_that_change(slices, gpus):
+def test_smaller_claims_of_two_nodes_are_placed_together_on_one_of_them(slices, gpus):
     first, second = gpus
     claims = [claim("a", first, gpus[first][0]), claim("b", second, gpus[second][0])]
     found = tried(slices, claims, advice("a", "1g.10gb"), advice("b", "1g.10gb"))
     assert (found.changes, found.gpus, len(found.nodes)) == (2, 1, 1)
 
 
-def test_what_finds_no_smaller_device_is_named_and_keeps_its_gpu(slices, gpus):
+def test_a_claim_for_which_no_smaller_device_exists_is_named_and_keeps_its_gpu(slices, gpus):
     pool, names = next(iter(gpus.items()))
     found = tried(slices, [claim("odd", pool, names[0])], advice("odd", "9g.90gb"))
     assert (found.changes, found.gpus, found.unplaced) == (0, 0, ("team/odd",))
 
 
-def test_without_advice_or_claims_nothing_falls_free(slices):
+def test_without_advice_or_claims_no_gpu_becomes_free(slices):
     assert tried(slices, []) == tried(slices, [], advice("x", "1g.10gb"))
     assert tried(slices, []).gpus == 0

@@ -1,4 +1,4 @@
-"""Views compute and leave drawing to others: they print nothing, report progress, and return what does not change."""
+"""Views compute and print nothing: they report progress, and return values that do not change."""
 
 import ast
 import dataclasses
@@ -28,7 +28,7 @@ kind: ResourceClaim
 metadata: {name: one, namespace: default}
 spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}
 """
-# A world grows while it is read, and a branch while its tree is drawn; nothing else changes once it is there.
+# A world grows while it is read, and a branch while its tree is drawn; all other values are never changed.
 GROWING = {"World", "Branch", "Board"}
 
 
@@ -36,10 +36,10 @@ class CountedLine:
     """A progress line that records what it was asked to show."""
 
     def __init__(self, noun, total=0):
-        self.noun, self.total, self.told, self.is_closed = noun, total, [], False
+        self.noun, self.total, self.shown, self.is_closed = noun, total, [], False
 
     def update(self, done):
-        self.told.append(done)
+        self.shown.append(done)
 
     def close(self):
         self.is_closed = True
@@ -72,28 +72,28 @@ def modules():
     ]
 
 
-def test_a_play_reports_every_event_to_whoever_watches_and_prints_nothing(world, capsys):
+def test_a_simulation_reports_every_event_and_prints_nothing(world, capsys):
     world, rules = world
     lines = CountedLines()
     run = ScenarioRun(Scenario(world, (arrivals(world), TimelineEvent("leave", "default/one"))), rules)
     moments = list(run.moments(run.beginning(), ["dgx-h100-1"], lines))
     [line] = lines.lines
-    assert (line.noun, line.total, line.told, line.is_closed) == ("events", 3, [0, 1, 2], True)
+    assert (line.noun, line.total, line.shown, line.is_closed) == ("events", 3, [0, 1, 2], True)
     assert [one.node for one in moments[1].placed] == ["dgx-h100-2"]
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_judge_reports_every_node_and_prints_nothing(world, capsys):
+def test_an_explainer_reports_every_node_and_prints_nothing(world, capsys):
     world, rules = world
     lines = CountedLines()
     [subject] = subjects_of(world, ("claim", "one"), "default", lambda *_: "", lambda _: True)
     explanation = SubjectExplainer(world, rules, lines=lines).explain(subject)
     assert explanation.ok
-    assert [(line.noun, line.told, line.is_closed) for line in lines.lines] == [("nodes", [0, 1, 2], True)]
+    assert [(line.noun, line.shown, line.is_closed) for line in lines.lines] == [("nodes", [0, 1, 2], True)]
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_line_is_closed_even_when_nobody_hears_the_end(world):
+def test_a_progress_line_is_closed_even_if_the_moments_are_not_read_to_the_end(world):
     world, rules = world
     lines = CountedLines()
     run = ScenarioRun(Scenario(world, (arrivals(world),)), rules)
@@ -114,7 +114,7 @@ def test_what_views_return_is_frozen():
     assert {one.__name__ for one in values if not one.__dataclass_params__.frozen} == GROWING
 
 
-def test_views_neither_print_nor_leave():
+def test_views_neither_print_nor_exit():
     for module in modules():
         for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
             called = node.func if isinstance(node, ast.Call) else None
@@ -130,7 +130,7 @@ def test_every_kind_of_document_is_made_in_one_place():
     assert sorted(re.findall(r"DocumentKind\.([A-Z_]+)", text)) == sorted(DocumentKind.__members__)
 
 
-def test_strangers_are_refused_by_name():
+def test_objects_of_unknown_kinds_are_refused_by_name():
     World().refuse_unknown_objects()
     with pytest.raises(Exception, match=r"TFJob train") as refused:
         World(unknown_objects=["TFJob train"]).refuse_unknown_objects()

@@ -10,7 +10,7 @@ from dra_driver.yamltext.written import documents_of
 
 
 def rewritten(text, change):
-    """Return the text changed part by part, not read back for safety, and the value that it should hold."""
+    """Return the text changed part by part, without the check of the result, and the value that it should hold."""
     (document,) = documents_of(text, "test")
     origins = Origins()
     value = value_of(document.root, origins)
@@ -19,7 +19,7 @@ def rewritten(text, change):
     return applied(text, edits), value
 
 
-def rewritten_surely(text, change):
+def rewritten_and_checked(text, change):
     """Return the text, the value that it should hold, and what `rewriting` says about it."""
     (document,) = documents_of(text, "test")
     origins = Origins()
