@@ -1,4 +1,4 @@
-"""A headless Chromium, and a page that is open on a console. Whatever a page reports as wrong fails its test."""
+"""A headless Chromium, and pages of a console in it. Every fault that a page reports fails its test."""
 
 from __future__ import annotations
 
@@ -97,6 +97,6 @@ def prometheus() -> Iterator[PrometheusDouble]:
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """The text of axe-core, which is run in a page by the browser's own debugger, not by the page."""
+    """Return the source of axe-core, which the browser's debugger runs in a page, so that its policy does not apply."""
     package = pytest.importorskip("axe_playwright_python")
     return (Path(package.__file__).parent / "axe.min.js").read_text()

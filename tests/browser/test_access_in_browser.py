@@ -1,4 +1,4 @@
-"""The pages for everybody: axe-core finds nothing serious, in light and dark."""
+"""Accessibility: axe-core finds no serious violation on any page, in light and dark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(open_console, axe, scheme, prometheus):
+def test_axe_finds_no_serious_violation(open_console, axe, scheme, prometheus):
     page = open_console("--fleet", "demo-h100", "--prometheus", prometheus.url, scheme=scheme)
     page.wait_for_selector(".tile")
     page.locator(".tile").first.click()

@@ -25,7 +25,7 @@ def test_a_lost_gpu_turns_red_without_a_reload(open_console, cluster):
     assert page.evaluate("window.isSamePage")
 
 
-def test_a_claim_that_waits_stands_first_and_says_why(open_console, cluster):
+def test_a_claim_that_waits_is_listed_first_with_the_reason(open_console, cluster):
     _, kubeconfig = cluster
     page = open_console("--kubeconfig", kubeconfig)
     page.wait_for_selector(".tile")

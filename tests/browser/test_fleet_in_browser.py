@@ -7,7 +7,7 @@ import re
 FLEET = ("--fleet", "demo-h100")
 
 
-def test_the_token_leaves_the_address_and_the_fleet_is_drawn(open_console):
+def test_the_token_is_removed_from_the_address_and_the_fleet_is_drawn(open_console):
     page = open_console(*FLEET)
     page.wait_for_selector(".tile")
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/(#.*)?", page.url)
@@ -15,10 +15,10 @@ def test_the_token_leaves_the_address_and_the_fleet_is_drawn(open_console):
     assert page.locator(".tile:not(.other)").count() == 8
     assert page.locator(".tile.other").count() == 8, "the network cards"
     page.wait_for_selector('#source:has-text("demo-h100 · Kubernetes 1.35")')
-    assert page.evaluate("document.cookie") == "", "scripts do not get the session"
+    assert page.evaluate("document.cookie") == "", "scripts can read the session's cookie"
 
 
-def test_a_device_is_looked_at_with_the_keyboard_alone(open_console):
+def test_a_device_is_opened_with_the_keyboard_alone(open_console):
     page = open_console(*FLEET)
     page.wait_for_selector('.tile[tabindex="0"]')
     page.locator('.tile[tabindex="0"]').focus()
@@ -32,7 +32,7 @@ def test_a_device_is_looked_at_with_the_keyboard_alone(open_console):
     page.wait_for_selector(".panel", state="hidden")
 
 
-def test_a_selector_in_the_filter_dims_what_it_does_not_accept(open_console):
+def test_a_selector_in_the_filter_dims_devices_that_do_not_match(open_console):
     page = open_console(*FLEET)
     page.wait_for_selector(".tile")
     page.get_by_label("Filter by selector").fill('"numaNode" in device.attributes["gpu.nvidia.com"]')

@@ -1,4 +1,4 @@
-"""A fleet that is full of markup: everything is text, nothing runs, no request leaves the origin."""
+"""A fleet that is full of markup: all of it is shown as text, nothing runs, no request leaves the origin."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def drawn_from_data(page):
     )
 
 
-def test_what_a_cluster_says_is_drawn_as_text_on_every_page(open_console, tmp_path):
+def test_markup_from_the_cluster_is_shown_as_text_on_every_page(open_console, tmp_path):
     page = open_console("-f", hostile(tmp_path))
     page.wait_for_selector(".tile")
     assert MARKUP in page.locator(".row b").first.inner_text()
@@ -99,7 +99,7 @@ def test_what_a_cluster_says_is_drawn_as_text_on_every_page(open_console, tmp_pa
     assert drawn_from_data(page) == [0, 0]
 
 
-def test_what_a_prometheus_says_is_drawn_as_text(open_console, prometheus):
+def test_markup_from_a_prometheus_is_shown_as_text(open_console, prometheus):
     prometheus.series = {MARKUP: [1.0] * 50}
     page = open_console("--fleet", "demo-h100", "--prometheus", prometheus.url)
     page.wait_for_selector(".tile")

@@ -1,4 +1,4 @@
-"""The playground in a browser: what is typed is judged."""
+"""The playground in a browser: the selector that is typed is judged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_selector_is_typed_and_its_verdict_changes(open_console):
     assert page.locator(".device.match").count() == 8
 
 
-def test_a_broken_selector_is_underlined_where_kubernetes_points(open_console):
+def test_a_broken_selector_is_underlined_where_kubernetes_reports_the_error(open_console):
     page = playground(open_console(*FLEET))
     typed(page, "device.driver = 5")
     page.wait_for_selector(".cm-lintRange-error")
@@ -56,14 +56,14 @@ def test_a_device_is_explained_and_the_address_leads_back_to_the_selector(open_c
     assert page.url == address
 
 
-def test_completion_offers_the_attributes_at_hand(open_console):
+def test_completion_offers_the_attributes_of_the_devices(open_console):
     page = playground(open_console(*FLEET))
     typed(page, 'device.attributes["gpu.nvidia.com"].')
     page.keyboard.type("arch")
     page.wait_for_selector('.cm-tooltip-autocomplete:has-text("architecture")')
 
 
-def test_what_is_copied_is_a_manifest_with_the_selector(open_console):
+def test_a_manifest_with_the_selector_is_copied(open_console):
     page = playground(open_console(*FLEET))
     typed(page, 'device.driver == "gpu.nvidia.com"')
     page.get_by_role("button", name="Copy as ResourceClaimTemplate").click()

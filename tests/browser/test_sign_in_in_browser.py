@@ -1,4 +1,4 @@
-"""Signing in to a console in the cluster: a token typed, a fleet seen, and nothing left after signing out."""
+"""Signing in to a console in the cluster with a token, and signing out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sign_in(page, token):
     page.keyboard.press("Enter")
 
 
-def test_each_viewer_signs_in_with_a_token_and_sees_what_it_may_read(open_page, address, axe):
+def test_each_viewer_signs_in_with_a_token_and_sees_what_the_token_may_read(open_page, address, axe):
     page = open_page(address)
     page.wait_for_url("**/sign-in")
     page.evaluate(axe)
@@ -44,6 +44,6 @@ def test_each_viewer_signs_in_with_a_token_and_sees_what_it_may_read(open_page, 
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/sign-in")
     sign_in(page, "admin-token")
-    page.wait_for_selector(".tile")  # until then it is the page of the sign-in that would get the hash
+    page.wait_for_selector(".tile")  # before that, the page of the sign-in would get the hash
     page.evaluate("location.hash = '#/claims'")
     page.wait_for_selector('.claim:has-text("theirs")')

@@ -9,7 +9,7 @@ from tests.support.console.cluster import fill
 from tests.support.metering.usage_week import PRICES
 
 
-def test_hours_cost_and_dashboards_are_drawn_and_another_is_chosen(open_console, prometheus, tmp_path):
+def test_hours_cost_and_dashboards_are_drawn_and_another_dashboard_can_be_chosen(open_console, prometheus, tmp_path):
     (tmp_path / "prices.yaml").write_text(PRICES)
     words = ("--prometheus", prometheus.url, "--prices", str(tmp_path / "prices.yaml"))
     page = open_console("--fleet", "demo-h100", *words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 FLEET = ("--fleet", "demo-h100")
 
 
-def test_a_change_is_played_with_the_keyboard_alone(open_console):
+def test_a_change_is_simulated_with_the_keyboard_alone(open_console):
     page = open_console(*FLEET)
     page.wait_for_selector(".tile")
     page.keyboard.press("g")
@@ -13,10 +13,10 @@ def test_a_change_is_played_with_the_keyboard_alone(open_console):
     page.wait_for_selector("textarea")
     page.get_by_label("Pods and claims, as YAML").focus()
     page.keyboard.press("Control+End")
-    for _ in range(3):  # the count of the example stands at its end
+    for _ in range(3):  # the example ends with the count
         page.keyboard.press("Backspace")
     page.keyboard.type(" 7")
-    page.keyboard.press("Tab")  # past what can be picked
+    page.keyboard.press("Tab")  # past the field of existing claims
     page.keyboard.press("Tab")
     page.keyboard.type("dgx-h100")
     page.keyboard.press("Enter")
@@ -49,7 +49,7 @@ def test_the_keys_are_listed_and_the_theme_is_kept(open_console):
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_gpus_cut_otherwise_and_copies_of_a_claim_are_played(open_console, tmp_path):
+def test_repartitioned_gpus_and_copies_of_a_claim_are_simulated(open_console, tmp_path):
     from tests.browser.support.scene import write_scene
 
     page = open_console("-f", write_scene(tmp_path))

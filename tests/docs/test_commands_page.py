@@ -1,4 +1,4 @@
-"""Pages that show commands show what they print, at 80 columns."""
+"""Pages that show commands show their exact output, at 80 columns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_command_of_the_page_prints_what_is_shown(line, shown, monkeypatch, ca
     assert all(len(row) <= 80 for row in printed)
 
 
-def test_the_page_is_for_all_who_use_the_commands():
+def test_the_pages_show_the_main_commands():
     assert {line.split()[0] for line, _ in BLOCKS} >= {
         "slices",
         "devices",

@@ -1,4 +1,4 @@
-"""Helpers of tests lie by one rule: in tests/ROOM/support if one room uses them, in tests/support if several do."""
+"""Helpers of tests are in tests/ROOM/support if one room uses them, and in tests/support if several do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HELPERS = [path for path in PYTHON if "support" in path.relative_to(ROOT).parts]
 
 
 def rooms_that_use(helper: Path) -> set[str]:
-    """Return the rooms whose files import a helper; helpers in tests/support stand for those who use them in turn."""
+    """Return the rooms whose files import a helper, also through other helpers in tests/support."""
     name, rooms = module_of(helper), set()
     for path in PYTHON:
         if path != helper and name in imported(path):
@@ -47,7 +47,7 @@ def rooms_that_use(helper: Path) -> set[str]:
 
 
 def fault_of(helper: Path) -> str:
-    """Return where a helper belongs instead, or "" if it lies where its users are."""
+    """Return where a helper belongs instead, or "" if it is in the right folder."""
     rooms = rooms_that_use(helper)
     if room_of(helper) != "support":
         return "" if rooms <= {room_of(helper)} else f"several rooms use it: it belongs to tests/support: {rooms}"
@@ -58,12 +58,12 @@ def fault_of(helper: Path) -> str:
     return "" if len(rooms) > 1 else f"one room uses it: it belongs to tests/{rooms}/support"
 
 
-def test_helpers_lie_where_their_users_are():
+def test_helpers_are_in_the_folder_of_their_users():
     faults = {str(helper.relative_to(TESTS)): fault_of(helper) for helper in HELPERS}
     assert {name: fault for name, fault in faults.items() if fault} == {}
 
 
-def test_nothing_but_tests_and_helpers_lies_beside_the_tests():
+def test_there_are_no_modules_beside_tests_and_helpers():
     others = [
         path.relative_to(ROOT)
         for path in PYTHON

@@ -1,4 +1,4 @@
-"""The page that people install by: its first steps name what exists, and what it promises of files holds."""
+"""docs/install.md: its commands and targets exist, and what it says of versions and files is true."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_no_version_is_written_out_where_the_package_has_it() -> None:
 
 
 def test_the_dry_run_of_a_release_names_the_script_that_makes_it() -> None:
-    said = subprocess.run(["make", "-n", "dist"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "deploy/dist.py" in said
+    printed = subprocess.run(["make", "-n", "dist"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "deploy/dist.py" in printed
 
 
 def test_the_taints_of_the_page_are_those_of_the_chart() -> None:

@@ -1,4 +1,4 @@
-"""docs/new-vendor.md: its code passes the contract suite, and its list of modules is the true one."""
+"""docs/new-vendor.md: its code passes the contract suite, and its list of modules is complete."""
 
 import ast
 import re
@@ -47,11 +47,11 @@ class TestToy(names_of_page["TestToy"]):
     """The page's test, on the page's code."""
 
 
-def test_the_pages_test_is_the_suite() -> None:
+def test_the_pages_test_is_the_contract_suite() -> None:
     assert issubclass(TestToy, VendorContract)
 
 
-def test_the_page_is_short() -> None:
+def test_the_module_on_the_page_is_short() -> None:
     assert len(MODULE.splitlines()) <= 120
 
 

@@ -1,4 +1,4 @@
-"""The pages hold what they promise: every error code is on the page for it, and every link leads somewhere."""
+"""All pages: every error code is in docs/troubleshooting.md, and every link and every named file and value exists."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_every_error_code_of_the_source_is_explained():
     assert not missing, f"not in {TROUBLES.name}: {missing}"
 
 
-def test_every_explained_code_is_in_the_source_and_stands_once():
+def test_every_explained_code_is_in_the_source_and_explained_once():
     explained = [row[0] for row in ROW.findall(TROUBLES.read_text())]
     assert len(explained) == len(set(explained))
     source = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
@@ -28,7 +28,7 @@ def test_every_explained_code_is_in_the_source_and_stands_once():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_between_pages_and_named_files_lead_somewhere(page):
+def test_links_between_pages_and_named_files_exist(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / target).exists(), target
@@ -36,7 +36,7 @@ def test_links_between_pages_and_named_files_lead_somewhere(page):
         assert (ROOT / name).exists(), name
 
 
-def test_every_value_that_a_page_names_is_one_of_the_charts():
+def test_every_value_that_a_page_names_exists_in_the_chart():
     import yaml
 
     values = yaml.safe_load((ROOT / "deploy/helm/values.yaml").read_text())

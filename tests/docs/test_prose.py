@@ -1,4 +1,4 @@
-"""The laws of prose that a program can check."""
+"""The rules of prose that a program can check."""
 
 import ast
 import re
@@ -25,7 +25,7 @@ def documented(tree: ast.AST) -> Iterator[ast.AST]:
             yield from documented(node)
 
 
-def test_a_docstring_says_what_is_returned_or_done() -> None:
+def test_no_docstring_begins_with_a_verb_that_the_style_excludes() -> None:
     found = [
         f"{file.relative_to(ROOT)}: {getattr(node, 'name', 'module')}: {text}"
         for file in FILES
@@ -36,6 +36,6 @@ def test_a_docstring_says_what_is_returned_or_done() -> None:
 
 
 @pytest.mark.parametrize("word", ["offering", "fault", "taint", "cordon", "claim", "pool", "slice", "ledger", "step"])
-def test_the_glossary_explains_the_words_that_the_house_is_built_of(word: str) -> None:
+def test_the_glossary_explains_the_main_terms(word: str) -> None:
     first_cells = [line.split("|")[1] for line in GLOSSARY.splitlines() if line.startswith("| ")]
     assert any(word in re.split(r"[, ]+", cell.strip()) for cell in first_cells), word

@@ -1,6 +1,6 @@
-"""The README's links and flags, and the rooms to which CONTRIBUTING leads.
+"""The README's links and flags, and the rooms that CONTRIBUTING names.
 
-The README's first screen is compared in `tests/cli/test_demo.py`, the figures nowhere.
+The README's first screen is compared in `tests/cli/test_demo.py`. Not covered: its figures.
 """
 
 import re
@@ -11,13 +11,13 @@ from pathlib import Path
 README = Path(__file__).parents[2] / "README.md"
 
 
-def test_links_of_the_readme_lead_somewhere():
+def test_links_of_the_readme_exist():
     targets = re.findall(r"\]\(([^)#]+)\)", README.read_text())
     assert targets
     assert [t for t in targets if not (README.parent / t).exists()] == []
 
 
-def test_the_agent_explains_its_flags():
+def test_the_help_of_the_agent_lists_environment_variables():
     done = subprocess.run(
         [sys.executable, "-m", "dra_driver", "agent", "--help"],
         capture_output=True,
@@ -29,7 +29,7 @@ def test_the_agent_explains_its_flags():
     assert "NODE_NAME" in done.stdout
 
 
-def test_the_contributors_table_leads_to_rooms_that_exist():
+def test_the_contributors_table_names_existing_modules_and_rooms():
     root = README.parent
     table = [line for line in (root / "CONTRIBUTING.md").read_text().splitlines() if line.startswith("| ")]
     named = [word for line in table for word in re.findall(r"`([a-z_./-]+)`", line.split("|")[2])]

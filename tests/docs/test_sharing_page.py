@@ -1,4 +1,4 @@
-"""docs/sharing.md: the configuration that it shows is one, and what it names is there."""
+"""docs/sharing.md: the configuration that it shows is valid, and the classes and attributes that it names exist."""
 
 import re
 from pathlib import Path
@@ -11,14 +11,14 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "sharing.md").read_text()
 
 
-def test_the_configuration_that_is_shown_is_read(tmp_path):
+def test_the_configuration_on_the_page_is_valid(tmp_path):
     (shown,) = re.findall(r"```yaml\n(version: rules/v1\n.*?)```", PAGE, re.DOTALL)
     (tmp_path / "rules.yaml").write_text(shown)
     rules = read_sharing_config(tmp_path / "rules.yaml").rules
     assert {rule.mode for rule in rules} == {None, *ShareMode}
 
 
-def test_classes_and_attributes_that_are_named_are_there():
+def test_classes_and_attributes_on_the_page_exist():
     named = set(re.findall(r"`([a-z-]+)\.nvidia\.com`", PAGE))
     shipped = {
         path.name.removesuffix(".nvidia.com.yaml") for path in (ROOT / "deviceclasses").glob("*.nvidia.com.yaml")
@@ -32,5 +32,5 @@ def test_classes_and_attributes_that_are_named_are_there():
     )
 
 
-def test_the_rules_of_the_examples_are_read():
+def test_the_rules_of_the_examples_are_valid():
     assert len(read_sharing_config(ROOT / "examples" / "sharing" / "node" / "rules.yaml").rules) == 4

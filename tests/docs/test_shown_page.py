@@ -47,18 +47,18 @@ def test_each_cell_names_a_test_of_its_column(feature: str) -> None:
         known = SCENARIOS if column == "real Kubernetes" else TESTS | SCENARIOS if "library" in column else TESTS
         assert name in known, f"{column}: {name}"
         if "library" in column:
-            assert LIBRARY.search(known[name].read_text()), f"{known[name]} does not speak of the library"
+            assert LIBRARY.search(known[name].read_text()), f"{known[name]} does not mention the library"
         if column == "embedded":
             assert "fake_nvml" not in known[name].parts
 
 
 @pytest.mark.parametrize("feature", ROWS)
-def test_a_real_gpu_is_claimed_with_its_model_and_date_or_not_at_all(feature: str) -> None:
+def test_a_cell_of_a_real_gpu_has_its_model_and_date_or_is_empty(feature: str) -> None:
     cell = ROWS[feature]["real GPU"]
     assert cell in {NOT_SHOWN, "never"} or re.fullmatch(r"[A-Z0-9].+, 20\d\d-[01]\d-[0-3]\d", cell), cell
 
 
-def test_page_and_readme_say_plainly_whether_a_real_gpu_was_there() -> None:
+def test_page_and_readme_say_whether_anything_was_shown_on_a_real_gpu() -> None:
     is_shown = any(cells["real GPU"] not in {NOT_SHOWN, "never"} for cells in ROWS.values())
     for text in (PAGE.read_text(), (ROOT / "README.md").read_text()):
         assert ("shown on a real GPU yet" in text) is not is_shown

@@ -1,4 +1,4 @@
-"""Every test that the threat model names exists, and each attacker has rows."""
+"""Every test that the threat model names exists, and each row for an attacker names a test."""
 
 import ast
 import re

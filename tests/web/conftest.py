@@ -1,4 +1,4 @@
-"""One console for the tests that change nothing of it."""
+"""One console for all tests that do not change it."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A verdict about a viewer holds for half a minute, for every request with the same credentials, and for no other."""
+"""An admission of a viewer holds for half a minute, for all requests with the same credentials, and for no others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def resolver():
     return Resolver({"a": Rights(frozenset({"Node"}))})
 
 
-def test_many_requests_of_one_viewer_need_one_verdict_and_a_stranger_is_not_admitted(resolver):
+def test_many_requests_of_one_viewer_need_one_review_and_an_unknown_viewer_is_not_admitted(resolver):
     async def requests():
         admissions = Admissions(resolver, lambda: 1000.0)
         found = await asyncio.gather(*(admissions.admit(PresentedIdentity(token)) for token in "aaaabb"))
@@ -44,7 +44,7 @@ def test_many_requests_of_one_viewer_need_one_verdict_and_a_stranger_is_not_admi
     assert sorted(resolver.asked) == ["a", "b"]
 
 
-def test_rights_that_were_taken_away_end_within_half_a_minute(resolver):
+def test_rights_that_were_withdrawn_end_within_half_a_minute(resolver):
     async def requests():
         now = [1000.0]
         admissions = Admissions(resolver, lambda: now[0])
@@ -54,12 +54,12 @@ def test_rights_that_were_taken_away_end_within_half_a_minute(resolver):
         now[0] += FRESH_SECONDS
         after = await admissions.admit(PresentedIdentity("a"))
         assert after.rights == Rights()
-        assert after.key != before.key, "what was read before is not shown any more"
+        assert after.key != before.key, "the viewer would still see what was read with the old rights"
 
     asyncio.run(requests())
 
 
-def test_while_the_api_server_is_away_nobody_is_admitted_on_an_old_verdict(resolver):
+def test_an_old_admission_does_not_count_while_the_api_server_does_not_answer(resolver):
     async def requests():
         now = [1000.0]
         admissions = Admissions(resolver, lambda: now[0])
@@ -71,7 +71,7 @@ def test_while_the_api_server_is_away_nobody_is_admitted_on_an_old_verdict(resol
     asyncio.run(requests())
 
 
-def test_a_stream_ends_once_its_viewer_would_not_be_let_in_again():
+def test_a_stream_ends_once_its_viewer_would_no_longer_be_admitted():
     async def listen():
         notices, may = Notices(), [True]
 
@@ -92,7 +92,7 @@ def test_a_stream_ends_once_its_viewer_would_not_be_let_in_again():
     asyncio.run(listen())
 
 
-def test_rights_are_asked_in_each_namespace_only_for_what_may_not_be_read_everywhere():
+def test_rights_are_reviewed_by_namespace_only_for_kinds_that_may_not_be_read_everywhere():
     asked = []
 
     def may(kind, place):
@@ -113,7 +113,7 @@ def test_rights_are_asked_in_each_namespace_only_for_what_may_not_be_read_everyw
     {"authorization": "Bearer two words"},
     {"cookie": "other=abc"},
 ], ids=str)  # fmt: skip
-def test_what_can_not_be_believed_is_nobody(headers):
+def test_headers_without_valid_credentials_give_no_identity(headers):
     from starlette.datastructures import Headers
 
     from dra_driver.web.viewers.identity import TrustedProxy, presented_identity

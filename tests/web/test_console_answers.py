@@ -1,4 +1,4 @@
-"""What the console answers: documents of known shapes, within their bounds, whatever is asked."""
+"""What the console answers to any request: documents that conform to their schemas, within the limits."""
 
 import json
 import os
@@ -28,16 +28,16 @@ def valid(reply, kind):
     return reply.json
 
 
-def test_the_fleet_in_figures_is_what_its_schema_says(console):
+def test_the_summary_of_the_fleet_conforms_to_its_schema(console):
     found = valid(console.ask("summary"), DocumentKind.FLEET_SUMMARY)
     assert (found["nodes"], found["gpus"], found["states"]["free"]) == (1, 8, 8)
 
 
-def test_a_page_of_the_map_draws_partitions_to_scale(console):
+def test_a_page_of_the_map_has_partitions_to_scale(console):
     found = valid(console.ask("fleet"), DocumentKind.FLEET_PAGE)
     [node] = found["nodes"]
-    cut = next(one for one in node["tiles"] if len(one["parts"]) > 1)
-    assert [(part["label"], part["start"], part["size"]) for part in cut["parts"]] == [
+    partitioned = next(one for one in node["tiles"] if len(one["parts"]) > 1)
+    assert [(part["label"], part["start"], part["size"]) for part in partitioned["parts"]] == [
         ("2g.20gb", 0.0, 0.25),
         ("1g.10gb", 0.25, 0.125),
         ("1g.10gb", 0.375, 0.125),
@@ -54,7 +54,7 @@ def test_a_selector_filters_the_map_and_marks_what_it_accepts(console):
     assert marks == {"0": {False}, "1": {True}}
 
 
-def test_a_filter_that_tells_nodes_apart_is_judged_on_as_many_as_there_is_time_for():
+def test_a_filter_that_distinguishes_equal_nodes_is_judged_on_as_many_as_time_allows():
     from dra_driver.views.board.board import Board
     from dra_driver.views.board.selector_filter import selector_matches
     from dra_driver.views.worlds.rules import apply_rules
@@ -85,7 +85,7 @@ def test_the_map_is_filtered_by_name_model_and_state(console, query, count):
     assert valid(console.ask("fleet", query), DocumentKind.FLEET_PAGE)["matching"] == count
 
 
-def test_what_deserves_attention_is_what_its_schema_says(console):
+def test_the_list_of_what_deserves_attention_conforms_to_its_schema(console):
     assert valid(console.ask("attention"), DocumentKind.ATTENTION)["flags"] == []
 
 
@@ -125,7 +125,7 @@ def test_one_device_is_explained_part_by_part(console):
     assert [part["value"] for part in tree["parts"]] == ["true", "false"]
 
 
-def test_what_may_be_typed_next_comes_from_the_devices_at_hand(console):
+def test_completions_come_from_the_devices_of_the_fleet(console):
     found = console.post("selector/completions", {"before": 'device.attributes["gpu.nvidia.com"].arch'}).json
     assert found["candidates"] == [{"text": "architecture", "replaces": 4, "meaning": 'string: "Hopper"'}]
 
@@ -140,14 +140,14 @@ def test_the_examples_of_the_gallery_compile_and_fail_on_no_device(console):
         assert found["findings"] == [], expression
 
 
-def test_a_cost_bomb_ends_in_time_and_keeps_nobody_waiting(console):
+def test_a_very_costly_selector_ends_in_time_and_delays_no_other_request(console):
     answers = {}
     bomb = threading.Thread(
         target=lambda: answers.update(bomb=console.post_once("selector", {"expression": BOMB, "environment": "stored"}))
     )
     bomb.start()
     answers["other"] = console.post("selector", {"expression": "true"})
-    assert bomb.is_alive(), "the other question was answered while the bomb was still worked on"
+    assert bomb.is_alive(), "the other request waited for the costly selector"
     bomb.join()
     assert answers["other"].json["counts"]["match"] == 22
     assert answers["bomb"].status in {200, 422}
@@ -174,7 +174,7 @@ def test_a_cost_bomb_ends_in_time_and_keeps_nobody_waiting(console):
     ],
     ids=lambda value: json.dumps(value)[:60],
 )
-def test_what_can_not_be_answered_gets_a_clear_error(console, name, question, status):
+def test_an_invalid_request_gets_an_error_with_a_code_and_a_message(console, name, question, status):
     reply = console.post(name, question)
     assert reply.status == status
     error = reply.json["error"]
@@ -189,13 +189,13 @@ def test_a_body_that_is_too_long_is_not_read(console):
     assert refused.status == 413
 
 
-def test_deep_nesting_is_no_way_to_end_the_console(console):
+def test_deep_nesting_does_not_end_the_console(console):
     console.send("POST", "/api/v1/selector", b"[" * 100_000, cookie=console.cookie, origin=console.origin)
     console.post("selector", {"expression": "(" * 10_000})
     assert console.ask("summary").status == 200
 
 
-def test_a_page_hears_of_the_fleet_at_once(console):
+def test_a_new_stream_of_events_begins_with_state_and_version(console):
     import http.client
 
     line = http.client.HTTPConnection("127.0.0.1", console.port, timeout=60)
@@ -216,13 +216,13 @@ def test_a_fleet_that_can_not_be_read_ends_the_command_with_its_reason(tmp_path)
         assert console.process.wait(60) == 3
 
 
-def test_without_its_packages_the_command_names_the_line_that_installs_them(monkeypatch, capsys):
+def test_without_its_packages_the_command_prints_how_to_install_them(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert run(["console", "--fleet", "demo-h100"]) == 5
     assert "pip install 'dra-driver[console]'" in capsys.readouterr().err
 
 
-def test_a_console_whose_desk_is_gone_says_so_and_ends():
+def test_a_console_whose_worker_was_killed_ends_with_status_5():
     with running_console("--fleet", "demo-h100") as console:
         console.ready()
         pid = console.process.pid

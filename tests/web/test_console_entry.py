@@ -1,4 +1,4 @@
-"""Who may talk to the console: one browser, from its own pages, under its own name."""
+"""Who may send requests to the console: one browser, from the console's own pages, to its own address."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_request_of_another_site_is_refused_even_with_the_cookie(console, head
     assert console.send("GET", "/api/v1/summary", cookie=console.cookie, **headers).status == 403
 
 
-def test_a_question_with_a_body_must_come_from_our_own_page(console):
+def test_a_request_with_a_body_must_come_from_the_consoles_own_page(console):
     body = b'{"expression": "true"}'
     assert console.send("POST", "/api/v1/selector", body, cookie=console.cookie).status == 403
     answered = console.send("POST", "/api/v1/selector", body, cookie=console.cookie, origin=console.origin)
@@ -48,12 +48,12 @@ def test_a_question_with_a_body_must_come_from_our_own_page(console):
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_only_reading_and_asking_is_known(console, method):
+def test_methods_other_than_get_and_post_are_refused(console, method):
     refused = console.send(method, "/api/v1/summary", cookie=console.cookie, origin=console.origin)
     assert refused.status == 405
 
 
-def test_every_answer_forbids_what_a_page_does_not_need(console):
+def test_the_headers_of_every_answer_forbid_what_a_page_does_not_need(console):
     for path in ("/", "/static/app.js", "/api/v1/summary", "/nothing"):
         headers = console.send("GET", path, cookie=console.cookie).headers
         policy = headers["content-security-policy"]

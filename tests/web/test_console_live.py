@@ -1,4 +1,4 @@
-"""The console on a live cluster: what the viewer may read, as it changes, and nothing but reading."""
+"""The console on a live cluster: it shows what the viewer may read, follows changes, and only reads."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def names(console, query=""):
     return [(row["subject"], row["state"], row["name"]) for row in found["rows"]]
 
 
-def test_what_waits_stands_first_and_a_change_is_seen(cluster):
+def test_waiting_claims_come_first_and_changes_are_followed(cluster):
     api, kubeconfig = cluster
     with console_on(kubeconfig) as console:
         until(lambda: len(names(console)) == 4)
@@ -106,7 +106,7 @@ def test_only_get_requests_are_sent_no_secret_is_read_and_lists_come_by_pages(un
     )
 
 
-def test_nothing_of_what_containers_run_with_is_answered(unchanging):
+def test_no_answer_contains_the_environment_of_containers(unchanging):
     _, console = unchanging
     for reply in (
         console.ask("claims"),
@@ -117,7 +117,7 @@ def test_nothing_of_what_containers_run_with_is_answered(unchanging):
         assert SECRET.encode() not in reply.body
 
 
-def test_who_may_read_one_namespace_sees_that_one_and_is_told_of_the_rest(cluster):
+def test_a_viewer_of_one_namespace_sees_that_one_and_what_is_not_shown(cluster):
     api, kubeconfig = cluster
     api.faults.fail_next(403, count=1000, method="GET", contains="v1/resourceclaims")
     with running_console("--kubeconfig", kubeconfig) as console:
@@ -131,18 +131,18 @@ def test_who_may_read_one_namespace_sees_that_one_and_is_told_of_the_rest(cluste
             assert "mine" in {name for _, _, name in names(console)}
 
 
-def test_a_server_that_goes_away_and_comes_back_is_followed_again(cluster):
+def test_an_api_server_that_was_away_is_followed_again(cluster):
     api, kubeconfig = cluster
     port = int(api.url.rpartition(":")[2])
     with console_on(kubeconfig) as console:
         api.stop()
-        assert console.ask("summary").json["claims"] == 3, "what was known is still shown"
+        assert console.ask("summary").json["claims"] == 3, "what was read before is no longer shown"
         add_claim(api, "team-b", "meanwhile")
         api.start(port)
         until(lambda: console.ask("summary").json["claims"] == 4)
 
 
-def test_nothing_is_read_before_somebody_looks(cluster):
+def test_nothing_is_read_from_the_cluster_before_a_page_is_open(cluster):
     api, kubeconfig = cluster
     api.log.clear()
     with running_console("--kubeconfig", kubeconfig) as console:

@@ -1,4 +1,4 @@
-"""The modules of the pages: where third-party ones come from, and what none of the console's own does."""
+"""The modules of the pages: the origin of third-party ones, and what the console's own must not do."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ VENDOR = STATIC / "vendor"
 OURS = sorted(path for path in STATIC.rglob("*.js") if VENDOR not in path.parents)
 
 
-def test_every_vendored_file_is_pinned_and_nothing_else_lies_there():
+def test_every_vendored_file_is_pinned_and_there_are_no_others():
     packages = json.loads((VENDOR / "vendor.json").read_text())["packages"]
     pinned = {name: digest for one in packages for name, digest in one["sha256"].items()}
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.iterdir()}
@@ -48,12 +48,12 @@ def test_no_module_of_ours_makes_elements_from_markup_or_code_from_text(path):
         assert word not in text
 
 
-def test_no_page_names_another_host():
+def test_no_page_contains_the_address_of_another_host():
     for path in [*OURS, STATIC / "index.html", *STATIC.glob("*.css")]:
         assert re.findall(r"(?:https?:)?//[\w.-]+\.\w+", path.read_text()) == [], path.name
 
 
-def test_every_question_has_an_answer_and_a_time():
+def test_every_question_has_an_answer_and_a_time_limit():
     from dra_driver.web.worker.bounds import SECONDS
     from dra_driver.web.worker.questions import ANSWERS
 

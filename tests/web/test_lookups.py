@@ -1,4 +1,4 @@
-"""What is looked up for a viewer: usage and dashboards of a Prometheus, the doctor's findings, each where it is on."""
+"""What is looked up for a viewer: usage and dashboards of a Prometheus, and the doctor's findings, if enabled."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def valid(reply, kind):
     return reply.json
 
 
-def test_what_is_off_says_how_to_turn_it_on(console):
+def test_the_error_of_a_disabled_lookup_says_how_to_enable_it(console):
     assert not any(console.ask("offers").json[name] for name in ("doctor", "usage", "dashboard"))
     for name, hint in (("usage", "--prometheus"), ("dashboard", "--prometheus"), ("doctor", "dra-driver doctor")):
         reply = console.ask(name)
@@ -61,11 +61,11 @@ def test_usage_is_the_document_of_the_command(measured):
 
 
 @pytest.mark.parametrize("name", list(gpu_dashboards()))
-def test_every_dashboard_is_drawn_from_prometheus(measured, name):
+def test_every_dashboard_has_its_series_from_prometheus(measured, name):
     found = valid(measured.ask("dashboard", f"?name={name}&hours=24"), DocumentKind.DASHBOARD)
     lines = next(one for one in found["panels"] if one["kind"] == "lines")
     assert lines["fault"] is None
-    assert [value for _, value in lines["series"][0]["points"]] == [4.0, None, 2.0], "the largest stands first"
+    assert [value for _, value in lines["series"][0]["points"]] == [4.0, None, 2.0], "the largest is not the first"
 
 
 def test_no_variable_of_grafana_is_left_in_a_query(measured, prometheus):
@@ -83,7 +83,7 @@ def test_no_variable_of_grafana_is_left_in_a_query(measured, prometheus):
         *("dashboard?name=x", "dashboard?hours=0", "dashboard?hours=99999999999"),
     ],
 )
-def test_what_can_not_be_looked_up_gets_a_clear_error(measured, query):
+def test_an_invalid_lookup_is_refused(measured, query):
     name, _, rest = query.partition("?")
     reply = measured.ask(name, f"?{rest}")
     assert (reply.status, reply.json["error"]["code"]) == (422, "input.question")
@@ -131,7 +131,7 @@ def test_a_viewer_gets_usage_of_their_own_namespaces_and_the_doctor_by_their_own
             assert api.seen == {"web"}
 
 
-def test_with_reviews_nobody_gets_a_doctor_that_sees_more_than_they_may(tmp_path):
+def test_the_doctor_is_off_with_identity_review_because_it_would_see_more_than_the_viewer_may(tmp_path):
     with GuardedApi() as api:
         fill(api)
         api.add("admin-token", "admin", *((one, "") for one in EVERYTHING))

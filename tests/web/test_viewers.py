@@ -1,4 +1,4 @@
-"""One console for several viewers: each sees what their own rights permit, whichever others look at the same time."""
+"""One console for several viewers at the same time: each sees what their own rights permit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cluster(tmp_path_factory):
     with GuardedApi() as api:
         fill(api)
         add_pod(api, "team-a", "user", "mine")
-        add_pod(api, "team-b", "stranger", "theirs")
+        add_pod(api, "team-b", "other", "theirs")
         api.add("admin-token", "admin", *ALL)
         api.add("team-token", "team", *TEAM)
         api.add("friend-token", "friend", *TEAM)
@@ -50,19 +50,19 @@ def test_two_viewers_with_different_rights_see_different_things_at_the_same_time
         for name, query in (
             ("claim", "?namespace=team-b&name=theirs"),
             ("explanation", "?kind=claim&namespace=team-b&name=theirs"),
-            ("explanation", "?kind=pod&namespace=team-b&name=stranger"),
+            ("explanation", "?kind=pod&namespace=team-b&name=other"),
         ):
             assert server.ask("team-token", name, query).status in {422, 502}, name
             assert b"gpu-b" not in server.ask("team-token", name, query).body
         seen = server.ask("team-token", "device", "?node=n1&pool=n1/gpu.example.com&device=gpu-b").json
-        assert seen["holders"] == [], "who holds it is not theirs to know"
+        assert seen["holders"] == [], "the viewer sees the holder of a device in another namespace"
         unseen = {one["kind"]: one["partial"] for one in server.ask("team-token", "summary").json["unseen"]}
         assert unseen == {"Node": False, "ResourceClaim": True, "ResourceClaimTemplate": True, "Pod": True}
         assert server.ask("admin-token", "summary").json["unseen"] == []
         api.delete(CLAIMS, "later", "team-b")
 
 
-def test_a_request_that_does_not_say_who_asks_gets_nothing_of_the_cluster(server):
+def test_a_request_without_a_valid_identity_gets_nothing_of_the_cluster(server):
     for name in ("summary", "fleet", "claims", "events", "attention"):
         assert server.send("GET", f"/api/v1/{name}").status == 401
         assert server.ask("no-such-token", name).status == 401
@@ -71,7 +71,7 @@ def test_a_request_that_does_not_say_who_asks_gets_nothing_of_the_cluster(server
     assert server.send("GET", "/sign-in").status == 200
 
 
-def test_a_token_that_the_cluster_knows_becomes_a_cookie_that_scripts_do_not_get(server):
+def test_a_token_that_the_cluster_accepts_becomes_a_cookie_that_scripts_do_not_get(server):
     origin = f"http://localhost:{server.port}"
     assert server.send("POST", "/sign-in", {"token": "no-such-token"}, origin=origin).status == 401
     assert server.send("POST", "/sign-in", {"token": "bad token"}, origin=origin).status == 422
@@ -99,7 +99,7 @@ def test_a_request_of_another_site_is_refused_even_with_a_token(server, headers)
     assert server.send("GET", "/api/v1/summary", authorization="Bearer admin-token", **headers).status == 403
 
 
-def test_with_viewers_own_tokens_the_console_sends_no_request_of_its_own(cluster):
+def test_the_console_sends_all_requests_with_the_viewers_tokens_by_default(cluster):
     api, kubeconfig = cluster
     with running_server(kubeconfig, "--namespace", "team-a") as server:
         api.seen.clear()
@@ -109,7 +109,7 @@ def test_with_viewers_own_tokens_the_console_sends_no_request_of_its_own(cluster
         assert api.seen == {"team"}
 
 
-def test_viewers_whose_rights_are_equal_share_one_read(cluster):
+def test_viewers_with_equal_rights_share_one_reader(cluster):
     api, kubeconfig = cluster
     with running_server(kubeconfig, "--identity", "review") as server:
         before = api.open_watches
@@ -121,7 +121,7 @@ def test_viewers_whose_rights_are_equal_share_one_read(cluster):
                 assert api.open_watches - before == 5
 
 
-def test_a_name_in_a_header_is_believed_only_from_the_proxy_that_proves_itself(cluster, tmp_path):
+def test_a_name_in_a_header_is_accepted_only_from_the_proxy_with_the_right_certificate(cluster, tmp_path):
     ours, folder = make_ca(tmp_path, "ours"), tmp_path / "tls"
     certificate, key = make_leaf(tmp_path, "console", "ours")
     folder.mkdir()
@@ -139,14 +139,14 @@ def test_a_name_in_a_header_is_believed_only_from_the_proxy_that_proves_itself(c
             return server.send("GET", "/api/v1/summary", certificate=certificate, **headers).status
 
         until(lambda: asked("front", x_remote_user="team") == 200)
-        assert asked("front") == 401, "a proxy that names nobody"
+        assert asked("front") == 401, "a request of the proxy without a name was accepted"
         assert asked("", x_remote_user="admin") == 401
         assert asked("somebody", x_remote_user="admin") == 401
         with pytest.raises(OSError, match=r"(?i)closed|reset|alert"):
             asked("forged", x_remote_user="admin")
         found = server.send("GET", "/api/v1/claims", certificate="front", x_remote_user="team")
         assert "theirs" not in found.body.decode()
-        assert asked("", authorization="Bearer team-token") == 200, "a token needs no proxy"
+        assert asked("", authorization="Bearer team-token") == 200, "a token without the proxy was refused"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_name_in_a_header_is_believed_only_from_the_proxy_that_proves_itself(c
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_would_make_it_unsafe_is_refused(words, why, capsys):
+def test_unsafe_options_are_refused(words, why, capsys):
     from dra_driver.cli.main import run
 
     assert run(["console-server", *words]) == 2

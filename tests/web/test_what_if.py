@@ -1,4 +1,4 @@
-"""What if: both timelines, from a board that stays as it is."""
+"""What if: the timelines with and without a change, from a board that is not changed."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def waits(moments):
     return [one["job"] for one in moments[-1]["waiting"]]
 
 
-def test_a_node_that_is_added_makes_room(console):
+def test_a_claim_that_waits_fits_on_an_added_node(console):
     found = played(console, added=["dgx-h100"])
     assert waits(found["now"]) == ["default/many"]
     assert waits(found["then"]) == []
 
 
-def test_a_lost_device_and_a_drained_node_take_room_away(console):
+def test_a_claim_waits_after_a_device_is_lost_or_a_node_is_drained(console):
     small = CLAIM.replace("count: 7", "count: 6")
     assert waits(played(console, objects=small)["now"]) == []
     assert waits(played(console, objects=small, lost=["demo-node/gpu-0000-1b-00-0"])["then"]) == ["default/many"]
     assert waits(played(console, objects=small, drained=["demo-node"])["then"]) == ["default/many"]
 
 
-def test_a_node_is_cut_otherwise(console):
+def test_the_hardware_of_a_node_is_replaced_by_a_profile(console):
     found = played(console, recut=["demo-node=dgx-h100"])
     assert waits(found["then"]) == []
 
@@ -64,7 +64,7 @@ spec: {{devices: {{requests: [{{name: gpu, exactly: {{deviceClassName: {device_c
         ("all-disabled", "", 8),
     ],
 )
-def test_the_gpus_of_a_node_are_cut_otherwise(console, become, profile, parts):
+def test_the_gpus_of_a_node_are_partitioned_in_another_way(console, become, profile, parts):
     """The node has eight H100, of which two are partitioned, and offers fourteen devices."""
     device_class = "mig.nvidia.com" if profile else "gpu.nvidia.com"
     objects = PARTS.format(device_class=device_class, count=8, profile=profile)
@@ -81,19 +81,19 @@ def test_the_gpus_of_a_node_are_shared(console):
     assert (refused.status, refused.json["error"]["code"]) == (422, "input.recut")
 
 
-def test_a_copy_of_a_claim_that_is_there_arrives(tmp_path):
+def test_copies_of_an_existing_claim_arrive(tmp_path):
     path = tmp_path / "claims.yaml"
     path.write_text(CLAIM.replace("many", "train").replace("count: 7", "count: 3"))
     with running_console("-f", str(path), "--fleet", "demo-h100") as console:
         console.ready()
         found = played(console, objects="", picked=["claim/default/train=2"], added=["dgx-h100"])
-        assert waits(found["now"]) == ["default/train-copy-2"], "six whole GPUs are there"
+        assert waits(found["now"]) == ["default/train-copy-2"], "the node has six whole GPUs"
         assert waits(found["then"]) == []
         for picked in ("claim/default/none", "node/default/train", "claim/default/train=9999"):
             assert console.post("what-if", {"picked": [picked]}).status == 422
 
 
-def test_the_board_stays_as_it_is(console):
+def test_the_board_is_not_changed(console):
     before = console.ask("summary").json
     played(console, added=["dgx-h100=3"], drained=["demo-node"])
     assert console.ask("summary").json == before
@@ -113,7 +113,7 @@ def test_the_board_stays_as_it_is(console):
     ],
     ids=lambda change: str(change)[:50],
 )
-def test_what_can_not_be_played_is_refused_by_name_and_no_file_is_read(console, change):
+def test_an_invalid_change_is_refused_with_a_message_and_no_file_is_read(console, change):
     reply = console.post("what-if", {"objects": CLAIM, **change})
     assert reply.status == 422
     assert reply.json["error"]["message"]

@@ -1,4 +1,4 @@
-"""The pictures of docs/console.md and the README, taken again.
+"""Take the pictures of docs/console.md and the README.
 
     python -m tests.browser.support.pictures FOLDER
 

@@ -1,4 +1,4 @@
-"""A fleet with something going on: claims that hold GPUs and partitions, some that wait, a GPU that is tainted.
+"""A fleet in use: claims that hold GPUs and partitions, claims that wait, a GPU that is tainted.
 
 In: a folder. Out: a file for `dra-driver console -f`, made from simulated nodes as their agents would publish them.
 """

@@ -1,4 +1,4 @@
-"""Every error code and problem code of the source, found by reading it. Not covered: a code made up at run time."""
+"""Every error code and problem code in the source, found by parsing it. Not covered: codes that are composed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_CODES = {"ledger.db", "node.example", "sharing.yaml"}
 
 
 def error_codes() -> dict[str, str]:
-    """Return each code with the first place where it stands."""
+    """Return each code with the first place where it occurs."""
     found: dict[str, str] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         if "_proto" in path.parts:
