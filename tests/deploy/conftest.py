@@ -1,4 +1,4 @@
-"""What the tests of the chart share: the lane's helm, or that of this machine."""
+"""The helm program that the tests of the chart use: that of this machine, or the lane's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart, rendered: goldens, schema, what holds whatever the values. Skipped where there is no helm."""
+"""The rendered chart: recorded renderings, and what holds for all values. Skipped where there is no helm."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_rendering_is_the_recorded_one(helm: str, case: str) -> None:
+def test_the_rendering_equals_the_recorded_one(helm: str, case: str) -> None:
     """To record it again, delete the file and run the test twice."""
     golden = GOLDEN / f"{case}.yaml"
     text = render(helm, *CASES[case])
     if not golden.exists():
         golden.write_text(text)
-        pytest.fail(f"{golden.name} was missing and is recorded now: look at it")
+        pytest.fail(f"{golden.name} was missing and is recorded now: check it")
     assert text == golden.read_text()
 
 
@@ -34,7 +34,7 @@ def test_the_chart_passes_helms_own_linter(helm: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
+def test_the_manifests_equal_the_rendered_chart(helm: str) -> None:
     command = [sys.executable, str(ROOT / "deploy/manifests/generate.py"), "--check", "--helm", helm]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -44,7 +44,7 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
     ("namespace", "values", "is_there"),
     [("gpus", [], True), ("default", [], False), ("gpus", ["namespace.label=false"], False)],
 )
-def test_a_namespace_of_its_own_is_labelled_by_a_job_that_may_do_nothing_else(
+def test_a_namespace_other_than_default_is_labelled_by_a_job_that_may_do_nothing_else(
     helm: str, namespace: str, values: list[str], is_there: bool
 ) -> None:
     found = [c for c in objects(render(helm, *values, namespace=namespace)) if "pod-security" in c["metadata"]["name"]]
@@ -55,7 +55,7 @@ def test_a_namespace_of_its_own_is_labelled_by_a_job_that_may_do_nothing_else(
         assert role["metadata"]["namespace"] == "gpus"
 
 
-def test_claims_are_listed_by_nobody_unless_that_is_asked_for(helm: str) -> None:
+def test_the_agent_may_list_claims_only_if_that_is_enabled(helm: str) -> None:
     """The verb list on claims, and any verb on pods, would let a stolen token of one node read every tenant's."""
     for values, verbs in (((), ["get"]), (("takeover.listClaims=true", "agent.mig.geometry=label"), ["get", "list"])):
         found = objects(render(helm, *values))
@@ -81,15 +81,15 @@ def test_only_the_agent_without_a_runtime_class_and_the_supervisor_of_mps_are_pr
                 assert context.get("runAsNonRoot", False) is not is_root
 
 
-def test_everything_of_a_release_carries_its_labels(helm: str) -> None:
+def test_all_objects_of_a_release_have_its_label(helm: str) -> None:
     for content in objects(render(helm, *CASES["everything"], release="mine")):
         assert content["metadata"]["labels"]["app.kubernetes.io/instance"] == "mine", content["kind"]
 
 
-def test_whoever_may_view_the_cluster_may_read_all_that_the_tools_read() -> None:
+def test_the_roles_for_viewers_allow_to_read_all_that_the_commands_read() -> None:
     documents = yaml.safe_load_all((ROOT / "deploy/manifests/rbac.yaml").read_text())
     (role,) = (it for it in documents if it["kind"] == "ClusterRole" and it["metadata"]["name"].endswith("-view"))
-    # By Kubernetes' own role:
+    # Allowed by Kubernetes' own role `view`:
     allowed = {("", "pods"), ("", "namespaces"), ("", "events"), ("apps", "daemonsets")}
     for rule in role["rules"]:
         assert rule["verbs"] == ["get", "list", "watch"]
@@ -106,7 +106,7 @@ def test_the_chart_asks_for_the_image_that_is_built() -> None:
     assert values["image"]["repository"] == named[1]
 
 
-def test_pods_go_where_the_image_has_an_architecture_unless_other_nodes_are_named(helm: str) -> None:
+def test_pods_run_on_architectures_of_the_image_unless_an_affinity_is_given(helm: str) -> None:
     terms = "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
     mine = f"agent.affinity.{terms}[0].matchExpressions[0]"
     for values in ([], ["mps.enabled=true", f"{mine}.key=pool", f"{mine}.operator=Exists"]):
@@ -130,16 +130,16 @@ def test_no_taint_keeps_an_agent_away_or_ends_it(helm: str, key: str) -> None:
             assert all("effect" not in one and "tolerationSeconds" not in one for one in tolerations)
 
 
-def test_classes_that_teach_are_installed_on_request_only(helm: str) -> None:
+def test_example_classes_are_installed_only_if_enabled(helm: str) -> None:
     def names(*values: str) -> set[str]:
         return {c["metadata"]["name"] for c in objects(render(helm, *values)) if c["kind"] == "DeviceClass"}
 
     shipped = {path.name.removesuffix(".yaml") for path in (ROOT / "deviceclasses").glob("*.nvidia.com.yaml")}
     shipped -= {"vfio.gpu.nvidia.com", "imex-channel.nvidia.com"}  # come with their options (test_rights)
-    teaching = {"gpu-hopper.nvidia.com", "gpu-at-least-40gi.nvidia.com"}
-    assert names() == shipped - teaching
+    examples = {"gpu-hopper.nvidia.com", "gpu-at-least-40gi.nvidia.com"}
+    assert names() == shipped - examples
     assert names("deviceClasses.examples=true") == shipped
-    assert teaching & names("deviceClasses.create=false", "deviceClasses.examples=true") == set()
+    assert examples & names("deviceClasses.create=false", "deviceClasses.examples=true") == set()
 
 
 AMD = ("agent.hardware=amd", "driverName=gpu.amd.com")
@@ -228,7 +228,7 @@ def test_a_release_for_one_of_intels_drivers_has_that_drivers_class_alone(helm: 
 
 
 @pytest.mark.parametrize("hardware", ["nvdia", "amd\\,intle"])
-def test_a_word_that_is_no_vendor_is_refused_with_those_that_are(helm: str, hardware: str) -> None:
+def test_an_unknown_vendor_is_refused_with_a_list_of_the_known_ones(helm: str, hardware: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         render(helm, f"agent.hardware={hardware}")
     assert "is no vendor. Take auto, vendors out of amd, gaudi, intel, nvidia" in caught.value.stderr
@@ -253,7 +253,7 @@ def test_the_notes_name_files_that_exist() -> None:
         assert (ROOT / name).exists(), name
 
 
-def test_the_role_for_people_reads_what_belongs_to_no_namespace_and_changes_nothing() -> None:
+def test_the_viewer_role_reads_only_objects_without_a_namespace_and_changes_nothing() -> None:
     documents = [it for it in yaml.safe_load_all((ROOT / "deploy/manifests/rbac.yaml").read_text()) if it]
     (role,) = (it for it in documents if it["kind"] == "ClusterRole" and it["metadata"]["name"] == access.VIEWER)
     read = {resource for rule in role["rules"] for resource in rule["resources"]}

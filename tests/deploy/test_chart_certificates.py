@@ -24,7 +24,7 @@ _USAGES = {"digital signature", "server auth", "cert sign"}
 
 
 def certificates(text: str) -> dict[tuple[str, str], dict]:
-    """Return what is for cert-manager, by kind and name; each checked as its definition would."""
+    """Return the specs of cert-manager's objects by kind and name, after checks of their fields."""
     found = {}
     for one in objects(text):
         if one["apiVersion"] == "cert-manager.io/v1":
@@ -45,7 +45,7 @@ def certificates(text: str) -> dict[tuple[str, str], dict]:
     return found
 
 
-def test_cert_manager_gets_a_certificate_that_a_lasting_authority_signs(helm: str) -> None:
+def test_cert_manager_makes_a_certificate_that_is_signed_by_an_authority_of_its_own(helm: str) -> None:
     text = render(helm, "webhook.enabled=true", "webhook.certManager.enabled=true")
     found, name = certificates(text), "dra-driver-webhook"
     leaf, root = found["Certificate", name], found["Certificate", f"{name}-root"]
@@ -61,13 +61,13 @@ def test_cert_manager_gets_a_certificate_that_a_lasting_authority_signs(helm: st
     [container] = pod["containers"]
     [mount] = container["volumeMounts"]
     assert {"name": "TLS_DIR", "value": mount["mountPath"]} in container["env"]
-    # It asks for no right to write anything, and brings no Secret of its own.
+    # The webhook has no right to write anything, and no Secret of its own.
     assert "Secret" not in by_kind
     (role,) = (one for one in objects(text) if one["kind"] == "ClusterRole" and one["metadata"]["name"] == name)
     assert [rule["verbs"] for rule in role["rules"]] == [["list", "watch"]]
 
 
-def test_an_issuer_of_ones_own_is_all_that_a_certificate_needs(helm: str) -> None:
+def test_with_a_given_issuer_only_the_certificate_is_made(helm: str) -> None:
     options = ["webhook.enabled=true", "webhook.certManager.enabled=true"]
     options += ["webhook.certManager.issuerRef.name=corporate", "webhook.certManager.issuerRef.kind=ClusterIssuer"]
     found = certificates(render(helm, *options))

@@ -1,4 +1,4 @@
-"""The console in the chart: what it may do, who reaches it, and which values do not go together."""
+"""The console in the chart: its rights, how it is reached, and which values exclude each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def env(deployment: dict) -> dict[str, str]:
     return {one["name"]: one["value"] for one in container["env"]}
 
 
-def test_with_viewers_own_tokens_it_has_no_rights_and_no_token_of_its_own(helm: str) -> None:
+def test_a_console_with_viewers_tokens_has_no_rights_and_no_token_of_its_own(helm: str) -> None:
     made = found(helm)
     assert made.keys() == {"ServiceAccount", "NetworkPolicy", "Deployment"}
     pod = made["Deployment"]["spec"]["template"]["spec"]
@@ -31,14 +31,14 @@ def test_with_viewers_own_tokens_it_has_no_rights_and_no_token_of_its_own(helm: 
     assert not [one for one in pod["volumes"] if "projected" in one or "secret" in one or "hostPath" in one]
 
 
-def test_without_a_certificate_only_a_forwarded_port_reaches_it(helm: str) -> None:
+def test_a_console_without_a_certificate_is_reached_only_by_port_forwarding(helm: str) -> None:
     made = found(helm)
     assert env(made["Deployment"])["ADDRESS"] == "127.0.0.1:8080"
     assert made["NetworkPolicy"]["spec"]["policyTypes"] == ["Ingress"]
     assert "ingress" not in made["NetworkPolicy"]["spec"]
 
 
-def test_with_reviews_it_reads_what_it_shows_and_writes_nothing_but_reviews(helm: str) -> None:
+def test_a_console_with_reviews_may_read_what_it_shows_and_write_only_reviews(helm: str) -> None:
     made = found(helm, "console.identity=review", TLS)
     rules = made["ClusterRole"]["rules"]
     assert not any("*" in rule["resources"] or "secrets" in rule["resources"] for rule in rules)
@@ -48,7 +48,7 @@ def test_with_reviews_it_reads_what_it_shows_and_writes_nothing_but_reviews(helm
     assert env(made["Deployment"])["ADDRESS"] == ":8443"
 
 
-def test_cert_manager_is_asked_for_the_names_under_which_pages_are_opened(helm: str) -> None:
+def test_the_certificate_of_the_console_has_the_names_of_its_hosts(helm: str) -> None:
     made = found(helm, "console.tls.issuerRef.name=corporate", "console.hosts={gpus.example.com}")
     assert made["Certificate"]["spec"]["dnsNames"][-1] == "gpus.example.com"
     assert env(made["Deployment"])["HOSTS"] == "dra-driver-console.dra-driver.svc gpus.example.com"
@@ -65,7 +65,7 @@ def test_cert_manager_is_asked_for_the_names_under_which_pages_are_opened(helm: 
     ],
     ids=lambda value: " ".join(value)[:60],
 )
-def test_values_that_do_not_go_together_are_refused(helm: str, values: tuple[str, ...]) -> None:
+def test_values_that_exclude_each_other_are_refused(helm: str, values: tuple[str, ...]) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         found(helm, *values)
     assert "(docs/console.md)" in refused.value.stderr

@@ -1,4 +1,4 @@
-"""What the chart makes of shared devices: classes, the supervisor of MPS, the sharing configuration."""
+"""What the chart installs for shared devices: classes, the supervisor of MPS, the sharing configuration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.chart import CASES, CHART, OURS, PLUGINS, ROOT, objects, rend
         (["mps.enabled=false", *OURS, "sharing.config.rules[0].sharing.strategy=MPS"], False),
     ],
 )
-def test_the_supervisor_of_mps_comes_where_mps_is_configured(helm: str, values: list[str], is_there: bool) -> None:
+def test_the_mps_supervisor_is_installed_where_mps_is_configured(helm: str, values: list[str], is_there: bool) -> None:
     found = [c for c in objects(render(helm, *values)) if c["metadata"]["name"] == "dra-driver-mps"]
     assert bool(found) is is_there
     for content in found:
@@ -35,7 +35,7 @@ def test_the_supervisor_of_mps_comes_where_mps_is_configured(helm: str, values: 
         assert content["spec"]["template"]["spec"]["hostPID"] is True
 
 
-def test_each_namespace_has_classes_that_lead_to_its_own_shares_and_no_other_class_does(helm: str) -> None:
+def test_each_namespace_has_classes_that_select_its_own_shares_and_no_other_class_does(helm: str) -> None:
     def device(kind: str, **attributes: str) -> dict:
         mine = {"type": {"string": kind}, "sharingStrategy": {"string": "MPS"}, "sharedBy": {"string": "memory"}}
         mine |= {name: {"string": value} for name, value in attributes.items()}
@@ -44,18 +44,18 @@ def test_each_namespace_has_classes_that_lead_to_its_own_shares_and_no_other_cla
     classes = {c["metadata"]["name"]: c for c in objects(render(helm, *CASES["tenants"])) if c["kind"] == "DeviceClass"}
     owned = {name for name in classes if name.endswith("-share-mps.nvidia.com") and name.count(".") == 3}
     assert {name.partition(".")[0] for name in owned} == {"team-a", "team-b", "team-c"}
-    leads_to = {
+    selected = {
         (kind, tenant): {
             name for name, content in classes.items() if selects(content, device(kind, **tenant_of(tenant)))
         }
         for kind in ("gpu-share", "mig-share")
         for tenant in ("", "team-a", "team-d")
     }
-    assert leads_to["gpu-share", "team-a"] == {"team-a.gpu-share-mps.nvidia.com"}
-    assert leads_to["mig-share", "team-a"] == {"team-a.mig-share-mps.nvidia.com"}
-    assert leads_to["gpu-share", "team-d"] == leads_to["mig-share", "team-d"] == set()
-    assert leads_to["gpu-share", ""] >= {"gpu-share.nvidia.com", "gpu-share-mps.nvidia.com"}
-    assert not owned & leads_to["gpu-share", ""]
+    assert selected["gpu-share", "team-a"] == {"team-a.gpu-share-mps.nvidia.com"}
+    assert selected["mig-share", "team-a"] == {"team-a.mig-share-mps.nvidia.com"}
+    assert selected["gpu-share", "team-d"] == selected["mig-share", "team-d"] == set()
+    assert selected["gpu-share", ""] >= {"gpu-share.nvidia.com", "gpu-share-mps.nvidia.com"}
+    assert not owned & selected["gpu-share", ""]
 
 
 def tenant_of(namespace: str) -> dict[str, str]:
@@ -97,7 +97,7 @@ SHARING = {
 
 
 @pytest.mark.parametrize("case", SHARING)
-def test_the_schema_judges_a_sharing_configuration_as_the_agent_does(case: str, tmp_path: Path) -> None:
+def test_the_schema_accepts_a_sharing_configuration_exactly_if_the_agent_does(case: str, tmp_path: Path) -> None:
     content, is_good = SHARING[case]
     schema = json.loads((CHART / "values.schema.json").read_text())
     found = list(jsonschema.Draft7Validator(schema | {"required": []}).iter_errors({"sharing": {"config": content}}))

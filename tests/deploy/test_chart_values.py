@@ -51,7 +51,7 @@ from tests.support.chart import CASES, CHART, OURS, PLUGINS, ROOT, objects, rend
         "health.validate=often",
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -> None:
+def test_an_invalid_value_is_refused_by_name(helm: str, wrong: str) -> None:
     command = [helm, "template", "x", str(CHART), "--set", wrong]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
@@ -96,15 +96,15 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -
         (["deviceClasses.extendedResources.migProfiles={1g.10gb}"], "enabled=true"),
     ],
 )
-def test_values_that_do_not_go_together_are_refused_with_what_to_do(helm: str, values: list[str], said: str) -> None:
+def test_values_that_exclude_each_other_are_refused_with_what_to_do(helm: str, values: list[str], said: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         render(helm, *values)
     assert said in refused.value.stderr
     assert all(".".join(value.split("=")[0].split(".")[:2]) in refused.value.stderr for value in values)
 
 
-def test_values_of_a_release_before_this_one_still_render(helm: str) -> None:
-    """`helm upgrade --reuse-values` brings the defaults of the chart before."""
+def test_values_of_an_earlier_release_still_render(helm: str) -> None:
+    """`helm upgrade --reuse-values` uses the defaults of the earlier chart."""
     agent = next(o for o in objects(render(helm, "takeover=null", "rollout=null")) if o["kind"] == "DaemonSet")
     assert agent["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": "1%", "maxUnavailable": 0}
 
@@ -123,7 +123,7 @@ def test_a_label_or_node_label_that_the_chart_sets_itself_is_not_written_twice(h
         assert not re.search(rf"^( +){re.escape(name)}: .*\n(\1\S.*\n)*\1{re.escape(name)}:", text, re.MULTILINE)
 
 
-def test_every_setting_of_the_daemonset_is_one_of_the_agents(helm: str) -> None:
+def test_every_environment_variable_of_the_daemonset_is_one_of_the_agents_flags(helm: str) -> None:
     known = {flag.twin: flag for flag in FLAGS}
     runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
     for case in CASES.values():
@@ -144,7 +144,7 @@ def test_the_default_values_pass_the_schema() -> None:
     jsonschema.Draft7Validator(schema).validate(yaml.safe_load((CHART / "values.yaml").read_text()))
 
 
-def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
+def test_the_values_and_the_schema_have_the_same_names() -> None:
     def paths(tree: dict, prefix: str = "") -> set[str]:
         inner = (paths(value, f"{prefix}{key}.") for key, value in tree.items() if isinstance(value, dict) and value)
         return set().union(*inner, {f"{prefix}{key}" for key in tree})
@@ -176,7 +176,7 @@ def test_every_value_is_described_and_in_the_table_of_the_page() -> None:
 @pytest.mark.parametrize(
     ("level", "limit"), [("0", "256Mi"), ("none", "256Mi"), ("1", "768Mi"), ("/usr/bin/diag", "768Mi")]
 )
-def test_tests_of_devices_get_room_below_the_agents_limit(helm: str, level: str, limit: str) -> None:
+def test_the_memory_limit_of_the_agent_is_larger_with_tests_of_devices(helm: str, level: str, limit: str) -> None:
     for more in ((), ("agent.runtimeClassName=nvidia",)):
         found = objects(render(helm, f"health.validate={level}", *more))
         (agent,) = (one["spec"]["template"]["spec"]["containers"][0] for one in found if one["kind"] == "DaemonSet")

@@ -1,4 +1,4 @@
-"""The parts of the cluster lane that need no cluster: who runs what, which Go is used, whose sandbox may be swept."""
+"""The parts of the cluster lane that need no cluster: the order of scenarios, which Go is used, orphaned sandboxes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_scenario_has_one_place_in_the_order(names: list[str], workers: in
     assert sorted(spread(names, workers)) == sorted(names)
 
 
-def test_what_is_long_stands_at_the_beginning_of_different_pieces() -> None:
+def test_long_scenarios_are_the_first_of_different_workers() -> None:
     names = [f"short{place}" for place in range(18)] + ["fifty_pod_starts", "upgrade_is_seamless"]
     order = spread(names, 2)
     assert {order[0], order[10]} == {"fifty_pod_starts", "upgrade_is_seamless"}
@@ -50,7 +50,7 @@ def fake_go(folder: Path, version: str, toolchain: str) -> Path:
         ("go1.100.0", "local", True),
     ],
 )
-def test_a_go_is_used_that_is_new_enough_or_fetches_one(
+def test_a_go_is_used_that_is_new_enough_or_can_fetch_one(
     tmp_path: Path, version: str, toolchain: str, is_enough: bool
 ) -> None:
     assert compiler._reaches(fake_go(tmp_path, version, toolchain)) is is_enough
@@ -72,19 +72,19 @@ def test_every_version_that_is_offered_is_pinned_with_its_staging_modules() -> N
 
 def test_a_sandbox_is_an_orphan_only_when_its_owner_has_ended(tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path)
-    assert not cluster.Cluster.is_orphan(sandbox), "one of a person has no owner"
+    assert not cluster.Cluster.is_orphan(sandbox), "a sandbox that was started by hand has no owner"
     (tmp_path / "owner").write_text(cluster.process(os.getpid()))
     assert not cluster.Cluster.is_orphan(sandbox)
     ended = subprocess.Popen([sys.executable, "-c", "pass"])
     (tmp_path / "owner").write_text(cluster.process(ended.pid))
     ended.wait()
     assert cluster.Cluster.is_orphan(sandbox)
-    # Its number may be another process's by now.
+    # Another process may have the same id by now.
     (tmp_path / "owner").write_text(f"{os.getpid()} 1")
     assert cluster.Cluster.is_orphan(sandbox)
 
 
-def test_nothing_is_built_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_is_built_without_enough_disk_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DRA_CLUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(building, "ROOM", 1 << 60)

@@ -1,4 +1,4 @@
-"""The dashboards: made from their table, importable, asking for metrics that exist, and in the chart."""
+"""The dashboards: they are generated from their table, query metrics that exist, and are in the chart."""
 
 import json
 import re
@@ -16,7 +16,7 @@ FOLDER = ROOT / "deploy" / "dashboards"
 FILES = sorted(FOLDER.glob("*.json"))
 
 
-def test_the_files_are_what_their_table_makes():
+def test_the_files_equal_what_is_generated_from_the_table():
     done = subprocess.run(
         [sys.executable, FOLDER / "generate.py", "--check"], capture_output=True, text=True, check=False
     )
@@ -25,7 +25,7 @@ def test_the_files_are_what_their_table_makes():
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_dashboard_asks_only_for_metrics_and_variables_that_there_are(file):
+def test_a_dashboard_queries_only_metrics_and_variables_that_exist(file):
     document = json.loads(file.read_text())
     variables = {one["name"]: one for one in document["templating"]["list"]}
     expressions = [target["expr"] for panel in document["panels"] for target in panel.get("targets", ())]
@@ -58,7 +58,7 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(file):
         taken |= cells
 
 
-def test_the_chart_brings_each_dashboard_where_the_sidecar_looks(helm):
+def test_the_chart_installs_each_dashboard_with_the_label_for_the_sidecar(helm):
     values = ("dashboards.enabled=true", "dashboards.namespace=monitoring")
     found = [
         one

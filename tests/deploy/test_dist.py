@@ -1,4 +1,4 @@
-"""What is handed out: the same bytes from the same checkout, one version, and all that a command needs in the wheel."""
+"""The files of a release: equal bytes from the same checkout, one version, and all that commands need in the wheel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dist():
     return module
 
 
-def test_the_wheel_is_the_same_twice_and_has_what_its_commands_need(dist, tmp_path: Path) -> None:
+def test_the_wheel_is_reproducible_and_has_what_its_commands_need(dist, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     first, second = dist.wheel(tmp_path / "a", __version__), dist.wheel(tmp_path / "b", __version__)
@@ -52,7 +52,7 @@ def test_the_wheel_is_the_same_twice_and_has_what_its_commands_need(dist, tmp_pa
     assert bill["metadata"]["component"]["version"] == __version__
 
 
-def test_the_chart_is_the_same_twice_has_the_packages_version_and_renders(dist, tmp_path: Path) -> None:
+def test_the_packaged_chart_is_reproducible_has_the_given_version_and_renders(dist, tmp_path: Path) -> None:
     helm = dist.find_helm()
     if not helm:
         pytest.skip("helm is neither on PATH nor built (make cluster-binaries)")
@@ -73,7 +73,7 @@ def test_the_chart_is_the_same_twice_has_the_packages_version_and_renders(dist, 
     assert bill["components"][0]["name"] == "localhost/dra-driver:7.8.9"
 
 
-def test_the_checksums_are_those_that_sha256sum_checks(dist, tmp_path: Path) -> None:
+def test_the_checksums_pass_sha256sum(dist, tmp_path: Path) -> None:
     for name in ("b.whl", "a.tgz"):
         (tmp_path / name).write_text(name)
     dist.sums(tmp_path)

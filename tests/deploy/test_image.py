@@ -1,4 +1,4 @@
-"""The image: what its files are for, read from their headers; the built one, where `make image` was run."""
+"""The image: the machines that its files are for, by their headers; and the built image, after `make image`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def header(machine: int, *, bits: int = 2, order: int = 1) -> bytes:
     return b"\x7fELF" + bytes([bits, order, 1]) + bytes(9) + (3).to_bytes(2, "little") + machine.to_bytes(2, "little")
 
 
-def test_an_elf_header_says_which_machine_runs_the_file() -> None:
+def test_the_machine_of_a_file_is_read_from_its_elf_header() -> None:
     assert elf.read_header(header(183)) == elf.ElfHeader(183, 64, "little")
     assert elf.read_header(header(40, bits=1)) == elf.ElfHeader(40, 32, "little")
     assert elf.read_header(header(0x1600, order=2)) == elf.ElfHeader(22, 64, "big")
@@ -32,7 +32,7 @@ def test_an_elf_header_says_which_machine_runs_the_file() -> None:
 
 
 @pytest.mark.parametrize("broken", [header(62)[:19], header(62, bits=3), header(62, order=0), b"\x7fELF"])
-def test_a_broken_elf_header_is_an_error_and_no_guess(broken: bytes, tmp_path: Path) -> None:
+def test_a_broken_elf_header_is_an_error(broken: bytes, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ELF"):
         elf.read_header(broken)
     (tmp_path / "file").write_bytes(broken)
@@ -67,7 +67,7 @@ def test_both_architectures_are_pinned_to_the_same_packages_by_hash() -> None:
         assert [row[0] for row in rows] == contents.PACKAGES
         assert all(len(row) == 3 and len(row[2]) == 64 for row in rows)
         found[name] = {row[2] for row in rows}
-    assert not set.intersection(*found.values()), "a package of both architectures has one file"
+    assert not set.intersection(*found.values()), "both architectures have the same file of a package"
 
 
 def built(architecture: str) -> Path:
@@ -79,7 +79,7 @@ def built(architecture: str) -> Path:
 
 @pytest.fixture(params=ARCHITECTURES)
 def unpacked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
-    """An architecture of the built archive, unpacked as a runtime does it."""
+    """An architecture and its tree, unpacked from the built archive as a runtime does it."""
     built(request.param)
     root = tmp_path / "root"
     for layer in layers(BUILT / "image.tar", tmp_path / "archive", request.param):
@@ -119,7 +119,7 @@ def test_every_program_and_library_is_for_the_images_architecture_and_imports_th
 
 
 def emulated(root: Path, machine: str) -> list[str]:
-    """Return the command that starts a program of a tree, emulated where the machine is another."""
+    """Return the command that starts a program of a tree, with an emulator where its machine is another."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to make the tree the root folder")
     chroot = shutil.which("chroot", path="/usr/sbin:/usr/bin:/sbin:/bin")
@@ -144,11 +144,11 @@ def test_the_bill_of_materials_names_every_package_and_wheel_of_the_tree(name: s
     wheels = (folder / "rootfs" / contents.APP).glob("*.dist-info")
     found = {path.name.partition("-")[0].lower().replace("_", "-") for path in wheels}
     assert {f"pkg:deb/debian/{name}" for name in locked} | {f"pkg:pypi/{name}" for name in found} == named
-    said = f"sha256:{bill['metadata']['component']['hashes'][0]['content']}"
-    assert said == (folder / "digest").read_text().strip()
+    digest = f"sha256:{bill['metadata']['component']['hashes'][0]['content']}"
+    assert digest == (folder / "digest").read_text().strip()
 
 
-def test_what_is_missing_is_said_before_anything_is_downloaded(tmp_path: Path) -> None:
+def test_missing_programs_are_reported_before_anything_is_downloaded(tmp_path: Path) -> None:
     empty = tmp_path / "bin"
     empty.mkdir()
     command = [sys.executable, str(IMAGE / "build.py"), "--output", str(tmp_path / "out")]

@@ -1,4 +1,4 @@
-"""A tree wrapped as an image, with and without an engine. The real image: lane."""
+"""A tree as an image, made with and without an engine. Not covered: running the real image (lane)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_archive_holds_the_tree(tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["content", "mode", "link", "more"])
-def test_another_tree_has_another_digest(tree: Path, change: str) -> None:
+def test_a_changed_tree_has_another_digest(tree: Path, change: str) -> None:
     before = oci.tree_digest(tree)
     if change == "content":
         (tree / "etc/names").write_text("other")
@@ -79,7 +79,7 @@ def context(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.mark.timeout(300)  # the real image is read four times
-def test_an_engine_makes_the_same_content_of_the_dockerfile(context: Path, tmp_path: Path) -> None:
+def test_an_engine_builds_the_same_content_from_the_dockerfile(context: Path, tmp_path: Path) -> None:
     tree = context / "rootfs"
     engine = shutil.which("buildah")
     if not engine:
@@ -127,11 +127,11 @@ def test_an_archive_of_two_architectures_has_one_index_under_one_name(tree: Path
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
 
 
-def test_the_dockerfile_and_the_archive_say_the_same_of_the_image() -> None:
-    said = contents.configuration("1")
-    lines = contents.dockerfile(said).splitlines()
+def test_the_dockerfile_and_the_archive_have_the_same_configuration() -> None:
+    found = contents.configuration("1")
+    lines = contents.dockerfile(found).splitlines()
     words = {line.split()[0]: line.partition(" ")[2] for line in lines}
-    assert json.loads(words["ENTRYPOINT"]) == said["Entrypoint"]
-    assert (words["USER"], words["FROM"]) == (said["User"], "scratch")
-    assert words["ENV"].split() == said["Env"]
-    assert dict(one.split("=") for one in words["LABEL"].split()) == said["Labels"]
+    assert json.loads(words["ENTRYPOINT"]) == found["Entrypoint"]
+    assert (words["USER"], words["FROM"]) == (found["User"], "scratch")
+    assert words["ENV"].split() == found["Env"]
+    assert dict(one.split("=") for one in words["LABEL"].split()) == found["Labels"]

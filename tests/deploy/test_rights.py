@@ -1,4 +1,4 @@
-"""What an install may do and mounts, before and after health came: the default install gains nothing."""
+"""The rights and mounts of an install, compared with the release before health: by default there are no more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVICTING = ("health.policy.version=health/v1", "health.policy.faults.gpu-lost.ef
 
 
 def verbs(found: list[dict], kind: str) -> dict[tuple[str, str], set[str]]:
-    """Return what all roles of a kind that the agent is bound to allow, with the names where they are restricted."""
+    """Return the verbs that all roles of a kind allow the agent, with the names of objects if they are restricted."""
     bound = {
         one["roleRef"]["name"]
         for one in found
@@ -54,8 +54,8 @@ def mounts(found: list[dict]) -> dict[str, bool]:
     }
 
 
-def powers(found: list[dict]) -> dict[str, object]:
-    """Return what else the agent's pod has of its host: namespaces, user, capabilities."""
+def privileges(found: list[dict]) -> dict[str, object]:
+    """Return the other privileges of the agent's pod on its host: namespaces, user, capabilities."""
     (agent,) = (one for one in found if one["kind"] == "DaemonSet" and one["metadata"]["name"] == "dra-driver-agent")
     pod = agent["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -73,14 +73,14 @@ def powers(found: list[dict]) -> dict[str, object]:
         ("health.validate=2",),
     ],
 )
-def test_health_and_metadata_bring_no_verb_and_no_mount(helm: str, values: tuple[str, ...]) -> None:
+def test_health_and_metadata_add_no_verb_and_no_mount(helm: str, values: tuple[str, ...]) -> None:
     found = objects(render(helm, *values))
     assert verbs(found, "ClusterRole") == VERBS_BEFORE
     assert verbs(found, "Role") == {}
     assert mounts(found) == MOUNTS_BEFORE
 
 
-def test_only_readers_that_are_reviewed_bring_verbs_and_just_those_of_reviews(helm: str) -> None:
+def test_only_authorized_metrics_readers_add_verbs_and_just_those_of_reviews(helm: str) -> None:
     reviews = {
         ("authentication.k8s.io", "tokenreviews"): {"create"},
         ("authorization.k8s.io", "subjectaccessreviews"): {"create"},
@@ -90,7 +90,7 @@ def test_only_readers_that_are_reviewed_bring_verbs_and_just_those_of_reviews(he
     assert verbs(objects(render(helm, tls, "metrics.readers=authorized")), "ClusterRole") == VERBS_BEFORE | reviews
 
 
-def test_evictions_bring_the_leases_of_their_budget_by_name_and_nothing_else(helm: str) -> None:
+def test_evictions_add_the_leases_of_their_budget_by_name_and_nothing_else(helm: str) -> None:
     found = objects(render(helm, *EVICTING, "health.policy.evictions.devices=2"))
     names = ["dra-driver-eviction-0", "dra-driver-eviction-1"]
     assert verbs(found, "ClusterRole") == VERBS_BEFORE
@@ -100,14 +100,14 @@ def test_evictions_bring_the_leases_of_their_budget_by_name_and_nothing_else(hel
     assert sum(one["kind"] == "Lease" for one in objects(render(helm, *EVICTING))) == 5
 
 
-def test_labels_of_the_node_bring_the_folder_of_features_and_no_verb(helm: str) -> None:
+def test_labels_of_the_node_in_a_file_add_the_folder_of_features_and_no_verb(helm: str) -> None:
     found = objects(render(helm, "nodeLabels=file"))
     assert verbs(found, "ClusterRole") == VERBS_BEFORE
     assert verbs(found, "Role") == {}
     assert mounts(found) == {**MOUNTS_BEFORE, "/etc/kubernetes/node-feature-discovery/features.d": True}
 
 
-def test_labels_in_an_object_bring_the_patch_of_such_objects_in_one_namespace_and_a_policy(helm: str) -> None:
+def test_labels_in_an_object_add_the_patch_of_such_objects_in_one_namespace_and_a_policy(helm: str) -> None:
     found = objects(render(helm, "nodeLabels=object"))
     assert verbs(found, "ClusterRole") == VERBS_BEFORE
     assert verbs(found, "Role") == {("nfd.k8s-sigs.io", "nodefeatures"): {"create", "patch"}}
@@ -116,7 +116,7 @@ def test_labels_in_an_object_bring_the_patch_of_such_objects_in_one_namespace_an
     assert {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} <= set(kinds)
 
 
-def test_gpus_for_virtual_machines_bring_no_verb_and_no_mount_but_a_class_for_labelled_namespaces(helm: str) -> None:
+def test_gpus_for_virtual_machines_add_no_verb_and_no_mount_but_a_class_for_labelled_namespaces(helm: str) -> None:
     found = objects(
         render(helm, "passthrough.config.version=passthrough/v1", "passthrough.config.gpus[0].devices[0]=0000:41:00.0")
     )
@@ -166,7 +166,7 @@ def test_a_release_of_one_vendor_has_that_vendors_class_for_machines_alone(helm:
     assert '.type != "vfio"' in expressions[driver]
 
 
-def test_an_imex_channel_brings_no_verb_and_no_mount_but_a_class_for_labelled_namespaces(helm: str) -> None:
+def test_an_imex_channel_adds_no_verb_and_no_mount_but_a_class_for_labelled_namespaces(helm: str) -> None:
     found = objects(render(helm, "imexChannel=auto"))
     assert verbs(found, "ClusterRole") == VERBS_BEFORE
     assert verbs(found, "Role") == {}
@@ -183,7 +183,7 @@ def test_classes_of_options_are_not_installed_without_them(helm: str) -> None:
     assert not others & {one for one, *_ in PASSED_CLASSES.values()}
 
 
-def test_the_status_of_claims_brings_the_patch_of_statuses_and_a_policy(helm: str) -> None:
+def test_the_status_of_claims_adds_the_patch_of_statuses_and_a_policy(helm: str) -> None:
     found = objects(render(helm, "claimStatus=true"))
     assert verbs(found, "ClusterRole") == {
         **VERBS_BEFORE,
@@ -206,11 +206,11 @@ def test_the_status_of_claims_brings_the_patch_of_statuses_and_a_policy(helm: st
         "passthrough.config.version=passthrough/v1,passthrough.config.gpus[0].devices[0]=0000:41:00.0",
     ],
 )
-def test_no_option_gives_the_agents_pod_more_of_its_host(helm: str, value: str) -> None:
-    assert powers(objects(render(helm, value))) == powers(objects(render(helm)))
+def test_no_option_gives_the_agents_pod_more_privileges_on_its_host(helm: str, value: str) -> None:
+    assert privileges(objects(render(helm, value))) == privileges(objects(render(helm)))
 
 
-def test_the_condition_of_the_node_brings_the_patch_of_its_status_and_a_policy(helm: str) -> None:
+def test_the_condition_of_the_node_adds_the_patch_of_its_status_and_a_policy(helm: str) -> None:
     found = objects(render(helm, "health.nodeCondition=true"))
     assert verbs(found, "ClusterRole") == {**VERBS_BEFORE, ("", "nodes/status"): {"patch"}}
     assert verbs(found, "Role") == {}
@@ -221,7 +221,7 @@ def test_the_condition_of_the_node_brings_the_patch_of_its_status_and_a_policy(h
     assert verbs(off, "ClusterRole") == VERBS_BEFORE
 
 
-def test_remediation_brings_the_leases_of_its_nodes_by_name_and_nothing_else(helm: str) -> None:
+def test_remediation_adds_the_leases_of_its_nodes_by_name_and_nothing_else(helm: str) -> None:
     found = objects(render(helm, *REMEDYING, "remediation.policy.nodes=2"))
     names = ["dra-driver-remediation-0", "dra-driver-remediation-1"]
     assert verbs(found, "ClusterRole") == VERBS_BEFORE
@@ -232,7 +232,7 @@ def test_remediation_brings_the_leases_of_its_nodes_by_name_and_nothing_else(hel
 
 
 @pytest.mark.parametrize("mode", ["off", "dry-run"])
-def test_a_dry_run_of_remediation_brings_no_right(helm: str, mode: str) -> None:
+def test_a_dry_run_of_remediation_adds_no_right(helm: str, mode: str) -> None:
     found = objects(render(helm, f"remediation.mode={mode}", "remediation.policy.version=remediation/v1"))
     assert verbs(found, "ClusterRole") == VERBS_BEFORE
     assert verbs(found, "Role") == {}

@@ -1,4 +1,4 @@
-"""The rules of deploy/rules: what they ask for exists, and each alert has its page. What they do: lane/prometheus."""
+"""The rules of deploy/rules: their metrics exist, and each alert is on the page. Their effect: lane/prometheus."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def test_metrics_of_an_expression_are_found(expression, names):
 
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.get("alert") or rule["record"])
-def test_a_rule_asks_only_for_metrics_that_there_are(rule):
+def test_a_rule_queries_only_metrics_that_exist(rule):
     assert metrics_of(rule["expr"]) <= exported_metrics() | RECORDED
 
 
@@ -50,7 +50,7 @@ def test_every_kind_of_fault_has_one_alert():
         raised = [
             found for found in asked if any((how != "!~") == bool(re.fullmatch(keys, key)) for how, keys in found)
         ]
-        assert len(raised) == (0 if key == FaultKey.PCIE else 1), key  # replays alone are for a graph
+        assert len(raised) == (0 if key == FaultKey.PCIE else 1), key  # replays of PCIe are only shown in a graph
 
 
 def test_the_chart_makes_a_prometheus_rule_of_the_same_rules(helm):
@@ -69,7 +69,7 @@ def test_the_chart_makes_a_prometheus_rule_of_the_same_rules(helm):
     assert not [one for one in objects(render(helm)) if one["kind"] == "PrometheusRule"]
 
 
-def test_prices_of_the_chart_become_rules_and_the_classic_alerts_can_be_left_out(helm, tmp_path):
+def test_prices_in_the_charts_values_become_rules_and_the_classic_alerts_can_be_left_out(helm, tmp_path):
     values = tmp_path / "values.yaml"
     values.write_text(json.dumps({"rules": {"prices": {"NVIDIA A100-SXM4-80GB": 1.56}}}))
     text = render(helm, "rules.enabled=true", "rules.classic=false", values_file=values)

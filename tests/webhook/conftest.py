@@ -1,4 +1,4 @@
-"""Reviews that may take their time, and servers that end at once: by default, a server checks twice a second."""
+"""Reviews with long deadlines, and servers that end at once: by default, a server checks for its end twice a second."""
 
 import socketserver
 
@@ -9,8 +9,8 @@ from dra_driver.webhook.review_deadline import ReviewDeadline
 
 
 @pytest.fixture(autouse=True)
-def _reviews_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a review take as long as a busy machine needs; tests of the deadline set their own."""
+def _reviews_have_long_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a review take as long as a busy machine needs; tests of deadlines set their own."""
     monkeypatch.setattr(ReviewDeadline.__init__, "__defaults__", (60.0,))
     monkeypatch.setattr(linting, "_WAIT_SECONDS", 60.0)
     monkeypatch.setattr(linting, "_FAIR_SECONDS", 60.0)

@@ -1,4 +1,4 @@
-"""Callers over real TLS: who proves to be an API server, and who does not."""
+"""Callers over real TLS, with and without a certificate that proves that they are an API server."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def client(folder, name, authority=None):
 
 @pytest.fixture
 def asked(tmp_path):
-    """Return a function that asks with a client certificate, or without, and gives the status."""
+    """Return a function that sends a review with or without a client certificate and returns the status."""
     pair, servers = make_pair((NAME,), datetime.now(UTC)), []
 
     def ask(callers, certificate=None, path="/configs"):
@@ -84,11 +84,11 @@ def authority(tmp_path):
     return client(tmp_path, "root")
 
 
-def test_everybody_may_ask_where_no_authority_is_given(asked):
+def test_every_caller_is_answered_where_no_authority_is_given(asked):
     assert asked(Callers()) == 200
 
 
-def test_only_callers_with_a_certificate_may_ask_where_one_is(asked, authority, tmp_path):
+def test_only_callers_with_a_certificate_are_answered_where_an_authority_is_given(asked, authority, tmp_path):
     file, signer = authority
     callers = Callers(file)
     assert asked(callers) == 403
@@ -99,12 +99,12 @@ def test_only_callers_with_a_certificate_may_ask_where_one_is(asked, authority, 
 def test_a_certificate_of_another_authority_ends_the_handshake(asked, authority, tmp_path):
     folder = tmp_path / "other"
     folder.mkdir()
-    _, stranger = client(folder, "root")
+    _, other = client(folder, "root")
     with pytest.raises((OSError, http.client.HTTPException)):
-        asked(Callers(authority[0]), client(folder, "kube-apiserver", stranger)[0])
+        asked(Callers(authority[0]), client(folder, "kube-apiserver", other)[0])
 
 
-def test_names_narrow_it_down(asked, authority, tmp_path):
+def test_only_callers_with_one_of_the_given_names_are_answered(asked, authority, tmp_path):
     file, signer = authority
     certificate = client(tmp_path, "kubelet-n1", signer)[0]
     assert asked(Callers(file, ("kube-apiserver",)), certificate) == 403

@@ -1,4 +1,4 @@
-"""Connections by a clock of the test: who may stay, and who goes."""
+"""Connections with a clock that the test sets: which of them are closed, and when."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pairs():
             one.close()
 
 
-def is_cut(pair):
+def is_closed(pair):
     pair[1].setblocking(False)
     try:
         return pair[1].recv(1) == b""
@@ -38,7 +38,7 @@ def is_cut(pair):
         return False
 
 
-def test_a_connection_is_cut_when_its_time_is_over_and_not_while_it_is_worked_on(clock, pairs):
+def test_a_connection_is_closed_when_its_time_is_over_and_not_while_its_review_runs(clock, pairs):
     connections = ClientConnections(10, clock=clock)
     waiting, working, over = (connections.enter(pair[0], 5.0) for pair in pairs[:3])
     assert waiting is not None
@@ -47,14 +47,14 @@ def test_a_connection_is_cut_when_its_time_is_over_and_not_while_it_is_worked_on
     working.work()
     clock.now = 6.0
     connections.sweep()
-    assert [is_cut(pair) for pair in pairs[:3]] == [False, False, True]
+    assert [is_closed(pair) for pair in pairs[:3]] == [False, False, True]
     connections.leave(over)
     clock.now = 95.0
     connections.sweep()
-    assert [is_cut(pair) for pair in pairs[:2]] == [True, False]
+    assert [is_closed(pair) for pair in pairs[:2]] == [True, False]
 
 
-def test_a_newcomer_takes_the_place_of_who_has_been_waited_for_longest(clock, pairs):
+def test_a_new_connection_takes_the_place_of_the_one_that_has_been_idle_longest(clock, pairs):
     connections = ClientConnections(3, clock=clock)
     made = []
     for pair in pairs[:3]:
@@ -62,10 +62,10 @@ def test_a_newcomer_takes_the_place_of_who_has_been_waited_for_longest(clock, pa
         clock.now += 1.0
     made[0].work()
     assert connections.enter(pairs[3][0], 5.0) is not None
-    assert [is_cut(pair) for pair in pairs] == [False, True, False, False]
+    assert [is_closed(pair) for pair in pairs] == [False, True, False, False]
 
 
-def test_nobody_is_let_in_while_all_others_are_worked_on(clock, pairs):
+def test_no_connection_is_accepted_while_reviews_run_on_all_others(clock, pairs):
     connections = ClientConnections(2, clock=clock)
     made = [connections.enter(pair[0], 5.0) for pair in pairs[:2]]
     for one in made:
@@ -75,7 +75,7 @@ def test_nobody_is_let_in_while_all_others_are_worked_on(clock, pairs):
     assert connections.enter(pairs[2][0], 5.0) is not None
 
 
-def test_a_socket_that_is_closed_already_is_cut_without_an_error(clock, pairs):
+def test_a_socket_that_is_closed_already_causes_no_error(clock, pairs):
     connections = ClientConnections(2, clock=clock)
     connections.enter(pairs[0][0], 1.0)
     pairs[0][0].close()

@@ -1,4 +1,4 @@
-"""Bodies as values: what an API server passes on is decoded, however it is written, and nothing takes a lot."""
+"""Bodies as values: all that an API server passes on is decoded, and no body takes much memory or time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def deep(levels, opening="[", closing="]"):
 
 
 @pytest.mark.parametrize("levels", [MOST_LEVELS, 5_000, 60_000])
-def test_what_is_too_deep_is_cut_out_and_the_rest_is_kept(levels):
+def test_a_value_that_is_too_deep_is_cut_off_and_the_rest_is_kept(levels):
     nested = '{"k":' * levels + "1" + "}" * levels
     made = decode(f'{{"a":{deep(levels)},"b":{nested},"c":1}}'.encode())
     assert made["c"] == 1
@@ -26,12 +26,12 @@ def test_what_is_too_deep_is_cut_out_and_the_rest_is_kept(levels):
     assert inner in ([], TOO_DEEP)
 
 
-def test_brackets_in_texts_are_no_levels():
+def test_brackets_in_texts_do_not_count_as_levels():
     text = '[{"\\' * 40_000
     assert decode(json.dumps({"a": text, "b": deep(50)}).encode())["a"] == text
 
 
-def test_what_has_no_end_is_refused():
+def test_an_incomplete_body_is_refused():
     with pytest.raises(InputError, match="it is incomplete"):
         decode(b"[" * 100_000)
 
@@ -42,25 +42,25 @@ def test_only_utf_8_is_read(encoding):
         decode(json.dumps({"a": 1}).encode(encoding))
 
 
-def test_numbers_of_any_length_are_numbers():
+def test_numbers_of_any_length_are_decoded():
     made = decode(b'{"a": %s, "b": -%s, "c": %s, "d": NaN}' % (b"9" * 50_000, b"9" * 50_000, b"9" * 4_000))
     assert made["a"] == float("inf")
     assert made["b"] == float("-inf")
     assert made["c"] == 10**4_000 - 1
 
 
-def test_the_last_of_equal_names_counts_and_half_a_pair_is_kept():
+def test_the_last_of_equal_names_counts_and_half_a_surrogate_pair_is_kept():
     assert decode(b'{"a": 1, "a": "\\ud800"}') == {"a": "\ud800"}
 
 
 @pytest.mark.parametrize("values", ["[],", "{},", '"ab",', "1,", '"a","[",'])
-def test_more_values_than_any_valid_object_has_are_not_made(values):
+def test_a_body_with_more_values_than_any_valid_object_is_refused_with_its_uid(values):
     body = '{"request": {"uid": "u-7", "x": [' + values * MOST_VALUES + "1]}}"
     with pytest.raises(TooManyValuesError) as caught:
         decode(body.encode())
     assert caught.value.uid == "u-7"
 
 
-def test_commas_in_texts_are_no_values():
+def test_commas_in_texts_do_not_count_as_values():
     text = ",[{" * MOST_VALUES
     assert decode(json.dumps([text]).encode()) == [text]

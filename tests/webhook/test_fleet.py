@@ -1,4 +1,4 @@
-"""The fleet as shapes: what is counted, what is kept, and what a hostile or a huge cluster makes of it."""
+"""The fleet as shapes: what is counted, what is kept, also in a hostile or a huge cluster."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_a_list_in_pages_takes_effect_with_its_last_page(fleet):
     assert counts(fleet) == [3]
 
 
-def test_a_list_that_begins_anew_forgets_the_pages_before(fleet):
+def test_a_list_that_starts_anew_drops_the_earlier_pages(fleet):
     fleet.replace_slices((wire("s1", device(1)),), is_first=True, is_last=False)
     fleet.replace_slices((wire("s2", device(1), device(2)),), is_first=True, is_last=True)
     assert counts(fleet) == [2]
 
 
-def test_a_rollout_leaves_nothing_of_what_was_before(fleet):
+def test_shapes_of_an_earlier_rollout_are_not_kept(fleet):
     for version in range(5):
         for number in range(50):
             fleet.put_slice(wire(f"s{number}", *(device(i, model={"string": f"v{version}"}) for i in range(8))))
@@ -76,7 +76,7 @@ def test_a_rollout_leaves_nothing_of_what_was_before(fleet):
     ) == ({}, {}, {}, {}, {})
 
 
-def test_partitions_at_each_place_are_shapes_of_their_own_and_addresses_are_none(fleet):
+def test_partitions_at_different_places_are_different_shapes_and_addresses_make_no_difference(fleet):
     places = [
         device(i, **{"memorySlice": {"int": i % 4}, "resource.kubernetes.io/pciBusID": {"string": f"0000:{i}"}})
         for i in range(8)
@@ -90,7 +90,7 @@ def test_an_identity_of_another_type_is_another_shape(fleet):
     assert counts(fleet) == [1, 1]
 
 
-def test_devices_that_all_differ_are_kept_in_part_and_crowd_out_no_other_driver(fleet, monkeypatch):
+def test_only_some_of_many_different_devices_are_kept_and_those_of_other_drivers_remain(fleet, monkeypatch):
     nics = [device(i, mac={"string": f"02:{i}"}) for i in range(100)]
     fleet.put_slice(wire("nics", *nics, driver=OTHER))
     fleet.put_slice(wire("gpus", device(1)))
@@ -100,7 +100,7 @@ def test_devices_that_all_differ_are_kept_in_part_and_crowd_out_no_other_driver(
     assert said(fleet, f'device.attributes["{DRIVER}"].productName == "H300"')
 
 
-def test_nobody_is_told_that_nothing_matches_where_a_part_is_known(fleet, monkeypatch):
+def test_there_is_no_warning_that_nothing_matches_where_the_fleet_is_partly_known(fleet, monkeypatch):
     monkeypatch.setattr(fleets, "MOST_SHAPES", 3)
     fleet.put_slice(wire("gpus", *(device(i, model={"string": f"m{i}"}) for i in range(5))))
     assert fleet.is_partly_known(DRIVER)
@@ -119,7 +119,7 @@ def test_nobody_is_told_that_nothing_matches_where_a_part_is_known(fleet, monkey
         {"driver": DRIVER, "devices": [{"capacity": {"m": {"value": "1e999999999"}, "n": {"value": "?"}}}]},
     ],
 )
-def test_slices_that_are_not_shaped_as_they_should_be_stop_nothing(fleet, spec):
+def test_malformed_slices_cause_no_error(fleet, spec):
     fleet.put_slice({"metadata": {"uid": "bad"}, "spec": spec})
     fleet.put_slice(wire("good", device(1)))
     assert fleet.shapes()
@@ -135,7 +135,7 @@ def test_slices_that_are_not_shaped_as_they_should_be_stop_nothing(fleet, spec):
         ('device.attributes["D"].productName == "uuid"', True),
     ],
 )
-def test_what_reads_names_of_single_devices_is_not_said_to_match_nothing(fleet, expression, is_judged):
+def test_a_selector_that_reads_identities_of_devices_gets_no_warning_that_nothing_matches(fleet, expression, is_judged):
     fleet.put_slice(wire("s1", device(1), device(2)))
     found = said(fleet, expression.replace("D", DRIVER))
     assert any("always-false" in one for one in found) is is_judged

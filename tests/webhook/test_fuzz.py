@@ -1,4 +1,4 @@
-"""Reviews of every shape over real TLS: each gets a verdict, and what the node refuses is refused here.
+"""Odd reviews over real TLS: each gets a verdict, and what the node refuses is refused by the webhook.
 
 The real reviewers, decoder and server take part; the fleet holds one device. Set FUZZ_EXAMPLES for a longer run.
 """
@@ -61,7 +61,7 @@ EXPRESSION = f'device.attributes["{DRIVER}"].model == "x"'
 
 @pytest.fixture(scope="module")
 def ask():
-    """Return a function that sends a body and gives status and answer."""
+    """Return a function that sends a body and returns the status and the answer."""
     fleet = PublishedFleet((DRIVER,))
     fleet.replace_classes((device_class(expressions=["true"], name=DRIVER),))
     wire = slice_wire(
@@ -111,7 +111,7 @@ def placed(whole, path, value):
 
 
 def is_review(body):
-    """Whether what is sent can be answered: version and UID are there, and the UID has the length of one."""
+    """Return whether a body can be answered: it has the version and a UID of a possible length."""
     try:
         asked = json.loads(body)
         uid = asked["request"]["uid"]
@@ -140,7 +140,7 @@ WHOLES = [
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_stands_in_a_field_a_review_gets_a_verdict(ask, data):
+def test_a_review_gets_a_verdict_whatever_value_a_field_has(ask, data):
     whole = data.draw(st.sampled_from(WHOLES))
     path = data.draw(st.sampled_from(list(places(whole))))
     body = json.dumps(placed(whole, path, data.draw(st.sampled_from(ODD) | JSON))).encode()
@@ -153,7 +153,7 @@ def test_whatever_stands_in_a_field_a_review_gets_a_verdict(ask, data):
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_what_the_node_refuses_is_refused_here(ask, data):
+def test_a_config_that_the_node_refuses_is_refused(ask, data):
     whole = CONFIG["opaque"]["parameters"]
     path = data.draw(st.sampled_from(list(places(whole))))
     parameters = placed(whole, path, data.draw(st.sampled_from(ODD) | JSON))
@@ -173,7 +173,7 @@ def test_what_the_node_refuses_is_refused_here(ask, data):
 
 @pytest.mark.parametrize("text", ODD_TEXTS, ids=lambda text: text[:8])
 @pytest.mark.parametrize("path", list(places(WHOLES[0])), ids=lambda path: ".".join(map(str, path)) or "all")
-def test_whatever_is_written_at_a_field_is_no_error_of_ours(ask, path, text):
+def test_no_text_in_a_field_causes_an_internal_error(ask, path, text):
     body = json.dumps(placed(WHOLES[0], path, SEED)).replace(f'"{SEED}"', text).encode()
     for where in ("/configs", "/selectors"):
         status, _ = ask(where, body)

@@ -1,4 +1,4 @@
-"""Certificates: made, renewed, shared by replicas, trusted before they are used. TLS is real, the API a stand-in."""
+"""Certificates: made, renewed, shared by replicas, trusted before they are used. TLS is real, the API is a stand-in."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def source(api, now=NOW):
     return CertificateSecret(api, namespace="dra", secret="s", configuration="w", names=NAMES, now=lambda: now)
 
 
-def shakes_hands(pair, trusted, name=NAMES[0]):
-    """Return whether a client that trusts `trusted` accepts the pair: a handshake in memory."""
+def is_accepted(pair, trusted, name=NAMES[0]):
+    """Return whether a client with these authorities accepts the pair in a handshake in memory."""
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_pair(server_context, pair)
     client_context = ssl.create_default_context(cadata=trusted)
@@ -84,20 +84,20 @@ def shakes_hands(pair, trusted, name=NAMES[0]):
     return len(done) == 2
 
 
-def test_a_pair_is_trusted_by_its_authorities_for_its_names_alone():
+def test_a_pair_is_accepted_with_its_own_authorities_and_for_its_own_names_only():
     now = datetime.now(UTC)
     pair, other = make_pair(NAMES, now), make_pair(NAMES, now)
-    assert all(shakes_hands(pair, pair.authorities, name) for name in NAMES)
-    assert not shakes_hands(pair, other.authorities)
-    assert not shakes_hands(pair, pair.authorities, "elsewhere.dra.svc")
+    assert all(is_accepted(pair, pair.authorities, name) for name in NAMES)
+    assert not is_accepted(pair, other.authorities)
+    assert not is_accepted(pair, pair.authorities, "elsewhere.dra.svc")
 
 
-def test_after_a_renewal_the_old_certificate_is_still_trusted_and_the_number_of_authorities_is_bounded():
+def test_an_old_certificate_is_trusted_after_a_renewal_and_the_number_of_authorities_is_limited():
     now = datetime.now(UTC)
     old = make_pair(NAMES, now)
     new = make_pair(NAMES, now, old.authorities)
-    assert shakes_hands(old, new.authorities)
-    assert shakes_hands(new, new.authorities)
+    assert is_accepted(old, new.authorities)
+    assert is_accepted(new, new.authorities)
     for _ in range(5):
         new = make_pair(NAMES, now, new.authorities)
     assert new.authorities.count("BEGIN CERTIFICATE") == 3
@@ -108,7 +108,7 @@ def test_an_authority_that_has_expired_is_not_trusted_any_more():
     assert make_pair(NAMES, NOW, old.authorities).authorities.count("BEGIN CERTIFICATE") == 1
 
 
-def test_a_pair_is_renewed_when_a_third_of_its_life_is_left_or_it_is_not_ours():
+def test_a_pair_is_renewed_when_a_third_of_its_life_is_left_or_it_is_not_valid_here():
     good = make_pair(NAMES, NOW)
     assert why_renew(good, NAMES, NOW) == ""
     assert why_renew(good, NAMES, NOW + LIFE - RENEW_BEFORE - timedelta(seconds=1)) == ""
@@ -127,7 +127,7 @@ def test_an_empty_secret_is_filled_and_every_webhook_trusts_it(api):
     assert len(api.order) == 2
 
 
-def test_a_certificate_that_ends_is_renewed_and_the_old_authority_stays(api):
+def test_a_certificate_that_ends_soon_is_renewed_and_the_old_authority_is_kept(api):
     old = source(api).current()
     new = source(api, NOW + LIFE - timedelta(days=1)).current()
     assert new.certificate != old.certificate
@@ -135,7 +135,7 @@ def test_a_certificate_that_ends_is_renewed_and_the_old_authority_stays(api):
     assert api.bundles() == {new.authorities}
 
 
-def test_of_two_replicas_at_once_one_makes_the_certificate_and_the_other_takes_it(api):
+def test_one_of_two_replicas_makes_the_certificate_and_the_other_uses_it(api):
     first = []
 
     def other_is_faster():
@@ -149,7 +149,7 @@ def test_of_two_replicas_at_once_one_makes_the_certificate_and_the_other_takes_i
     assert source(api).current() == first[0]
 
 
-def test_a_bundle_that_somebody_emptied_is_put_back(api):
+def test_a_bundle_that_was_removed_is_written_again(api):
     pair = source(api).current()
     for one in api.objects[CONFIGURATION]["webhooks"]:
         one["clientConfig"].pop("caBundle")
@@ -165,7 +165,7 @@ def test_a_certificate_is_not_served_before_the_api_server_trusts_it(api):
     assert identity.fault
 
 
-def test_files_are_followed_when_somebody_renews_them(tmp_path):
+def test_a_certificate_in_files_is_reloaded_when_the_files_change(tmp_path):
     pairs = [make_pair(NAMES, datetime.now(UTC)) for _ in range(2)]
     identity = ServingIdentity(CertificateFolder(tmp_path))
     with pytest.raises(NodeError, match="no certificate"):
@@ -180,8 +180,8 @@ def test_files_are_followed_when_somebody_renews_them(tmp_path):
         identity.reload()
 
 
-def test_mounted_files_are_followed_by_the_running_thread_while_reviews_go_on(tmp_path):
-    """As a kubelet changes a mounted Secret: a new folder, then one link swapped."""
+def test_a_certificate_in_mounted_files_is_replaced_while_the_server_runs(tmp_path):
+    """The files change as a kubelet changes a mounted Secret: a new folder, then one link is replaced."""
     pairs = [make_pair(("localhost",), datetime.now(UTC)) for _ in range(2)]
     for number, pair in enumerate(pairs):
         folder = tmp_path / f"..{number}"
@@ -220,7 +220,7 @@ def test_mounted_files_are_followed_by_the_running_thread_while_reviews_go_on(tm
         identity.stop()
 
 
-def test_the_certificate_is_for_servers_alone_and_its_authority_signs_nothing_else():
+def test_the_certificate_is_no_authority_and_its_authority_can_sign_no_other_authority():
     pair = make_pair(NAMES, NOW)
     [leaf] = x509.load_pem_x509_certificates(pair.certificate.encode())
     assert not leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca

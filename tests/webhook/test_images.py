@@ -1,4 +1,4 @@
-"""Warnings about pods whose images need a newer CUDA than drivers of the fleet serve."""
+"""Warnings about pods whose images need a newer CUDA version than drivers of the fleet support."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def said(fleet, obj, operation="CREATE"):
         (pod(annotations={"gpu.nvidia.com/cuda-required": "12.8"}), "annotation gpu.nvidia.com/cuda-required"),
     ],
 )
-def test_a_need_above_some_drivers_is_said_with_the_selector_to_paste(fleet, obj, by):
+def test_a_need_above_some_drivers_gets_a_warning_with_a_selector(fleet, obj, by):
     short, selector = said(fleet, obj)
     assert short.startswith(f"{by} needs CUDA 12.8, but 2 of the cluster's 3 devices have a driver that supports less")
     assert selector.endswith(f": {SELECTOR}")
@@ -69,7 +69,7 @@ def workload(kind, one):
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
-def test_a_need_of_a_pod_template_is_said_to_whom_writes_the_workload(fleet, kind, operation):
+def test_a_need_of_a_pod_template_gets_a_warning_on_the_workload(fleet, kind, operation):
     one = pod(annotations={"gpu.nvidia.com/cuda-required": "12.8"})
     short, selector = said(fleet, workload(kind, one), operation)
     assert short.startswith("annotation gpu.nvidia.com/cuda-required needs CUDA 12.8")
@@ -91,10 +91,10 @@ def test_a_need_of_a_pod_template_is_said_to_whom_writes_the_workload(fleet, kin
         {"kind": "Pod", "spec": {"containers": "x", "initContainers": [3], "resourceClaims": [{}]}},
     ],
 )
-def test_a_need_that_is_met_or_not_known_is_not_worth_a_warning(fleet, obj):
+def test_a_need_that_is_met_or_not_known_gets_no_warning(fleet, obj):
     assert said(fleet, obj) == []
 
 
-def test_nothing_is_said_of_an_update_nor_before_the_fleet_is_known(fleet):
+def test_an_update_of_a_pod_gets_no_warning_and_none_is_given_before_the_fleet_is_known(fleet):
     assert said(fleet, pod(required("cuda>=12.8")), operation="UPDATE") == []
     assert said(PublishedFleet((DRIVER,)), pod(required("cuda>=12.8"))) == []

@@ -51,11 +51,11 @@ def said(linter, *expressions, class_name=DRIVER):
     )
 
 
-def test_devices_that_differ_in_identity_alone_are_one_shape(fleet):
+def test_devices_that_differ_only_in_identity_are_one_shape(fleet):
     assert sorted(shape.count for shape in fleet.shapes()) == [1, 2]
 
 
-def test_a_fleet_that_is_listed_again_is_whole_at_every_moment(fleet):
+def test_a_fleet_that_is_listed_again_is_complete_at_every_moment(fleet):
     def listed():
         for made in (wire("s2", device(4, model={"string": "y"})), wire("s1", device(1), device(2))):
             yield made
@@ -68,7 +68,7 @@ def test_a_fleet_that_is_listed_again_is_whole_at_every_moment(fleet):
     assert {name for shape in fleet.shapes() for name in shape.view.attributes[DRIVER]} >= {"model"}
 
 
-def test_an_unguarded_attribute_is_warned_of_with_its_field_and_a_better_text(linter):
+def test_an_unguarded_attribute_gets_a_warning_with_its_field_and_a_better_text(linter):
     warning, better = said(linter, f'device.attributes["{DRIVER}"].model == "x"')
     assert warning.startswith(f"{AT}: 2 of 3 devices lack")
     assert better.startswith(f"{AT}: better: ")
@@ -81,7 +81,7 @@ def test_a_misspelt_name_is_compared_with_those_of_the_cluster(linter):
     assert any(f"did you mean {DRIVER}/productName?" in one for one in warnings)
 
 
-def test_nobody_is_told_to_guard_a_name_that_does_not_exist(linter):
+def test_there_is_no_advice_to_guard_a_name_that_does_not_exist(linter):
     [warning] = said(linter, f'device.attributes["{DRIVER}"].productname == "H100"')
     assert f"did you mean {DRIVER}/productName?" in warning
 
@@ -96,12 +96,12 @@ def test_the_same_devices_in_a_new_generation_change_nothing(fleet):
     assert fleet.version > before
 
 
-def test_a_selector_that_matches_nothing_today_is_warned_of(linter):
+def test_a_selector_that_matches_no_device_of_the_fleet_gets_a_warning(linter):
     [warning] = said(linter, f'device.attributes["{DRIVER}"].productName == "H300"')
     assert "none of the 3 devices that reach it matches" in warning
 
 
-def test_a_uuid_that_no_device_has_is_not_called_hopeless(linter):
+def test_a_uuid_that_no_device_has_gets_no_warning(linter):
     assert said(linter, f'device.attributes["{DRIVER}"].uuid == "GPU-9"') == []
 
 
@@ -111,11 +111,11 @@ def test_a_good_selector_and_one_of_other_classes_get_no_warning(linter):
     assert said(linter, "false", class_name="unknown") == []
 
 
-def test_an_expression_that_names_the_driver_is_ours_whatever_its_class(linter):
+def test_an_expression_that_names_the_driver_is_judged_whatever_its_class(linter):
     assert said(linter, f'device.driver == "{DRIVER}" && false', class_name="other")
 
 
-def test_what_does_not_compile_is_left_to_the_api_server(linter):
+def test_an_expression_that_does_not_compile_is_left_to_the_api_server(linter):
     assert said(linter, "device.nope(") == []
 
 
@@ -128,45 +128,45 @@ def found(*expressions):
     return selectors("ResourceClaim", claim(requests=[request(*expressions)]))
 
 
-def looked_at(times: int) -> ReviewDeadline:
-    """Return a deadline that has passed once the clock was looked at so often."""
+def ends_after(times: int) -> ReviewDeadline:
+    """Return a deadline that has passed once the clock was read that many times."""
     clock = iter(range(10**9))
     return ReviewDeadline(times, clock=lambda: next(clock))
 
 
-def test_what_takes_too_long_is_said_to_be_not_judged_and_not_tried_again(linter):
-    [first] = linter.warnings("ResourceClaim", found(ENDLESS), looked_at(200))
+def test_a_selector_that_takes_too_long_is_reported_as_not_judged_and_not_tried_again(linter):
+    [first] = linter.warnings("ResourceClaim", found(ENDLESS), ends_after(200))
     assert "not judged" in first
     assert "[not-judged]" in first
-    assert linter.warnings("ResourceClaim", found(ENDLESS), looked_at(200)) == [first]
-    assert linter.warnings("ResourceClaim", found(ENDLESS), looked_at(10**8)) == [first]
+    assert linter.warnings("ResourceClaim", found(ENDLESS), ends_after(200)) == [first]
+    assert linter.warnings("ResourceClaim", found(ENDLESS), ends_after(10**8)) == [first]
 
 
-def test_what_came_after_something_long_is_tried_again(linter):
-    assert any("not judged" in one for one in linter.warnings("ResourceClaim", found(ENDLESS, GOOD), looked_at(200)))
+def test_a_selector_after_one_that_took_too_long_is_tried_again(linter):
+    assert any("not judged" in one for one in linter.warnings("ResourceClaim", found(ENDLESS, GOOD), ends_after(200)))
     assert "always-false" in str(linter.warnings("ResourceClaim", found(GOOD), ReviewDeadline(60)))
 
 
-def test_a_review_that_is_worked_on_holds_up_others_for_a_moment_only(linter):
-    is_told = linter.warnings("ResourceClaim", found(GOOD), ReviewDeadline(60))
+def test_a_running_review_delays_others_only_for_a_moment(linter):
+    known = linter.warnings("ResourceClaim", found(GOOD), ReviewDeadline(60))
     with linter._turn:
         assert "not judged" in str(
             linter.warnings("ResourceClaim", found(GOOD.replace("H300", "H301")), ReviewDeadline(0.1))
         )
-        assert linter.warnings("ResourceClaim", found(GOOD), ReviewDeadline(60)) == is_told
+        assert linter.warnings("ResourceClaim", found(GOOD), ReviewDeadline(60)) == known
     assert "always-false" in str(
         linter.warnings("ResourceClaim", found(GOOD.replace("H300", "H301")), ReviewDeadline(60))
     )
 
 
-def test_the_work_ends_when_nobody_waits_any_more(linter):
+def test_a_review_ends_when_its_caller_is_gone(linter):
     deadline = ReviewDeadline(600, is_gone=lambda: True)
     with pytest.raises(CallerGoneError):
         linter.warnings("ResourceClaim", found(*[ENDLESS.replace("> 0", f"> -{n}") for n in range(32)]), deadline)
     assert not linter._turn.locked()
 
 
-def test_a_class_whose_selectors_take_long_is_not_judged_either(fleet, linter):
+def test_a_class_whose_selectors_take_too_long_is_not_judged(fleet, linter):
     fleet.put_class(device_class(expressions=[ENDLESS], name="slow"))
     assert "not judged" in str(
         linter.warnings(
@@ -177,18 +177,18 @@ def test_a_class_whose_selectors_take_long_is_not_judged_either(fleet, linter):
     )
 
 
-def test_a_class_is_linted_too(linter):
+def test_the_selectors_of_a_class_are_linted(linter):
     obj = device_class(expressions=[f'device.attributes["{DRIVER}"].model == "x"'])
     assert linter.warnings("DeviceClass", selectors("DeviceClass", obj))
 
 
-def test_nothing_is_said_before_the_fleet_is_known():
+def test_no_warning_is_given_before_the_fleet_is_known():
     assert (
         said(FleetLinter(PublishedFleet(), (DRIVER,), kubernetes="1.35"), f'device.driver == "{DRIVER}" && false') == []
     )
 
 
-def test_verdicts_follow_the_fleet(fleet, linter):
+def test_warnings_follow_changes_of_the_fleet(fleet, linter):
     expression = f'device.attributes["{DRIVER}"].productName == "H300"'
     assert said(linter, expression)
     fleet.put_slice(wire("s2", device(4, productName={"string": "H300"})))

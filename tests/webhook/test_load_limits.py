@@ -11,13 +11,13 @@ from dra_driver.webhook.load_limits import SMALL_BYTES, LoadLimits, OverloadedEr
 LARGE = 10 * SMALL_BYTES
 
 
-def test_small_bodies_need_no_room():
+def test_small_bodies_do_not_count():
     limits = LoadLimits(("/a",), most_bytes=0)
     with limits.for_body(SMALL_BYTES, 0), limits.for_body(SMALL_BYTES, 0):
         pass
 
 
-def test_large_bodies_count_with_all_their_bytes_until_they_are_judged():
+def test_large_bodies_count_with_all_their_bytes_until_their_review_ends():
     limits = LoadLimits(("/a",), most_bytes=2 * LARGE)
     with (
         limits.for_body(LARGE, 0),
@@ -30,7 +30,7 @@ def test_large_bodies_count_with_all_their_bytes_until_they_are_judged():
         pass
 
 
-def test_who_waits_for_room_gets_it():
+def test_a_body_that_waits_is_admitted_when_another_is_done():
     limits, got = LoadLimits(("/a",), most_bytes=LARGE), threading.Event()
 
     def second():
@@ -45,7 +45,7 @@ def test_who_waits_for_room_gets_it():
     assert got.is_set()
 
 
-def test_one_large_review_of_a_path_is_judged_at_a_time_and_small_ones_beside_it():
+def test_one_large_review_of_a_path_runs_at_a_time_and_small_ones_beside_it():
     limits = LoadLimits(("/a", "/b"))
     with limits.for_review("/a", LARGE, 0), limits.for_review("/a", 1, 0), limits.for_review("/b", LARGE, 0):
         assert not limits._large["/a"].acquire(blocking=False)
@@ -53,7 +53,7 @@ def test_one_large_review_of_a_path_is_judged_at_a_time_and_small_ones_beside_it
         pass
 
 
-def test_reviews_of_one_path_do_not_take_the_room_of_the_other():
+def test_reviews_of_one_path_do_not_count_for_another_path():
     limits = LoadLimits(("/a", "/b"))
     held = [limits.for_review("/a", 1, 0) for _ in range(8)]
     for one in held:

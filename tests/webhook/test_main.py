@@ -1,4 +1,4 @@
-"""The whole webhook, wired as `dra-driver webhook` wires it, over an API server that may not be there."""
+"""The whole webhook as `dra-driver webhook` runs it, with an API server that may not be there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ask(webhook, pair, path, obj):
 
 
 def answered(webhook, pair, path, obj):
-    """Return what the webhook answers, None while it serves nothing yet."""
+    """Return the answer of the webhook, None while it does not serve yet."""
     try:
         return ask(webhook, pair, path, obj)
     except (OSError, http.client.HTTPException):

@@ -1,4 +1,4 @@
-"""docs/webhook.md: its manifests get the answers that it shows. lane asks kubectl."""
+"""docs/webhook.md: its manifests get the answers that it shows. Not covered: kubectl's output (lane)."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def test_a_wrong_config_is_refused_as_the_page_shows():
     assert causes == [f"* {one['field']}: {one['message']}" for one in details["causes"]]
 
 
-def test_doubtful_selectors_are_warned_of_as_the_page_shows(linter):
+def test_doubtful_selectors_get_the_warnings_that_the_page_shows(linter):
     response = review_selectors(review(yaml.safe_load(FILES["doubtful.yaml"])), linter)["response"]
     assert shown("doubtful.yaml")[:-1] == [f"Warning: {one}" for one in response["warnings"]]
 
 
-def test_an_image_that_needs_more_is_warned_of_as_the_page_shows(fleet):
+def test_an_image_that_needs_a_newer_cuda_gets_the_warnings_that_the_page_shows(fleet):
     response = review_images(review(yaml.safe_load(FILES["trainer.yaml"])), ImageAdvisor(fleet, (DRIVER,)))["response"]
     assert shown("trainer.yaml")[:-1] == [f"Warning: {one}" for one in response["warnings"]]
 
 
-def test_the_policy_says_what_the_page_shows():
+def test_the_policy_has_the_message_that_the_page_shows():
     policy, _ = yaml.safe_load_all((ROOT / "deploy/manifests/options/config-policy.yaml").read_text())
     messages = [one["message"] for one in policy["spec"]["validations"]]
     assert any(shown("wrong.yaml", 1)[0].endswith(message) for message in messages)
 
 
-def test_the_page_names_every_rule_that_is_warned_of():
+def test_the_page_names_every_rule_that_leads_to_a_warning():
     assert all(f"`{rule}`" in PAGE for rule in WARNED_RULES)

@@ -1,4 +1,4 @@
-"""What is refused and what is warned of, in every kind and version of the API. Pure."""
+"""Which configs are refused and which selectors get warnings, in every kind and version of the API."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_faults_are_those_that_the_node_finds():
     assert refused(claim(WRONG)).split(": ", 1)[1] == "; ".join(wanted)
 
 
-def test_configs_of_other_drivers_are_none_of_ours():
+def test_configs_of_other_drivers_are_not_judged():
     assert refused(claim(config("nic.example.com", strategy="nonsense"))) is None
 
 
@@ -65,14 +65,14 @@ def test_one_webhook_judges_the_configs_of_several_drivers_each_by_its_own_rules
     assert allowed("gpu.intel.com", {"kind": "not for these drivers"})
 
 
-def test_a_config_that_is_stored_for_one_driver_is_new_for_another():
+def test_a_config_that_is_stored_for_one_driver_counts_as_new_for_another():
     units = {"apiVersion": "gpu.resource.amd.com/v1alpha1", "kind": "GpuConfig", "computeUnits": {"count": 4}}
     before, after = ({"opaque": {"driver": driver, "parameters": units}} for driver in ("gpu.amd.com", DRIVER))
     asked = review(claim(after), claim(before), "UPDATE")
     assert not review_configs(asked, (DRIVER, "gpu.amd.com"))["response"]["allowed"]
 
 
-def test_the_answer_carries_the_uid_and_a_status_that_kubectl_shows():
+def test_the_answer_has_the_uid_and_a_status_that_kubectl_shows():
     answer = review_configs(review(claim(WRONG)), (DRIVER,))
     assert answer["kind"] == "AdmissionReview"
     assert answer["response"]["uid"] == "u-1"
@@ -84,7 +84,7 @@ def test_the_answer_carries_the_uid_and_a_status_that_kubectl_shows():
     ]
 
 
-def test_an_object_that_goes_away_or_whose_spec_stays_is_let_through():
+def test_an_object_that_is_being_deleted_or_whose_spec_is_unchanged_is_allowed():
     wrong = claim(WRONG)
     going = {**wrong, "metadata": {**wrong["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     assert refused(going, old=wrong, operation="UPDATE") is None
@@ -93,7 +93,7 @@ def test_an_object_that_goes_away_or_whose_spec_stays_is_let_through():
     assert refused(wrong, old=claim(RIGHT), operation="UPDATE") is not None
 
 
-def test_a_wrong_config_that_is_stored_does_not_hold_up_another_change():
+def test_a_wrong_config_that_is_stored_does_not_prevent_another_change():
     old = device_class(RIGHT, WRONG, expressions=["true"])
     assert refused(device_class(RIGHT, WRONG, expressions=["false"]), old=old, operation="UPDATE") is None
     assert refused(device_class(WRONG), old=old, operation="UPDATE") is None
@@ -102,7 +102,7 @@ def test_a_wrong_config_that_is_stored_does_not_hold_up_another_change():
     assert refused(device_class(RIGHT, WRONG)) is not None
 
 
-def test_an_object_whose_name_is_still_to_be_made_is_judged():
+def test_an_object_with_a_generated_name_is_judged():
     wrong = claim(WRONG)
     wrong["metadata"] = {"generateName": "c-", "namespace": "team"}
     response = review_configs(review(wrong), (DRIVER,))["response"]
@@ -123,7 +123,7 @@ def test_selectors_are_found_wherever_an_api_version_has_them():
     assert found["allowed"]
 
 
-def test_warnings_fit_what_an_api_server_passes_on():
+def test_warnings_stay_within_the_limits_of_the_api_server():
     for number in (1, 30):
         long = [request("x" * 1000, name=f"r{i}") for i in range(number)]
         warnings = review_selectors(review(claim(requests=long)), Repeater())["response"]["warnings"]
@@ -134,7 +134,7 @@ def test_warnings_fit_what_an_api_server_passes_on():
 @pytest.mark.parametrize(
     "garbage", [None, 3, [], {}, {"request": 3}, {"request": {"uid": 5}}, {"request": {"uid": "u"}}]
 )
-def test_what_is_no_review_is_bad_input(garbage):
+def test_a_body_that_is_not_a_review_is_bad_input(garbage):
     for judge in (lambda it: review_configs(it, (DRIVER,)), lambda it: review_selectors(it, Repeater())):
         with pytest.raises(InputError, match="AdmissionReview"):
             judge(garbage)
@@ -156,7 +156,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.sampled_from(["ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "Pod"]))
-def test_no_object_breaks_a_review(obj, kind):
+def test_every_object_gets_a_verdict(obj, kind):
     asked = review(obj)
     asked["request"]["kind"]["kind"] = kind
     assert review_selectors(asked, Repeater())["response"]["allowed"]

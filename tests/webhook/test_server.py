@@ -27,7 +27,7 @@ PAIR = make_pair((NAME,), datetime.now(UTC))
 
 
 def broken(_review, _deadline):
-    raise RuntimeError("a fault of ours")
+    raise RuntimeError("an internal error")
 
 
 class Serving:
@@ -103,7 +103,7 @@ def test_reviews_are_answered_on_one_connection_that_stays(serving):
         b'{"request": {"uid": 1}}',
     ],
 )
-def test_garbage_is_bad_input_and_the_connection_goes_on(serving, garbage):
+def test_garbage_is_bad_input_and_the_connection_stays_open(serving, garbage):
     connection = serving.connect()
     assert ask(connection, body=garbage)[0] == 400
     assert ask(connection)[0] == 200
@@ -130,7 +130,7 @@ def test_other_paths_and_methods_are_refused(serving):
     assert ask(serving.connect(), "/configs", method="DELETE")[0] == 501
 
 
-def test_a_fault_of_ours_is_a_500_and_the_next_review_is_answered(serving):
+def test_an_internal_error_is_a_500_and_the_next_review_is_answered(serving):
     connection = serving.connect()
     assert ask(connection, "/broken")[0] == 500
     assert ask(connection)[0] == 200
@@ -145,7 +145,7 @@ def test_probes_say_what_is_missing(serving):
     assert ask(serving.connect(), "/metrics", method="GET") == (200, b"reviews 1\n")
 
 
-def test_clients_that_do_not_shake_hands_hold_up_nobody(serving):
+def test_clients_that_do_not_complete_the_handshake_delay_no_other(serving):
     idle = [socket.create_connection((NAME, serving.server.port)) for _ in range(20)]
     plain = socket.create_connection((NAME, serving.server.port))
     plain.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
@@ -154,7 +154,7 @@ def test_clients_that_do_not_shake_hands_hold_up_nobody(serving):
         one.close()
 
 
-def test_clients_that_stop_half_way_hold_up_nobody(serving):
+def test_clients_that_stop_half_way_through_a_body_delay_no_other(serving):
     halves = []
     for _ in range(10):
         connection = serving.connect()
@@ -169,7 +169,7 @@ def test_clients_that_stop_half_way_hold_up_nobody(serving):
     cut.putrequest("POST", "/configs")
     cut.putheader("Content-Length", "1000")
     cut.endheaders(b'{"api')
-    cut.sock.shutdown(socket.SHUT_RDWR)  # no farewell of TLS
+    cut.sock.shutdown(socket.SHUT_RDWR)  # without a close_notify of TLS
     cut.close()
     assert ask(serving.connect())[0] == 200
 
@@ -186,7 +186,7 @@ def test_connections_beyond_the_limit_take_the_place_of_idle_ones(serving, monke
         one.close()
 
 
-def test_a_head_without_end_is_not_read(serving):
+def test_headers_beyond_the_limit_are_not_read(serving):
     connection = serving.connect()
     connection.putrequest("POST", "/configs")
     for number in range(20):
@@ -199,7 +199,7 @@ def test_a_head_without_end_is_not_read(serving):
     assert ask(serving.connect())[0] == 200
 
 
-def test_a_body_that_comes_byte_by_byte_has_its_time_as_a_whole(serving, monkeypatch):
+def test_a_body_that_comes_byte_by_byte_has_one_time_limit_as_a_whole(serving, monkeypatch):
     monkeypatch.setattr(handler, "READ_SECONDS", 0.5)
     connection = serving.connect()
     connection.putrequest("POST", "/configs")
@@ -228,7 +228,7 @@ def test_a_review_ends_when_its_caller_has_gone(serving):
     until(lambda: ("/endless", "gone") in serving.answered)
 
 
-def test_an_object_with_too_many_values_is_refused_not_passed_by(serving):
+def test_an_object_with_too_many_values_is_refused(serving):
     obj = claim()
     obj["metadata"]["finalizers"] = [""] * MOST_VALUES
     body = json.dumps(review(obj)).encode()
@@ -241,7 +241,7 @@ def test_an_object_with_too_many_values_is_refused_not_passed_by(serving):
 @pytest.mark.parametrize(
     "parameters", ['{"a":' * 3000 + "1" + "}" * 3000, "[" * 20_000 + "]" * 20_000, "9" * 9_000, "NaN"]
 )
-def test_parameters_that_json_can_hold_are_judged_whatever_they_are(serving, parameters):
+def test_odd_parameters_in_valid_json_are_judged(serving, parameters):
     obj = claim({"opaque": {"driver": DRIVER, "parameters": "HERE"}})
     body = json.dumps(review(obj)).replace('"HERE"', parameters).encode()
     status, text = ask(serving.connect(), body=body)
@@ -257,7 +257,7 @@ def test_a_renewed_certificate_is_served_to_new_connections(serving):
     assert ask(serving.connect(renewed.authorities))[0] == 200
 
 
-def test_many_at_once_are_all_answered(serving):
+def test_all_of_many_concurrent_clients_are_answered(serving):
     statuses = []
 
     def client():

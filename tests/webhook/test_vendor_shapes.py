@@ -1,4 +1,4 @@
-"""Machines of one kind look alike to the webhook and in a template, whichever vendor's GPUs they have."""
+"""Machines of one kind have equal shapes in the webhook and equal templates, whichever vendor's GPUs they have."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def test_two_machines_of_one_kind_have_the_same_template(vendor: str, tmp_path: 
     found = [slice_of(vendor, lay_out(tmp_path / str(number), HERE, number, f"1.2.{number}")) for number in (0, 1)]
     first, second = (node_template([one], "n")[0]["spec"]["devices"] for one in found)
     for device in (*first, *second):
-        device["attributes"].pop("resource.kubernetes.io/numaNode", None)  # where the card is belongs to the kind
+        device["attributes"].pop("resource.kubernetes.io/numaNode", None)  # the kind decides where the card is
     assert first == second

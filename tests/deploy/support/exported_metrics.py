@@ -1,4 +1,4 @@
-"""Every metric that this driver can publish, by the name of its samples: what rules and dashboards may ask for."""
+"""The names of the samples of every metric that this driver can publish, which rules and dashboards may query."""
 
 from __future__ import annotations
 

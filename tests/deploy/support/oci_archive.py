@@ -1,4 +1,4 @@
-"""The image as an archive, taken apart."""
+"""The manifests and layers of an image that is an archive."""
 
 from __future__ import annotations
 
