@@ -1,4 +1,4 @@
-"""One embedded API per test, over real HTTP."""
+"""An embedded API for each test, over real HTTP."""
 
 from __future__ import annotations
 

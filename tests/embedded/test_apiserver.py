@@ -15,7 +15,7 @@ from tests.support.api.embedded_client import CLAIMS, SLICES, Client, claim_wire
 from tests.support.ports import free_port
 
 
-def test_a_created_object_carries_what_the_server_gives(client):
+def test_a_created_object_has_the_metadata_that_the_server_sets(client):
     status, made = client("POST", SLICES, slice_wire(devices=[{"name": "a"}]))
     assert status == 201
     assert made["apiVersion"] == "resource.k8s.io/v1"
@@ -84,7 +84,7 @@ def test_a_put_for_another_uid_is_a_conflict_and_for_another_name_a_bad_request(
         ("POST", "/apis/resource.k8s.io/v1/namespaces/none/resourceclaims"),
     ],
 )
-def test_what_is_not_there_is_a_404_status(client, method, path):
+def test_a_missing_object_or_kind_is_a_404_status(client, method, path):
     body = claim_wire() if method == "POST" else slice_wire("none") if method == "PUT" else None
     status, answer = client(method, path, body)
     assert (status, answer["kind"], answer["reason"]) == (404, "Status", "NotFound")
@@ -102,8 +102,8 @@ def test_a_wrong_verb_is_a_405(client):
 
 
 def test_an_unknown_token_is_a_401_but_version_and_health_are_open(api):
-    stranger = Client(api, token="wrong")
-    assert stranger("GET", SLICES) == (
+    unknown = Client(api, token="wrong")
+    assert unknown("GET", SLICES) == (
         401,
         {
             "kind": "Status",
@@ -115,11 +115,11 @@ def test_an_unknown_token_is_a_401_but_version_and_health_are_open(api):
             "code": 401,
         },
     )
-    assert stranger("GET", "/version")[1]["minor"] == "36"
-    assert stranger("GET", "/readyz") == (200, b"ok")
+    assert unknown("GET", "/version")[1]["minor"] == "36"
+    assert unknown("GET", "/readyz") == (200, b"ok")
 
 
-def test_a_token_that_changes_is_asked_for_at_once(api, client):
+def test_a_changed_token_is_required_at_once(api, client):
     assert client("GET", SLICES)[0] == 200
     api.token = "newer"
     assert client("GET", SLICES)[0] == 401
@@ -147,7 +147,7 @@ def test_preconditions_of_a_delete_are_checked(client):
     assert client("GET", f"{SLICES}/s")[0] == 404
 
 
-def test_an_object_with_finalizers_goes_when_the_last_is_removed(client):
+def test_an_object_with_finalizers_is_deleted_when_the_last_is_removed(client):
     body = claim_wire()
     body["metadata"]["finalizers"] = ["example.com/keep"]
     client("POST", CLAIMS, body)
@@ -159,7 +159,7 @@ def test_an_object_with_finalizers_goes_when_the_last_is_removed(client):
     assert client("GET", f"{CLAIMS}/c")[0] == 404
 
 
-def test_slices_go_with_the_node_that_owns_them(client):
+def test_slices_are_deleted_with_the_node_that_owns_them(client):
     _, node = client("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})
     body = slice_wire()
     body["metadata"]["ownerReferences"] = [
@@ -244,7 +244,7 @@ def test_parallel_writers_never_lose_a_write(api, client):
     assert client("GET", f"{SLICES}/s")[1]["spec"]["pool"]["generation"] == 81
 
 
-def test_ordered_faults_happen_once_each_and_the_log_counts(api, client):
+def test_injected_faults_happen_as_often_as_requested_and_requests_are_logged(api, client):
     api.faults.fail_next(503, count=2, method="POST", contains="resourceslices", retry_after_s=3)
     assert client("GET", SLICES)[0] == 200
     assert [client("POST", SLICES, slice_wire())[0] for _ in range(3)] == [503, 503, 201]
@@ -254,7 +254,7 @@ def test_ordered_faults_happen_once_each_and_the_log_counts(api, client):
     assert api.log.entries() == []
 
 
-def test_hanging_up_without_an_answer_can_be_ordered(api, client):
+def test_a_connection_without_an_answer_can_be_injected(api, client):
     import http.client
 
     api.faults.fail_next(0)
@@ -262,7 +262,7 @@ def test_hanging_up_without_an_answer_can_be_ordered(api, client):
         client("GET", SLICES)
 
 
-def test_a_server_that_comes_back_has_its_objects():
+def test_a_restarted_server_still_has_its_objects():
     api, port = EmbeddedApi(), free_port()
     for is_back in (False, True):
         api.start(port)

@@ -1,4 +1,4 @@
-"""What the embedded API demands of claims, their status, templates and classes."""
+"""The rules of the embedded API for claims, their status, templates and classes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_spec_never_changes(server):
     assert causes(server, "PUT", f"{CLAIMS}/c", made) == ["spec"]
 
 
-def test_alpha_fields_of_requests_vanish_on_135():
+def test_alpha_fields_of_requests_are_dropped_on_135():
     server = EmbeddedApi(version="1.35")
     exactly = {"tolerations": [{"key": "a", "operator": "Exists"}], "capacity": {"requests": {"memory": "1Gi"}}}
     made = server.request("POST", CLAIMS, body=claim_wire(**requests(**exactly)))
@@ -105,21 +105,21 @@ def test_status_writes_change_nothing_else(claimed):
     assert "allocation" in claimed.request("PUT", f"{CLAIMS}/c", body=made)["status"]
 
 
-def test_results_of_alternatives_carry_both_names(server):
+def test_results_of_alternatives_need_both_names(server):
     server.request("POST", CLAIMS, body=claim_wire(**alternatives("big", "small")))
     body = {**server.request("GET", f"{CLAIMS}/c"), "status": {"allocation": allocation(RESULT)}}
     assert causes(server, "PUT", f"{CLAIMS}/c/status", body) == ["status.allocation.devices.results[0].request"]
     assert put_status(server, allocation=allocation({**RESULT, "request": "gpu/small"}))
 
 
-def test_device_status_goes_with_the_allocation(claimed):
+def test_device_status_is_removed_with_the_allocation(claimed):
     put_status(claimed, allocation=allocation(), devices=[RESULT | {"data": {"a": 1}}])
     stored = claimed.request("GET", f"{CLAIMS}/c")
     del stored["status"]["allocation"]
     assert claimed.request("PUT", f"{CLAIMS}/c/status", body=stored)["status"] == {}
 
 
-def test_a_claim_that_is_being_deleted_takes_no_new_user(server):
+def test_a_claim_that_is_being_deleted_accepts_no_new_user(server):
     body = claim_wire()
     body["metadata"]["finalizers"] = ["example.com/keep"]
     server.request("POST", CLAIMS, body=body)
@@ -160,7 +160,7 @@ def class_wire(**spec):
     return {"metadata": {"name": "gpu.example.com"}, "spec": spec}
 
 
-def test_classes_change(server):
+def test_the_spec_of_a_class_can_be_changed(server):
     server.request("POST", CLASSES, body=class_wire(selectors=[{"cel": {"expression": "true"}}]))
     made = server.request("PUT", f"{CLASSES}/gpu.example.com", body=class_wire(config=[{"opaque": OPAQUE}]))
     assert "selectors" not in made["spec"]
@@ -168,7 +168,7 @@ def test_classes_change(server):
 
 
 @pytest.mark.parametrize("minor", [34, 35, 36, 37])
-def test_selectors_are_compiled_as_the_version_does(minor):
+def test_selectors_are_compiled_as_by_the_version(minor):
     server = EmbeddedApi(version=f"1.{minor}")
     shared = class_wire(selectors=[{"cel": {"expression": "device.allowMultipleAllocations"}}])
     if minor < 36:

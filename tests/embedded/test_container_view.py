@@ -1,4 +1,4 @@
-"""What a runtime makes of CDI ids: order, conflicts, files that are left out, nodes that are read from the host."""
+"""How a runtime resolves CDI ids: order, conflicts, files that are left out, nodes that are read from the host."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_file_that_is_wrong_is_left_out_and_the_error_says_why(tmp_path, docum
     assert why in caught.value.hint
 
 
-def test_numbers_that_the_file_leaves_open_are_read_from_the_host(tmp_path):
+def test_device_numbers_that_are_not_in_the_file_are_read_from_the_host(tmp_path):
     write(tmp_path, one={"deviceNodes": [{"path": "/dev/nothing", "hostPath": "/dev/null"}]}, version="0.5.0")
     (node,) = resolve(["example.com/gpu=one"], [tmp_path]).device_nodes
     status = Path("/dev/null").stat()

@@ -1,4 +1,4 @@
-"""Example files: what is read of them, and that nothing wrong in them goes unnoticed."""
+"""Example files: what is read from them, and that every fault in them is found."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_every_sentence_is_understood(tmp_path, text, meaning):
         ("containers p/one q/two see the same nodes", "no container q/two"),
     ],
 )
-def test_a_sentence_that_is_wrong_is_refused_with_its_line(tmp_path, text, why):
+def test_an_invalid_sentence_is_refused_with_its_line(tmp_path, text, why):
     with pytest.raises(InputError, match=r"example\.yaml:6: ") as caught:
         load_example(write(tmp_path, "expect: pod p runs", f"expect: {text}"))
     assert why in caught.value.message
@@ -122,7 +122,7 @@ _CLAIM = "kind: ResourceClaim\napiVersion: resource.k8s.io/v1\nmetadata: {name: 
         ("#" * (1 << 20), "larger than 1 MiB"),
     ],
 )
-def test_objects_that_are_wrong_are_refused(tmp_path, body, why):
+def test_invalid_objects_are_refused(tmp_path, body, why):
     with pytest.raises(InputError) as caught:
         load_example(write(tmp_path, "expect: pod p runs", body=body))
     assert why in caught.value.message
@@ -135,7 +135,7 @@ def test_a_file_without_an_expectation_and_an_empty_folder_are_refused(tmp_path)
         load_examples(tmp_path / "absent")
 
 
-def test_the_shipped_examples_are_many_and_each_says_what_it_is_for():
+def test_the_shipped_examples_are_many_and_each_states_its_intent():
     examples = load_examples(SHIPPED)
     assert len(examples) >= 20
     for example in examples:
@@ -144,7 +144,7 @@ def test_the_shipped_examples_are_many_and_each_says_what_it_is_for():
         assert all(wire["apiVersion"] in ("v1", "resource.k8s.io/v1") for wire in example.objects)
 
 
-# -- holding expectations against what became of an example -----------------------------------------------------------
+# -- expectations, compared with reports of an example ----------------------------------------------------------------
 
 GPU = {
     "name": "g",
@@ -154,7 +154,7 @@ GPU = {
 CHOICE = Choice("r", ("d.example.com", "p", "g"), False, "")
 
 
-TOLD = DescribedDevice("r", "d.example.com", "p", "g", (("uuid", "GPU-1"),))
+DESCRIBED = DescribedDevice("r", "d.example.com", "p", "g", (("uuid", "GPU-1"),))
 
 
 def node(path):
@@ -171,7 +171,7 @@ def report():
     }
     made = ExampleReport(None)
     made.pods = [
-        PodReport("p", is_placed=True, containers=views, described={"one": (TOLD,)}),
+        PodReport("p", is_placed=True, containers=views, described={"one": (DESCRIBED,)}),
         PodReport("q", failure="r: nothing fits"),
         PodReport("s", is_placed=True, failure="prepare failed"),
     ]
@@ -234,7 +234,7 @@ UNMET = [
 
 
 @pytest.mark.parametrize("expectation", MET, ids=str)
-def test_an_expectation_that_is_met_says_nothing(report, expectation):
+def test_an_expectation_that_is_met_has_no_message(report, expectation):
     assert unmet(expectation, report) == ""
 
 

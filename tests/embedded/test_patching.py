@@ -17,7 +17,7 @@ JSON = st.recursive(
 
 
 @given(JSON, JSON)
-def test_a_patch_applied_twice_is_a_patch_applied_once(target, patch):
+def test_a_patch_applied_twice_gives_the_same_as_once(target, patch):
     before = copy.deepcopy(target)
     once = merge_patch(target, patch)
     assert merge_patch(once, patch) == once
@@ -49,7 +49,7 @@ def test_entries_with_different_share_ids_are_different_entries():
     assert len(result["status"]["devices"]) == 2
 
 
-def test_the_last_entry_takes_the_list_with_it():
+def test_the_list_is_removed_with_its_last_entry():
     stored = {"status": {"devices": [entry("a")], "reservedFor": [1]}}
     result, _ = apply_status(stored, {"status": {}}, frozenset({("d", "p", "a", "")}))
     assert result["status"] == {"reservedFor": [1]}

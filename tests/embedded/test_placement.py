@@ -1,4 +1,4 @@
-"""The scheduler step: which devices a claim gets, in which order, and in which words it is refused."""
+"""The scheduler's step: which devices a claim gets, in which order, and the text of a refusal."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def taken(outcome):
     return [result["device"] for result in outcome.allocation["devices"]["results"]]
 
 
-def test_the_first_free_device_is_taken_and_the_reason_counts():
+def test_the_first_free_device_is_taken_and_the_reason_has_the_numbers():
     outcome = fit(claim(request()), [slice_of(device("a"), device("b"))], in_use=["a"])
     assert taken(outcome) == ["b"]
     assert outcome.choices[0].reason == "first that fits (2 devices here, 2 of class gpu, 1 held by other claims)"
@@ -73,7 +73,7 @@ def test_the_first_free_device_is_taken_and_the_reason_counts():
     }
 
 
-def test_a_device_for_all_nodes_binds_to_none():
+def test_an_allocation_of_a_device_for_all_nodes_has_no_node_selector():
     outcome = fit(claim(request()), [slice_of(device("a"), node="")])
     assert "nodeSelector" not in outcome.allocation
 
@@ -106,7 +106,7 @@ def test_two_requests_of_one_claim_never_share_a_device():
     )
 
 
-def test_a_first_choice_that_spoils_the_rest_is_taken_back():
+def test_a_first_choice_that_leaves_too_little_for_the_rest_is_undone():
     slices = [slice_of(device("a", model="x"), device("b", model="y"))]
     picky = request("picky", selector='device.attributes["gpu.example.com"].model == "x"')
     assert taken(fit(claim(request("any"), picky), slices)) == ["b", "a"]
@@ -121,7 +121,7 @@ def test_all_takes_all_or_nothing():
     )
 
 
-def test_first_available_goes_down_the_list_and_says_why():
+def test_first_available_tries_the_list_in_order_and_gives_the_reasons():
     alternatives = {"name": "r", "firstAvailable": [{"name": "two", **exactly(count=2)}, {"name": "one", **exactly()}]}
     outcome = fit(claim(alternatives), [slice_of(device("a"), device("b"))], in_use=["a"])
     assert outcome.allocation["devices"]["results"][0]["request"] == "r/one"
@@ -131,7 +131,7 @@ def test_first_available_goes_down_the_list_and_says_why():
     )
 
 
-def test_match_attribute_steps_back_until_the_devices_agree():
+def test_match_attribute_tries_other_devices_until_they_agree():
     slices = [slice_of(device("a", link="x"), device("b", link="y"), device("c", link="y"), device("bare"))]
     constraint = {"matchAttribute": "gpu.example.com/link"}
     assert taken(fit(claim(request(count=2), constraints=[constraint]), slices)) == ["b", "c"]
@@ -139,7 +139,7 @@ def test_match_attribute_steps_back_until_the_devices_agree():
     assert outcome.refusal == "request r wants 3: 4 devices here, 4 of class gpu, 4 can't meet the constraints"
 
 
-def test_match_attribute_compares_kinds_too_and_works_across_drivers():
+def test_match_attribute_compares_types_and_works_across_drivers():
     gpu = {"name": "g", "attributes": {"std.example.com/root": {"string": "1"}}}
     odd = {"name": "o", "attributes": {"std.example.com/root": {"int": 1}}}
     even = {"name": "e", "attributes": {"std.example.com/root": {"string": "1"}}}
@@ -156,13 +156,13 @@ def test_a_constraint_on_one_request_leaves_the_others_alone():
     assert taken(fit(claim(request("one"), request("two"), constraints=constraints), slices)) == ["a", "b"]
 
 
-def test_distinct_attribute_keeps_devices_apart():
+def test_distinct_attribute_allows_only_different_values():
     slices = [slice_of(device("a", numa=0), device("b", numa=0), device("c", numa=1))]
     constraint = {"distinctAttribute": "gpu.example.com/numa"}
     assert taken(fit(claim(request(count=2), constraints=[constraint]), slices)) == ["a", "c"]
 
 
-def test_admin_access_takes_what_others_hold_and_says_so_in_the_result():
+def test_admin_access_gets_devices_that_others_hold_and_is_marked_in_the_result():
     outcome = fit(claim(request(mode="All", adminAccess=True)), [slice_of(device("a"), device("b"))], in_use=["a", "b"])
     assert taken(outcome) == ["a", "b"]
     assert all(result["adminAccess"] for result in outcome.allocation["devices"]["results"])
@@ -176,7 +176,7 @@ def test_tainted_devices_are_left_out_unless_the_taint_only_informs():
     assert "1 tainted" in outcome.choices[0].reason
 
 
-def test_a_selector_that_fails_on_a_device_that_is_looked_at_aborts_and_names_it():
+def test_a_selector_that_fails_on_a_device_aborts_and_the_refusal_names_the_device():
     outcome = fit(
         claim(request(class_name="any", count=2, selector='device.attributes["gpu.example.com"].model == "x"')),
         [slice_of(device("a", model="x")), slice_of(device("n"), driver="nic.example.com", name="t")],
@@ -195,7 +195,7 @@ def test_more_than_32_devices_are_refused():
     assert "number of requested devices 33" in fit(claim(request(mode="All")), slices).refusal
 
 
-def test_configs_come_from_the_classes_first_and_only_for_requests_that_were_met():
+def test_configs_of_classes_come_first_and_only_those_of_requests_that_were_met_are_included():
     opaque = {"opaque": {"driver": DRIVER, "parameters": {"a": 1}}}
     classes = {"gpu": {"spec": {"config": [opaque]}}, "nic": {"spec": {}}}
     wire = claim(
@@ -216,7 +216,7 @@ def test_configs_come_from_the_classes_first_and_only_for_requests_that_were_met
 @settings(max_examples=60)
 @given(st.lists(st.integers(0, 2), max_size=6), st.integers(1, 4), st.sets(st.integers(0, 5)))
 def test_a_set_that_agrees_is_found_exactly_when_there_is_one(links, count, held):
-    """Against the plain search over all sets of devices."""
+    """The result is compared with a search over all sets of devices."""
     slices = [slice_of(*[device(f"d{i}", link=link) for i, link in enumerate(links)])]
     outcome = fit(
         claim(request(count=count), constraints=[{"matchAttribute": "gpu.example.com/link"}]),

@@ -1,4 +1,4 @@
-"""Objects of kinds that people use for GPUs, as their pages show them, and the pods that their controllers make."""
+"""Objects of kinds that are used for GPU workloads, and the pods that their controllers make."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_pods_have_the_labels_and_names_of_their_template():
 
 
 @pytest.mark.parametrize("count", ["-1", "yes", "100001", "1.5", "'2'"])
-def test_a_count_that_is_none_is_refused(count):
+def test_an_invalid_count_is_refused(count):
     wire = yaml.safe_load(f"{{kind: Deployment, metadata: {{name: d}}, spec: {{replicas: {count}, template: {POD}}}}}")
     with pytest.raises(InputError):
         templates_of(wire)

@@ -35,7 +35,7 @@ def make_pod(api, name="p", **entry):
     return api.request("POST", PODS.path("default"), body={"metadata": {"name": name}, "spec": spec})
 
 
-def test_a_claim_from_a_template_belongs_to_its_pod_and_goes_with_it(api):
+def test_a_claim_from_a_template_is_owned_by_its_pod_and_deleted_with_it(api):
     pod = make_claims(api, make_pod(api, resourceClaimTemplateName="t"))
     (claim,) = api.items(CLAIMS)
     metadata = claim["metadata"]
@@ -59,7 +59,7 @@ def test_a_placed_pod_is_bound_and_its_claim_reserved_and_protected(api):
     assert claim["status"]["reservedFor"] == [{"resource": "pods", "name": "p", "uid": pod["metadata"]["uid"]}]
 
 
-def test_a_pod_that_does_not_fit_stays_as_it_is_and_nothing_is_written(api):
+def test_nothing_is_written_for_a_pod_that_does_not_fit(api):
     scheduler = EmbeddedScheduler(api, node="n1")
     scheduler.schedule(make_claims(api, make_pod(api, resourceClaimTemplateName="t")))
     before = api.store.revision
@@ -73,7 +73,7 @@ def test_a_pod_that_does_not_fit_stays_as_it_is_and_nothing_is_written(api):
     end_pod(api, pod)
 
 
-def test_a_shared_claim_stays_allocated_until_its_last_pod_goes(api):
+def test_a_shared_claim_stays_allocated_until_its_last_pod_has_ended(api):
     api.request("POST", CLAIMS.path("default"), body={"metadata": {"name": "shared"}, "spec": REQUESTS})
     scheduler = EmbeddedScheduler(api, node="n1")
     first, second = (scheduler.schedule(make_pod(api, name, resourceClaimName="shared"))[0] for name in ("p", "q"))
@@ -92,7 +92,7 @@ def test_a_kubelet_refuses_a_templated_claim_that_was_made_for_another_pod(api):
     kubelet.start()
     pod = make_claims(api, make_pod(api, resourceClaimTemplateName="t"))
     pod, _ = EmbeddedScheduler(api, node="n1").schedule(pod)
-    other = {**pod, "metadata": {**pod["metadata"], "uid": "somebody-else"}}
+    other = {**pod, "metadata": {**pod["metadata"], "uid": "another-pod"}}
     with pytest.raises(NodeError, match="was not made for pod p"):
         kubelet.prepare_pod(other)
     unmade = {**pod, "status": {}}
@@ -102,7 +102,7 @@ def test_a_kubelet_refuses_a_templated_claim_that_was_made_for_another_pod(api):
     shutil.rmtree(folder)
 
 
-def test_a_foreign_driver_publishes_registers_prepares_and_hands_out_nothing(api):
+def test_a_foreign_driver_publishes_registers_and_prepares_without_device_nodes(api):
     folder = Path(tempfile.mkdtemp(prefix="k-", dir="/tmp"))
     kubelet = EmbeddedKubelet(folder, api, node="n1")
     kubelet.start()

@@ -1,4 +1,4 @@
-"""The embedded API against verdicts of real API servers on equal objects (recorded by support/record_verdicts.py)."""
+"""Verdicts of the embedded API compared with recorded ones of real API servers (support/record_verdicts.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.embedded.support.api_cases import ALL_GATES, BROKEN_STATUSES, creatio
 from tests.support.api.embedded_client import CLAIMS, claim_wire
 
 VERDICTS = json.loads((Path(__file__).parent / "verdicts.json").read_text())
-PANIC = [0]  # the server hung up without an answer: a step of 0, which the embedded API refuses
+PANIC = [0]  # the server closed the connection without an answer: a step of 0, which the embedded API refuses
 
 
 def server_of(setting):

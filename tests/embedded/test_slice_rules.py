@@ -1,4 +1,4 @@
-"""What the embedded API does to ResourceSlices, by version and gate. Single rules: test_recorded_verdicts.py."""
+"""How the embedded API treats ResourceSlices, by version and gate. Single rules: test_recorded_verdicts.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def create(api, **spec):
 
 
 def fields(api, **spec):
-    """The fields of the causes with which a slice is refused."""
+    """Return the fields of the causes with which a slice is refused."""
     with pytest.raises(ApiRefusal) as caught:
         create(api, **spec)
     assert caught.value.status == 422, caught.value.message
@@ -29,7 +29,7 @@ def fields(api, **spec):
     return [cause["field"] for cause in caught.value.wire()["details"]["causes"]]
 
 
-def test_every_fault_is_told_at_once():
+def test_all_faults_are_reported_at_once():
     assert len(fields(server(), driver="a_b", devices=[{"name": "A"}, {"name": "B"}])) == 4
 
 
@@ -44,7 +44,7 @@ def test_the_driver_the_pool_name_and_the_node_never_change():
 
 
 class TestThe134Layout:
-    """Counters stand in the slice of the devices that use them."""
+    """In 1.34, counters are in the slice of the devices that use them."""
 
     def test_counters_and_devices_share_a_slice(self):
         sets = [{"name": "gpu", "counters": COUNTERS}]
@@ -60,7 +60,7 @@ class TestThe134Layout:
             "spec.devices[0].consumesCounters[0].counters"
         ]
 
-    def test_32_counters_in_all_and_4_taints(self):
+    def test_more_than_32_counters_in_all_or_4_taints_are_refused(self):
         sets = [{"name": f"g{i}", "counters": {f"c{j}": {"value": "1"} for j in range(3)}} for i in range(11)]
         assert fields(server(34), sharedCounters=sets) == ["spec.sharedCounters"]
         assert fields(server(34), devices=one(taints=[{**TAINT, "key": f"k{i}"} for i in range(5)])) == [
@@ -72,15 +72,15 @@ class TestThe134Layout:
         assert fields(server(34), devices=devices) == ["spec.devices[0].taints[0].effect"]
         assert create(server(35), devices=devices)
 
-    def test_128_devices_with_taints(self):
+    def test_128_devices_may_have_taints(self):
         assert create(server(34), devices=[{"name": f"d{i}", "taints": [TAINT]} for i in range(128)])
 
 
 class TestGates:
-    """Fields of switched-off gates vanish at the write, unless the stored slice has them already."""
+    """Fields of gates that are off are dropped by a write, unless the stored slice has them already."""
 
     @pytest.mark.parametrize("minor", [34, 35])
-    def test_alpha_fields_vanish_without_a_word_by_default(self, minor):
+    def test_alpha_fields_are_dropped_without_an_error_by_default(self, minor):
         api = EmbeddedApi(version=f"1.{minor}")
         (device,) = create(api, devices=one(**FULL))["spec"]["devices"]
         assert device == {"name": "d", "capacity": {"m": {"value": "1"}}}
@@ -93,11 +93,11 @@ class TestGates:
         made = create(server(DRAPartitionableDevices=False), sharedCounters=[{"name": "gpu", "counters": COUNTERS}])
         assert "sharedCounters" not in made["spec"]
 
-    def test_each_gate_takes_its_own_fields_only(self):
+    def test_a_gate_that_is_off_drops_its_own_fields_only(self):
         (device,) = create(server(DRADeviceTaints=False), devices=one(**FULL))["spec"]["devices"]
         assert device.keys() == {"name", *FULL} - {"taints"}
 
-    def test_what_a_stored_slice_uses_may_stay(self):
+    def test_fields_that_a_stored_slice_uses_are_kept(self):
         api = server()
         create(api, devices=one(taints=[TAINT]))
         api._registry._gates = api._registry._gates - {"DRADeviceTaints"}
@@ -113,7 +113,7 @@ class TestGates:
         assert fields(server(DRAListTypeAttributes=True), devices=many) == ["spec.devices[0].attributes"]
 
 
-def test_a_taint_is_stamped_when_it_comes_without_a_time_and_kept_when_it_has_one():
+def test_a_taint_gets_a_time_if_it_has_none_and_keeps_the_one_that_it_has():
     api = server()
     (device,) = create(api, devices=one(taints=[TAINT]))["spec"]["devices"]
     assert device["taints"][0]["timeAdded"].endswith("Z")
@@ -133,7 +133,7 @@ VALUES = st.one_of(
 
 @settings(max_examples=40)
 @given(st.lists(st.dictionaries(NAMES, VALUES, max_size=32), max_size=8))
-def test_what_is_within_the_limits_comes_back_as_it_was_sent(attributes):
+def test_attributes_within_the_limits_are_stored_as_they_were_sent(attributes):
     devices = [
         {"name": f"d{i}", "attributes": found} if found else {"name": f"d{i}"} for i, found in enumerate(attributes)
     ]

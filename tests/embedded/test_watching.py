@@ -1,4 +1,4 @@
-"""Watches over real HTTP: resuming, bookmarks, selection, the two faces of 410, endings."""
+"""Watches over real HTTP: resuming, bookmarks, selection, the two forms of 410, endings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _names(events):
     return [(event["type"], event["object"]["metadata"]["name"]) for event in events]
 
 
-def test_a_watch_from_a_version_gives_what_came_after_it(client):
+def test_a_watch_from_a_version_has_the_later_events(client):
     client("POST", SLICES, slice_wire("a"))
     version = client("GET", SLICES)[1]["metadata"]["resourceVersion"]
     client("POST", SLICES, slice_wire("b"))
@@ -28,7 +28,7 @@ def test_a_watch_from_a_version_gives_what_came_after_it(client):
 
 
 @pytest.mark.parametrize("start", [{}, {"resourceVersion": "0"}])
-def test_a_watch_without_a_version_begins_with_the_state(client, start):
+def test_a_watch_without_a_version_begins_with_the_existing_objects(client, start):
     client("POST", SLICES, slice_wire("a"))
     watch = client.watch(SLICES, **start)
     assert _names([watch.next()]) == [("ADDED", "a")]
@@ -47,7 +47,7 @@ def test_initial_events_end_with_a_marked_bookmark(client):
     watch.close()
 
 
-def test_a_deletion_carries_its_own_version(client):
+def test_a_deletion_has_a_version_of_its_own(client):
     _, made = client("POST", SLICES, slice_wire("a"))
     version = made["metadata"]["resourceVersion"]
     watch = client.watch(SLICES, resourceVersion=version)
@@ -56,7 +56,7 @@ def test_a_deletion_carries_its_own_version(client):
     watch.close()
 
 
-def test_bookmarks_come_when_wanted_and_at_the_end(api, client):
+def test_bookmarks_are_sent_if_allowed_and_at_the_end(api, client):
     api.bookmark_every_s = 0.05
     client("POST", SLICES, slice_wire("a"))
     api.request("POST", "/api/v1/nodes", body={"metadata": {"name": "elsewhere"}})
@@ -68,7 +68,7 @@ def test_bookmarks_come_when_wanted_and_at_the_end(api, client):
     assert {event["type"] for event in watch.rest()} == {"BOOKMARK"}
 
 
-def test_a_watch_without_bookmarks_ends_in_time_and_silently(client):
+def test_a_watch_without_bookmarks_ends_in_time_without_an_event(client):
     began = time.monotonic()
     assert client.watch(SLICES, timeoutSeconds="1").rest() == []
     assert time.monotonic() - began > 0.9
@@ -97,7 +97,7 @@ def test_watches_select_by_field(client):
     watch.close()
 
 
-def test_a_forgotten_version_is_an_error_event(api, client):
+def test_a_compacted_version_is_an_error_event(api, client):
     version = client("POST", SLICES, slice_wire("a"))[1]["metadata"]["resourceVersion"]
     api.compact()
     watch = client.watch(SLICES, resourceVersion=version)
@@ -106,7 +106,7 @@ def test_a_forgotten_version_is_an_error_event(api, client):
     assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
 
 
-def test_a_forgotten_version_can_be_an_http_410(api, client):
+def test_a_compacted_version_can_be_an_http_410(api, client):
     version = client("POST", SLICES, slice_wire("a"))[1]["metadata"]["resourceVersion"]
     api.compact()
     api.gone_as_http = True
@@ -114,7 +114,7 @@ def test_a_forgotten_version_can_be_an_http_410(api, client):
     assert (status, answer["code"]) == (410, 410)
 
 
-def test_after_compaction_a_fresh_list_can_be_watched_from(api, client):
+def test_a_watch_can_start_from_a_list_after_the_compaction(api, client):
     client("POST", SLICES, slice_wire("a"))
     api.compact()
     version = client("GET", SLICES)[1]["metadata"]["resourceVersion"]
@@ -133,7 +133,7 @@ def test_open_watches_can_be_expired_or_dropped(api, client):
         until(lambda: api.open_watches == 0)
 
 
-def test_hanging_up_cuts_a_watch_in_the_middle(api, client):
+def test_hanging_up_ends_an_open_watch(api, client):
     watch = client.watch(SLICES)
     until(lambda: api.open_watches == 1)
     api.hang_up()
@@ -143,7 +143,7 @@ def test_hanging_up_cuts_a_watch_in_the_middle(api, client):
     assert event in (None, "none yet")
 
 
-def test_a_client_that_goes_away_is_noticed(api, client):
+def test_the_watch_of_a_client_that_closes_its_connection_ends(api, client):
     watch = client.watch(SLICES, resourceVersion=str(api.store.revision))
     until(lambda: api.open_watches == 1)
     watch.answer.close()
@@ -151,7 +151,7 @@ def test_a_client_that_goes_away_is_noticed(api, client):
     until(lambda: api.open_watches == 0)
 
 
-def test_history_is_kept_within_bounds(api, client, monkeypatch):
+def test_the_history_of_versions_is_limited(api, client, monkeypatch):
     monkeypatch.setattr("dra_driver.embedded.api.store.HISTORY", 10)
     first = client("POST", SLICES, slice_wire("a"))[1]["metadata"]["resourceVersion"]
     for number in range(20):

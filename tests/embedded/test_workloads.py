@@ -1,4 +1,4 @@
-"""What becomes of objects that are no pods yet, and what a quota refuses. The real controllers: the cluster lane."""
+"""Pods and claims that are made from other objects, and what a quota refuses. Real controllers: the cluster lane."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_devices_are_counted_by_class():
     assert found == {"a": 3, "b": 3, "c": 32}
 
 
-def test_a_quota_refuses_what_is_more_than_it_allows_and_says_the_numbers():
+def test_a_quota_refuses_a_claim_beyond_its_limit_with_the_numbers():
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"a.deviceclass.resource.k8s.io/devices": "2", "pods": "1"}}}
     one = claim(exactly("a"))
     assert refusal([quota], [one], one) == ""

@@ -78,7 +78,7 @@ def test_a_failed_claim_fails_the_pod_keeps_the_others_and_is_tried_again(kubele
     assert [call[2] for call in plugin.calls] == [[good, bad]] * 2
 
 
-def test_ids_that_change_on_a_repeat_leave_the_stale_ones_behind(kubelet, plugin, api):
+def test_ids_that_change_with_a_repeated_prepare_are_added_to_the_old_ones(kubelet, plugin, api):
     uid = make_claim(api)
     other = make_claim(api, "z")
     plugin.errors[other] = "not yet"
@@ -102,24 +102,24 @@ def test_after_a_restart_a_claim_is_prepared_again_and_can_be_unprepared(kubelet
     assert kubelet.cached_claims() == ()
 
 
-@pytest.mark.parametrize(("attribute", "value"), [("extra_uids", ["stranger"]), ("skip", True)])
+@pytest.mark.parametrize(("attribute", "value"), [("extra_uids", ["another"]), ("skip", True)])
 def test_a_reply_for_other_claims_than_asked_fails(kubelet, plugin, api, attribute, value):
     make_claim(api)
     setattr(plugin, attribute, value)
-    with pytest.raises(NodeError, match=r"unknown claim UID stranger|skipped 1 of 1"):
+    with pytest.raises(NodeError, match=r"unknown claim UID another|skipped 1 of 1"):
         kubelet.prepare_pod(pod("c"))
 
 
 def test_a_call_that_takes_too_long_fails(folder, api, plugin, kubelet):
-    impatient = EmbeddedKubelet(folder, api, node="n1", rpc_timeout_s=0.2, wipes_slices=False)
-    impatient.start()
-    impatient.wait_registered(DRIVER, 10)
+    other = EmbeddedKubelet(folder, api, node="n1", rpc_timeout_s=0.2, wipes_slices=False)
+    other.start()
+    other.wait_registered(DRIVER, 10)
     make_claim(api)
     plugin.hang.clear()
     with pytest.raises(NodeError, match="DEADLINE_EXCEEDED"):
-        impatient.prepare_pod(pod("c"))
+        other.prepare_pod(pod("c"))
     plugin.hang.set()
-    impatient.stop()
+    other.stop()
 
 
 def test_calls_for_different_pods_overlap(kubelet, plugin, api):
@@ -146,14 +146,14 @@ def test_calls_for_different_pods_overlap(kubelet, plugin, api):
         (lambda api: make_claim(api, driver="absent.example.com"), "DRA driver absent.example.com is not registered"),
     ],
 )
-def test_claims_that_cannot_be_used_yet_fail_the_pod(kubelet, plugin, api, arrange, message):
+def test_claims_that_cannot_be_prepared_fail_the_pod(kubelet, plugin, api, arrange, message):
     arrange(api)
     with pytest.raises(NodeError, match=message):
         kubelet.prepare_pod(pod("c"))
     assert plugin.calls == []
 
 
-def test_a_claim_under_an_old_name_waits_for_the_old_one_to_be_unprepared(kubelet, plugin, api):
+def test_a_new_claim_of_the_same_name_fails_until_the_old_one_is_unprepared(kubelet, plugin, api):
     make_claim(api)
     kubelet.prepare_pod(pod("c"))
     api.delete(CLAIMS, "c")
@@ -176,7 +176,7 @@ def test_unprepare_needs_no_claim_object_and_is_repeated_until_it_succeeds(kubel
     assert kubelet.cached_claims() == ()
 
 
-def test_without_its_driver_a_pod_cannot_end(kubelet, plugin, api):
+def test_a_pod_cannot_end_while_its_driver_is_not_registered(kubelet, plugin, api):
     make_claim(api)
     kubelet.prepare_pod(pod("c"))
     plugin.deregister()
@@ -185,16 +185,16 @@ def test_without_its_driver_a_pod_cannot_end(kubelet, plugin, api):
         kubelet.unprepare_pod(pod("c"))
 
 
-def test_pod_resources_are_told_over_a_socket_as_the_kubelet_tells_them(kubelet, plugin, api, folder):
+def test_pod_resources_are_served_over_a_socket_as_by_the_kubelet(kubelet, plugin, api, folder):
     uid = make_claim(api)
     plugin.devices[uid] = [{**device(), "share_id": "5e7"}]
-    told = PodResources(folder / "pod-resources/kubelet.sock", DRIVER)
-    assert told.pods().claims == {}
+    reader = PodResources(folder / "pod-resources/kubelet.sock", DRIVER)
+    assert reader.pods().claims == {}
     kubelet.prepare_pod(pod("c"))
-    here = told.pods()
+    here = reader.pods()
     assert here.pods == {("default", "u1")}
     assert here.claims == {("default", "c"): PodClaim((HeldDevice("n1", "d", "5e7"),), is_prepared=True)}
     kubelet.resources.lists_claims = False
-    assert told.pods().claims == {}
+    assert reader.pods().claims == {}
     kubelet.unprepare_pod(pod("c"))
-    assert told.pods().pods == frozenset()
+    assert reader.pods().pods == frozenset()

@@ -23,7 +23,7 @@ from tests.support.waiting import unhindered, until
         (["v9.DRAPlugin", "v1alpha1.DRAResourceHealth", "v1.DRAPlugin"], "v1.DRAPlugin"),
     ],
 )
-def test_the_first_version_that_is_known_is_taken(folder, kubelet, api, versions, chosen):
+def test_the_first_version_that_the_kubelet_supports_is_used(folder, kubelet, api, versions, chosen):
     plugin = StandInPlugin(folder, versions=versions).start()
     assert kubelet.wait_registered(DRIVER, 10).version == chosen
     assert plugin.statuses == [(True, "")]
@@ -41,7 +41,7 @@ def test_the_first_version_that_is_known_is_taken(folder, kubelet, api, versions
         ("CSIPlugin", ["v1.DRAPlugin"], "no handler"),
     ],
 )
-def test_a_plugin_that_does_not_fit_is_refused_and_told_why(folder, kubelet, type_, versions, message):
+def test_a_plugin_that_does_not_fit_is_refused_with_the_reason(folder, kubelet, type_, versions, message):
     plugin = StandInPlugin(folder, versions=versions)
     plugin.type = type_
     plugin.start()
@@ -54,7 +54,7 @@ def test_a_plugin_that_does_not_fit_is_refused_and_told_why(folder, kubelet, typ
     plugin.stop()
 
 
-def test_a_socket_that_goes_deregisters_and_one_that_comes_back_registers(kubelet, plugin):
+def test_a_plugin_is_registered_while_its_socket_exists(kubelet, plugin):
     plugin.deregister()
     until(lambda: not kubelet.plugins.plugins(DRIVER))
     plugin.register()
@@ -62,13 +62,13 @@ def test_a_socket_that_goes_deregisters_and_one_that_comes_back_registers(kubele
     assert plugin.statuses == [(True, ""), (True, "")]
 
 
-def test_dot_files_and_files_that_are_no_sockets_are_not_looked_at(kubelet, plugin):
+def test_dot_files_and_files_that_are_not_sockets_are_ignored(kubelet, plugin):
     (kubelet.registrar_dir / "notes.txt").write_text("")
     shutil.copy(plugin.registrar.parent / "notes.txt", kubelet.registrar_dir / ".hidden")
     assert kubelet.plugins.errors() == {}
 
 
-def test_a_kubelet_ends_at_once_though_nobody_answers_behind_a_socket(kubelet, monkeypatch):
+def test_a_kubelet_ends_at_once_although_no_process_answers_on_a_socket(kubelet, monkeypatch):
     waiting = threading.Event()
 
     class Asking(plugin_watcher.Registrar):
@@ -86,7 +86,7 @@ def test_a_kubelet_ends_at_once_though_nobody_answers_behind_a_socket(kubelet, m
     kubelet.start()
 
 
-def test_a_second_instance_takes_the_calls_and_the_first_takes_over_again(folder, kubelet, plugin, api):
+def test_a_second_instance_gets_the_calls_and_the_first_gets_them_again_after_it(folder, kubelet, plugin, api):
     second = StandInPlugin(folder, name="second").start()
     kubelet.wait_registered(DRIVER, 10, instances=2)
     first_uid = make_claim(api)

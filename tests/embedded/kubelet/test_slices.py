@@ -19,7 +19,7 @@ def names(api):
     return {item["metadata"]["name"] for item in api.items(SLICES)}
 
 
-def test_a_start_wipes_the_slices_of_the_node_and_no_others(kubelet, api):
+def test_a_start_deletes_the_slices_of_the_node_and_no_others(kubelet, api):
     put_slices(api)
     kubelet.restart()
     assert names(api) == {"far"}
@@ -33,7 +33,7 @@ def test_a_start_may_leave_slices_alone(folder, api):
     assert len(names(api)) == 3
 
 
-def test_slices_of_a_driver_that_stays_away_are_wiped(kubelet, plugin, api):
+def test_slices_of_a_driver_that_does_not_come_back_are_deleted(kubelet, plugin, api):
     until(lambda: DRIVER in kubelet._wiper._known_drivers)
     put_slices(api)
     plugin.stop()

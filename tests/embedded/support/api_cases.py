@@ -1,4 +1,4 @@
-"""Objects that break one rule of the API each, and objects at their limits.
+"""Objects that break one rule of the API each, and objects at the limits.
 
 The verdicts of real servers of 1.35 and 1.36 on them are in tests/embedded/verdicts.json (see record_verdicts.py).
 """
@@ -95,7 +95,7 @@ BROKEN_SLICES = [
 ]
 
 
-HELD_SLICES = [
+VALID_SLICES = [
     {"devices": [{"name": f"d{i}"} for i in range(128)]},
     {"devices": [{"name": f"d{i}", "taints": [TAINT]} for i in range(64)]},
     {"devices": one(attributes={f"a{i}": {"int": 1} for i in range(32)})},
@@ -288,7 +288,7 @@ ALL_GATES = dict.fromkeys((*_GATES, "DRAExtendedResource"), True)
 
 def creations() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     """Yield every object that is created: id, kind, collection, object."""
-    specs = [*BROKEN_SLICES, *HELD_SLICES, *SPECS]
+    specs = [*BROKEN_SLICES, *VALID_SLICES, *SPECS]
     specs += [{"devices": one(**device)} for device in DEVICES] + [{"devices": shared(policy)} for policy in POLICIES]
     for number, spec in enumerate(specs):
         yield f"slice-{number:03}", "ResourceSlice", SLICES, slice_wire(**spec)

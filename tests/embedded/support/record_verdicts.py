@@ -2,8 +2,8 @@
 
     python -m tests.embedded.support.record_verdicts --server https://127.0.0.1:6443 --token TOKEN --gates all
 
-With "all" the server runs with the gates of `api_cases.ALL_GATES` on, with "default" with none named. An etcd, and a
-kube-apiserver with --token-auth-file and --authorization-mode=AlwaysAllow are enough. Other verdicts in the file stay.
+With "all" the server runs with the gates of `api_cases.ALL_GATES` on, with "default" none is set. An etcd and a
+kube-apiserver with --token-auth-file and --authorization-mode=AlwaysAllow are enough. Other verdicts are kept.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def record(server: Server) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Record one server."""
+    """Record the verdicts of one server."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", required=True)
     parser.add_argument("--token", required=True)
