@@ -51,12 +51,12 @@ PARTITION = PartitionFacts(
 
 
 def facts(*gpus: NvidiaGpu) -> Facts:
-    """Facts of a node with these GPUs and a known driver."""
+    """Return the facts of a node with these GPUs and a known driver."""
     return Facts("test", gpus=gpus, driver_version="580.126.20", runtime_version="13.0.0")
 
 
 def with_everything_known(gpu: NvidiaGpu) -> NvidiaGpu:
-    """The same GPU with each fact that it lacks filled in."""
+    """Return the GPU with each fact that it lacks filled in."""
     missing = {f.name: getattr(FULL_GPU, f.name) for f in fields(gpu) if getattr(gpu, f.name) is None}
     return replace(gpu, **missing)
 
@@ -66,7 +66,7 @@ _numbers = st.integers(-5, 20) | st.integers()
 
 
 def _any_of(cls: type, **known: st.SearchStrategy) -> st.SearchStrategy:
-    """Instances of a dataclass with any values of the declared types."""
+    """Return a strategy for instances of a dataclass with any values of the declared types."""
     by_type = {str: _texts, int: _numbers, bool: st.booleans(), type(None): st.none()}
     hints = get_type_hints(cls)
     parts = {}

@@ -49,7 +49,7 @@ class VendorBench(Protocol):
         """Return where the machine's trees are."""
 
     def lay_out(self, count: int) -> None:
-        """Let the machine have this many GPUs, instead of those that it had."""
+        """Lay the machine out with this many GPUs, instead of those that it had."""
 
     def lose_node(self) -> None:
         """Remove the device node of the first GPU."""
@@ -68,9 +68,9 @@ class VendorContract:
     def opened(bench: VendorBench) -> Hardware:
         return choose(bench.vendor, bench.roots, node_name="node-1")
 
-    # -- what it declares
+    # -- what the vendor declares
 
-    def test_its_line_in_the_registry_is_its_own(self, bench: VendorBench) -> None:
+    def test_the_vendors_line_in_the_registry_is_unique(self, bench: VendorBench) -> None:
         line = registry.registered(bench.vendor)
         assert line is not None
         check_driver_name(line.driver)
@@ -78,7 +78,7 @@ class VendorContract:
             assert [getattr(one, key) for one in registry.VENDORS].count(getattr(line, key)) == 1
         assert load_vendor(line.name).gpu.vendor == line.name
 
-    def test_its_published_names_are_names_of_the_api_and_fit_a_device(self, bench: VendorBench) -> None:
+    def test_published_names_are_valid_in_the_api_and_fit_a_device(self, bench: VendorBench) -> None:
         for device_type, rows in rows_of(bench.vendor).items():
             names = [row.name for row in rows]
             assert len(names) == len(set(names)), device_type
@@ -88,26 +88,26 @@ class VendorContract:
                 assert row.meaning.endswith((".", "…", ")")), row.name
                 assert row.name.startswith(STANDARD) == (row.owner is Owner.KUBERNETES)
 
-    def test_its_devices_carry_the_words_that_all_vendors_have_in_common(self, bench: VendorBench) -> None:
+    def test_devices_have_the_attributes_that_all_vendors_have_in_common(self, bench: VendorBench) -> None:
         names = {row.name: row.kind for row in rows_of(bench.vendor)[DeviceType.GPU]}
         assert {STANDARD + "pciBusID", STANDARD + "pcieRoot", STANDARD + "numaNode", "memory", "type"} <= set(names)
         assert names["memory"] is ValueKind.QUANTITY
 
-    def test_its_page_is_its_own(self, bench: VendorBench) -> None:
+    def test_no_other_vendor_has_the_same_page(self, bench: VendorBench) -> None:
         pages = [load_vendor(one.name).page.file for one in registry.VENDORS]
         assert pages.count(load_vendor(bench.vendor).page.file) == 1
 
-    # -- what it finds
+    # -- what the vendor finds
 
-    def test_a_machine_without_its_gpus_has_none_and_no_problem(self, bench: VendorBench) -> None:
+    def test_a_machine_without_gpus_of_the_vendor_has_none_and_no_problem(self, bench: VendorBench) -> None:
         bench.lay_out(0)
         hardware = self.opened(bench)
         assert not hardware.is_present()
         found = hardware.discover()
-        assert (found.vendor, found.gpus) == (bench.vendor, ())
+        assert (found.vendor, found.gpus, found.problems) == (bench.vendor, (), ())
         hardware.close()
 
-    def test_its_gpus_are_found_in_pci_order_with_their_identity(self, bench: VendorBench, hardware: Hardware) -> None:
+    def test_gpus_are_found_in_pci_order_with_their_identity(self, bench: VendorBench, hardware: Hardware) -> None:
         assert hardware.is_present()
         found = hardware.discover()
         addresses = [gpu.pci_address for gpu in found.gpus]
@@ -123,7 +123,7 @@ class VendorContract:
         monkeypatch.setattr(os, "listdir", lambda *at: dice.sample(listed := listdir(*at), len(listed)))
         assert all(hardware.discover() == expected for _ in range(ROUNDS))
 
-    def test_any_thread_may_ask(self, hardware: Hardware) -> None:
+    def test_the_hardware_may_be_discovered_from_any_thread(self, hardware: Hardware) -> None:
         answers: list[Facts] = []
         threads = [threading.Thread(target=lambda: answers.append(hardware.discover())) for _ in range(4)]
         for thread in threads:
@@ -141,7 +141,7 @@ class VendorContract:
         assert hardware.fingerprint() != before
         assert len(hardware.discover().gpus) == 1
 
-    def test_it_can_be_closed_twice_and_used_again(self, hardware: Hardware) -> None:
+    def test_the_hardware_can_be_closed_twice_and_used_again(self, hardware: Hardware) -> None:
         found = hardware.discover()
         hardware.close()
         hardware.close()
@@ -153,10 +153,10 @@ class VendorContract:
         known.completed(hardware.discover())
         assert read_gpus(json.loads(json.dumps(known.to_wire()))) == hardware.discover().gpus
 
-    # -- what is published of it
+    # -- what is published
 
     @pytest.mark.parametrize("minor", [34, 35, 36])
-    def test_its_slices_are_taken_by_the_api(self, hardware: Hardware, minor: int) -> None:
+    def test_slices_are_valid_for_the_api_server(self, hardware: Hardware, minor: int) -> None:
         inventory = build_inventory(hardware.discover())
         assert not [problem for problem in inventory.problems if problem.code.startswith("inventory.")]
         assert len(inventory.devices) == 2
@@ -178,9 +178,9 @@ class VendorContract:
         assert "memory" not in device.capacity
         assert "" not in device.attributes.values()
 
-    # -- what containers get of it
+    # -- what containers get
 
-    def test_a_container_gets_nodes_of_its_own_gpu_alone(self, hardware: Hardware, tmp_path: Path) -> None:
+    def test_a_container_gets_the_nodes_of_its_own_gpu_only(self, hardware: Hardware, tmp_path: Path) -> None:
         if not can_make_nodes(tmp_path):
             pytest.skip("making device nodes needs root")
         first, second = ({node.path for node in self.edits(hardware, index).device_nodes} for index in (0, 1))
@@ -191,7 +191,9 @@ class VendorContract:
         assert not {node.path for node in common.device_nodes} & (first | second)
         assert render("k8s.example.com/claim", {"gpu": self.edits(hardware, 0)}, common)
 
-    def test_a_node_that_is_missing_is_named_and_may_come_later(self, bench: VendorBench, hardware: Hardware) -> None:
+    def test_a_missing_device_node_is_named_and_looked_for_again_later(
+        self, bench: VendorBench, hardware: Hardware
+    ) -> None:
         gpu = hardware.discover().gpus[0]
         bench.lose_node()
         with pytest.raises(HardwareError, match="/dev/") as caught:

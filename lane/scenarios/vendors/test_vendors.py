@@ -144,7 +144,7 @@ def test_a_mode_that_is_switched_under_the_agent_leaves_running_pods_alone(
     stage.check("part")
     own = {node for node in stage.seen("part").nodes if "render" in node}
     assert own in ({"/dev/dri/renderD130"}, {"/dev/dri/renderD131"})
-    machine.unite_amd()
+    machine.undivide_amd()
     until("the GPU is whole again", lambda: amds(cluster, mixed_agent) == {"gpu-0000-05-00-0", "gpu-0000-06-00-0"}, 15)
     for name in ("whole", "part"):
         assert stage.running(name)

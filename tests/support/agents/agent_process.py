@@ -16,7 +16,7 @@ from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.support.agents.warm_agents import WarmAgent, nursery
+from tests.support.agents.warm_agents import WarmAgent, forker
 
 NODE = "node-1"
 Agent = subprocess.Popen[bytes] | WarmAgent
@@ -40,8 +40,8 @@ class Stage:
     ) -> Agent:
         """Start an agent; its log is agent-<n>.log.
 
-        One that is not `is_warm`, or has variables for Python itself, is a program from its first line: what it has
-        not loaded is not in memory.
+        An agent that is not `is_warm`, or that has variables for Python itself, is started as a new program: only what
+        it has loaded itself is in memory.
         """
         words = ["agent", "--node-name", NODE, "--hardware", hardware]
         words += ["--kubeconfig", str(self.folder / "kubeconfig"), "--cdi-root", str(self.kubelet.cdi_dir)]
@@ -50,7 +50,7 @@ class Stage:
         path = self.folder / f"agent-{len(self.agents)}.log"
         variables = environment or {}
         warm = is_warm and not any(name.startswith("PYTHON") for name in variables)
-        self.agents.append((nursery().start if warm else _fresh)(words, path, variables))
+        self.agents.append((forker().start if warm else _fresh)(words, path, variables))
         return self.agents[-1]
 
     def log(self, index: int = -1) -> str:

@@ -1,4 +1,4 @@
-"""Claims that are allocated already, on the stage of an agent."""
+"""Claims that are already allocated, for an agent on a stage."""
 
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.model.names import NVIDIA_DRIVER, pool_name

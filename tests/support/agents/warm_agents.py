@@ -1,11 +1,11 @@
 """Starts agents by forking a process that has already imported what an agent imports.
 
 An agent's start is mostly imports, and tests start hundreds. Each agent is still a process of its own, with its own
-arguments, variables, output, signals and end; only its imports are shared. This module is both the program that forks,
-one for each process of tests, and the handle of what it has started.
+arguments, variables, output, signals and exit status; only its imports are shared. This module is both the program that
+forks, one for each process of tests, and the handle of what it has started.
 
-The loader reads LD_LIBRARY_PATH only when a program begins. The program that forks therefore begins with the path of a
-descriptor, behind which each agent opens the folder that it was told.
+The loader reads LD_LIBRARY_PATH only when a program begins. The program that forks is therefore started with the path
+of a descriptor, and each agent opens its own folder as that descriptor.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ LIBRARIES = "LD_LIBRARY_PATH"
 class WarmAgent:
     """An agent that was forked, with those methods of `subprocess.Popen` that tests use."""
 
-    def __init__(self, nursery: Nursery, pid: int, args: list[str]) -> None:
+    def __init__(self, forker: AgentForker, pid: int, args: list[str]) -> None:
         self.pid, self.args = pid, args
         self.returncode: int | None = None
-        self._nursery = nursery
-        self._fd = os.pidfd_open(pid)  # no other thread reaps it before this one asks
+        self._forker = forker
+        self._fd = os.pidfd_open(pid)  # the process is reaped only when this object asks for it
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None while it runs."""
@@ -52,16 +52,16 @@ class WarmAgent:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Signal it, unless it has been waited for."""
+        """Send a signal, unless the agent has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
+        """End the agent by SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """End it by SIGTERM."""
+        """End the agent by SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def _ended(self, timeout: float | None) -> int | None:
@@ -71,12 +71,12 @@ class WarmAgent:
         poll.register(self._fd, select.POLLIN)
         if not poll.poll(None if timeout is None else timeout * 1000):
             return None
-        self.returncode = self._nursery.ask({"reap": self.pid})
+        self.returncode = self._forker.ask({"reap": self.pid})
         os.close(self._fd)
         return self.returncode
 
 
-class Nursery:
+class AgentForker:
     """The process that forks agents, as seen from a process of tests."""
 
     def __init__(self) -> None:
@@ -113,15 +113,15 @@ class Nursery:
             return int(self._line.readline())
 
     def close(self) -> None:
-        """End the process; agents that still run are not its concern."""
+        """End the process; agents that still run go on."""
         self._line.close()
         self._process.wait(60)
 
 
 @cache
-def nursery() -> Nursery:
-    """Return the nursery of this process of tests, started with the first agent."""
-    return Nursery()
+def forker() -> AgentForker:
+    """Return the forking process of this process of tests, which is started with the first agent."""
+    return AgentForker()
 
 
 def main() -> int:

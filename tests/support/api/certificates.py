@@ -15,7 +15,7 @@ def _openssl(folder: Path, *arguments: str) -> None:
 
 
 def make_ca(folder: Path, name: str) -> Path:
-    """Make `<name>.key` and `<name>.crt`; gives the certificate. Skips the test where openssl is missing."""
+    """Make `<name>.key` and `<name>.crt`; return the certificate. Skip the test where openssl is missing."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
@@ -27,7 +27,7 @@ def make_ca(folder: Path, name: str) -> Path:
 
 
 def make_leaf(folder: Path, name: str, ca: str) -> tuple[Path, Path]:
-    """Make a certificate for 127.0.0.1 and localhost signed by a CA of this folder; gives (certificate, key)."""
+    """Make a certificate for 127.0.0.1 and localhost signed by a CA of this folder; return (certificate, key)."""
     new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     _openssl(folder, "req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
     (folder / f"{name}.ext").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc\n")

@@ -17,7 +17,7 @@ EVERYTHING = ("nodes", "namespaces", "resourceslices", "deviceclasses", *NAMESPA
 
 
 class GuardedApi(EmbeddedApi):
-    """`seen` are the users whose requests came, without those that were refused."""
+    """An API server that checks what its users may list. `seen` are the users who sent a request with their token."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class Reply:
 
 
 def _in_time(send: Callable[[], Reply]) -> Reply:
-    """Send a question again for as long as the machine was too busy to answer it in the time of a question."""
+    """Repeat a question for as long as the answer is that the machine was too busy to answer it in time."""
     replies: list[Reply] = []
 
     def is_answered() -> bool:
@@ -79,7 +79,7 @@ class RunningConsole:
         return _in_time(lambda: self.post_once(name, question))
 
     def post_once(self, name: str, question: Any) -> Reply:
-        """Post a question that may really be too slow to answer."""
+        """Post a question once, also if the answer is that it takes too long."""
         body = json.dumps(question).encode()
         return self.send("POST", f"/api/v1/{name}", body, cookie=self.cookie, origin=self.origin)
 
@@ -104,21 +104,21 @@ class RunningConsole:
                 line.sock.close()
 
     def end(self) -> int:
-        """Interrupt it as Ctrl-C does, and return its exit status."""
+        """Interrupt the console as Ctrl-C does, and return its exit status."""
         self.process.send_signal(2)
         return self.process.wait(60)
 
 
 @contextmanager
 def running_console(*words: str, env: Mapping[str, str] | None = None) -> Iterator[RunningConsole]:
-    """Start a console, and end it at the end."""
+    """Start a console, and end it afterwards."""
     command = [sys.executable, "-m", "dra_driver", "console", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}) as process:
         try:
             assert process.stdout is not None
             first = process.stdout.readline()
             found = re.search(r"http://\S+", first)
-            assert found, f"it said {first!r} and ended with {process.poll()}"
+            assert found, f"the console printed {first!r} and ended with {process.poll()}"
             yield RunningConsole(found[0], process)
         finally:
             process.kill()

@@ -28,7 +28,7 @@ class FakeCuda:
         self._devices: dict[str, tuple[str, str]] = {}
 
     def set(self, uuid: str, pci: str, mode: str = "passes") -> None:
-        """Let a device be there and do this."""
+        """Add a device that behaves like this, or change how it behaves."""
         self._devices[uuid] = (pci, mode)
         lines = "".join(f"{one} {pci.upper()} {does}\n" for one, (pci, does) in self._devices.items())
         new = self.folder / "devices.new"

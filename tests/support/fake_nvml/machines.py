@@ -162,7 +162,7 @@ def t4(pci: str, minor: int) -> Gpu:
 
 
 def hgx_h100(count: int = 8) -> list[Gpu]:
-    """Eight H100 behind four NVSwitches, 18 links each; the fabric of a single machine has no name."""
+    """Return H100 behind four NVSwitches, with 18 links each; the fabric of a single machine has no name."""
     gpus = [h100(pci, minor) for minor, pci in enumerate(HGX_H100_ADDRESSES[:count])]
     for gpu in gpus:
         gpu.links = [(1, SWITCH_LINK, SWITCHES[link % len(SWITCHES)]) for link in range(18)]
@@ -171,7 +171,7 @@ def hgx_h100(count: int = 8) -> list[Gpu]:
 
 
 def nvl72_tray(cluster: uuid.UUID, clique: int = 32766) -> list[Gpu]:
-    """Four GB200 of a rack whose switches stand elsewhere."""
+    """Return four GB200 of a rack whose switches are in other trays."""
     gpus = [gb200(pci, minor) for minor, pci in enumerate(NVL72_ADDRESSES)]
     for gpu in gpus:
         gpu.links = [(1, SWITCH_LINK, "ffffffff:ff:1f.0")] * 18

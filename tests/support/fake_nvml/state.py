@@ -124,7 +124,7 @@ class Gpu:
         self.faults[function] = f"slow {ms}"
 
     def crash(self, function: str, when: str = "after") -> None:
-        """Kill the process that calls it next, "before" or "after" its effect; once."""
+        """Kill the process that calls the function next, "before" or "after" its effect; once."""
         self.faults[function] = f"crash {when}"
 
     def xid(self, code: int, *, gi: int = -1, ci: int = -1) -> None:
@@ -133,7 +133,7 @@ class Gpu:
 
     def report_health(self, **values: object) -> None:
         """Let the GPU support events and report its health: `recovery_action`, `remap_pending`, `remap_failed`,
-        and the facts of health.h by their own names. None takes a value away."""
+        and the facts of health.h by their own names. None removes a value."""
         fields = {name: f"field_{number}" for name, number in FIELDS.items()}
         for name, value in {"supported_events": hex(SUPPORTED_EVENTS), **values}.items():
             self.facts[fields.get(name, name)] = value
@@ -264,7 +264,7 @@ class State:
             self.gpu(pci).take(found)
 
     def write(self, path: Path | None = None) -> Path:
-        """Put the state in place in one step; without a path where it was written before."""
+        """Write the state in one step: to `path`, or where it was written before."""
         self.path = path or self.path
         assert self.path is not None
         facts = {

@@ -1,4 +1,4 @@
-"""A Prometheus on a real socket that knows the functions which the driver asks for, over series that grow evenly."""
+"""A stand-in for Prometheus on a real socket, with the functions that the driver uses, over series that grow evenly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OUTER: dict[str, Callable[[list[float]], float]] = {
 
 
 class PrometheusDouble:
-    """Answers /api/v1/query. `answer` replaces what is said, `asked` has the queries and the headers.
+    """Answers /api/v1/query. `answer` replaces the computed body; `asked` are the queries with their headers.
 
     To /api/v1/query_range it answers with `series`, which are values by namespace; to queries of one series with the
     first of `figures` whose word is in them.
@@ -44,7 +44,7 @@ class PrometheusDouble:
                 is_range = urlsplit(self.path).path.endswith("query_range")
                 body = double.answer
                 if body is None:
-                    body = double.said_of_range(given) if is_range else double.said_at(given)
+                    body = double.range_body(given) if is_range else double.instant_body(given)
                 self.send_response(double.status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
@@ -62,7 +62,7 @@ class PrometheusDouble:
         self._server.shutdown()
         self._server.server_close()
 
-    def said_of_range(self, given: dict[str, list[str]]) -> bytes:
+    def range_body(self, given: dict[str, list[str]]) -> bytes:
         start, step = float(given["start"][0]), float(given["step"][0])
         query = given["query"][0]
         figures = [value for word, value in self.figures.items() if word in query]
@@ -73,7 +73,7 @@ class PrometheusDouble:
         ]
         return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode()
 
-    def said_at(self, given: dict[str, list[str]]) -> bytes:
+    def instant_body(self, given: dict[str, list[str]]) -> bytes:
         query, time = given["query"][0], given["time"][0]
         hour = (float(time) - self._begin.timestamp()) / 3600
         result = [{"metric": labels, "value": [float(time), str(value)]} for labels, value in self._rows(query, hour)]

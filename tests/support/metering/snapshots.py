@@ -28,7 +28,7 @@ class Sample:
 
 
 def samples(lines) -> list[Sample]:
-    """Read samples back, and refuse a line that is none."""
+    """Read samples back; fail on a line that is not a sample."""
     found = []
     for line in lines if not isinstance(lines, bytes) else lines.decode().splitlines():
         if not line.startswith("#"):

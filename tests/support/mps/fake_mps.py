@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dra_driver.mps.simulated.server_process import read_line
 
-# It starts often: its modules are compiled once, and a process that only sends a command loads no daemon.
+# The program is started often: its modules are compiled once, and a process that only sends a command loads no daemon.
 _PROGRAM = """#!{python} -IS
 import sys
 sys.path.append({repository!r})
@@ -45,16 +45,16 @@ class FakeMps:
         self.program.chmod(0o755)
 
     def break_(self, *faults: str) -> None:
-        """Have faults from now on: "start hang", "get_server_list refuse Some words", "quit slow 0.5", "ps crash".
+        """Set the faults from now on: "start hang", "get_server_list refuse Some words", "quit slow 0.5", "ps crash".
 
-        "ps answer 1 2" is no fault of the daemon's own: it answers so.
+        "ps answer 1 2" replaces the daemon's answer to `ps`.
         """
         new = self.root / "faults.new"
         new.write_text("".join(f"{fault}\n" for fault in faults))
         new.replace(self.root / "faults")
 
     def heal(self) -> None:
-        """Have no fault any more."""
+        """Remove all faults."""
         (self.root / "faults").unlink(missing_ok=True)
 
 
@@ -79,7 +79,7 @@ class FakeClient:
         self.percentage, self.memory_mib = float(percentage), int(memory)
 
     def works(self) -> bool:
-        """Return whether the server still does what this client asks of it."""
+        """Return whether the server still answers this client."""
         try:
             self._line.sendall(b"PING\n")
             return read_line(self._line) == "PONG PING"
@@ -87,5 +87,5 @@ class FakeClient:
             return False
 
     def end(self) -> None:
-        """Go away, as a process that ends does."""
+        """Close the connection, as a process that ends does."""
         self._line.close()

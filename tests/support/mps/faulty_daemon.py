@@ -15,35 +15,35 @@ class FaultyDaemon(Daemon):
     FAULTS = ""
 
     def before_start(self) -> None:
-        self.meet("start")
+        self.fail_at("start")
 
     def before(self, command: str) -> None:
-        self.meet(command.partition(" ")[0])
+        self.fail_at(command.partition(" ")[0])
 
     def do(self, line: str) -> str:
-        said = super().do(line)
+        answer = super().do(line)
         for where, what, *rest in self.faults():
             if (where, what) == (line.partition(" ")[0], "answer"):
                 return " ".join(rest)
-        return said
+        return answer
 
     def serve(self) -> None:
-        self.meet("serve")
+        self.fail_at("serve")
         super().serve()
 
     def faults(self) -> list[list[str]]:
         try:
-            with open(self.FAULTS) as file:  # noqa: PTH123 - it starts often: pathlib costs more than all else
+            with open(self.FAULTS) as file:  # noqa: PTH123 - pathlib costs more than all else, and this starts often
                 return [line.strip().split(" ", 2) for line in file]
         except OSError:
             return []
 
-    def meet(self, point: str) -> None:
+    def fail_at(self, point: str) -> None:
         for where, what, *rest in self.faults():
             if where == point and what != "answer":
-                self.suffer(point, what, " ".join(rest))
+                self.fail(point, what, " ".join(rest))
 
-    def suffer(self, point: str, what: str, rest: str) -> None:
+    def fail(self, point: str, what: str, rest: str) -> None:
         if what == "crash":
             os._exit(9)
         elif what == "hang":

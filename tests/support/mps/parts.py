@@ -123,11 +123,11 @@ class Rig:
 
     def pid(self, number: int = 0) -> int:
         """Return the pid of a device's daemon, 0 without one."""
-        told = (one.state for one in self.supervisor.reports() if one.state.device == device(number))
-        return next((state.process.pid for state in told if state.process), 0)
+        states = (one.state for one in self.supervisor.reports() if one.state.device == device(number))
+        return next((state.process.pid for state in states if state.process), 0)
 
     def ask(self, command: str, number: int = 0) -> str:
-        """Speak to a daemon as an operator would, with the program itself."""
+        """Send a command to a daemon as an operator would, with the program itself."""
         environment = {"CUDA_MPS_PIPE_DIRECTORY": str(self.at(number).pipe)}
         program = self.folder / "driver/usr/bin/nvidia-cuda-mps-control"
         done = subprocess.run(
@@ -167,11 +167,11 @@ class Supervisor:
 
     def daemon(self, number: int = 0) -> int:
         """Return the pid of a device's daemon, as the supervisor reports it."""
-        told = call(socket_path(self.data), "list", {}, 5.0)["daemons"]
-        return next(one["pid"] for one in told if one["device"]["gpuUUID"] == device(number).uuid)
+        daemons = call(socket_path(self.data), "list", {}, 5.0)["daemons"]
+        return next(one["pid"] for one in daemons if one["device"]["gpuUUID"] == device(number).uuid)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End the last supervisor; gives its exit status."""
+        """End the last supervisor; return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(60)
 

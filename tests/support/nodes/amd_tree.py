@@ -1,7 +1,7 @@
 """A node with AMD's GPUs: the files of sysfs, the topology and the device nodes, laid out as kernels lay them out.
 
 Numbers are those of captured machines where a test is about a real part; the layout (PCI, DRM, partitions and topology
-together) is composed, for no capture holds them all.
+together) is composed, because no capture has all of them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class AmdTree:
         return self
 
     def exchange(self, *cards: AmdCard) -> AmdTree:
-        """Replace AMD's part of the node by these cards; other vendors' parts stay."""
+        """Replace AMD's part of the node by these cards, and keep the parts of other vendors."""
         for card in self.cards:
             shutil.rmtree(self.function(card))
             for below in ("devices", "drivers/amdgpu"):

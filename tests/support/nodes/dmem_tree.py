@@ -1,7 +1,7 @@
-"""A tree of cgroups with the controller for device memory, as the kernel shows it: files, and what writes to them do.
+"""A tree of cgroups with the controller for device memory, as the kernel shows it: files, and the effects of writes.
 
-A cgroup has a file of limits once the one above passes the controller on; it loses the file, and with it the limits,
-when that ends. Writes go through `write`, which stands in for the kernel's side of write(2).
+A cgroup has a file of limits while its parent passes the controller on; it loses the file, and with it the limits, when
+the parent stops doing so. Writes go through `write`, which stands in for the kernel's side of write(2).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VRAM = "drm/0000:05:00.0/vram"
 
 
 class DmemTree:
-    """The cgroups below `<sys>/fs/cgroup`. `regions` are sizes in bytes by name; `has_dmem` is the kernel's answer."""
+    """The cgroups below `<sys>/fs/cgroup`. `regions` are sizes in bytes, by name."""
 
     def __init__(self, sys: Path, regions: dict[str, int], *, has_dmem: bool = True) -> None:
         self.root, self.regions = sys / "fs/cgroup", regions
@@ -88,5 +88,5 @@ class DmemTree:
 
 
 def serve(tree: DmemTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let writes of this process to the kernel's files be answered by a tree."""
+    """Redirect the writes of this process to the kernel's files to a tree."""
     monkeypatch.setattr(dmem, "write_kernel_file", tree.write)

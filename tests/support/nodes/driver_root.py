@@ -85,7 +85,7 @@ class FakeDriverRoot:
         return file
 
     def link(self, path: str, target: str) -> None:
-        """Make a symlink, as written, with its folders; one that is there is replaced."""
+        """Make a symlink, as written, with its folders; an existing one is replaced."""
         file = Path(f"{self.mount}{path}")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)
@@ -101,7 +101,7 @@ class FakeDriverRoot:
         self.add(f"{self.folder}/libnvidia-egl-gbm.so.1.1.2")
 
     def remove_libraries(self, version: str) -> None:
-        """Take a driver's libraries away."""
+        """Remove a driver's libraries."""
         for stem in LIBRARIES:
             Path(f"{self.mount}{self.folder}/{stem}.so.{version}").unlink()
 

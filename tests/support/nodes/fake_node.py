@@ -38,7 +38,7 @@ class FakeNode:
 
     @property
     def roots(self) -> Roots:
-        """The roots, with the driver root on the host."""
+        """Return the roots, with the driver root on the host."""
         return Roots(sys=str(self.folder / "sys"), proc=str(self.folder / "proc"), dev=str(self.folder / "dev"))
 
     # -- PCI
@@ -137,7 +137,7 @@ class FakeNode:
         minors.write_text("\n".join(lines) + "\n")
 
     def remove_mig_capability(self, minor: int, gi: int) -> None:
-        """Forget a GPU instance."""
+        """Remove the capabilities of a GPU instance."""
         shutil.rmtree(self.folder / f"proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{gi}")
 
     # -- nodes

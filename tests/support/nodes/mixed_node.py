@@ -44,14 +44,14 @@ class MixedNode:
         return self.nvidia.roots
 
     def add_amd(self) -> None:
-        """Put AMD's GPUs in."""
+        """Add AMD's GPUs."""
         self.amd.add(*AMD_CARDS)
 
     def divide_amd(self) -> None:
         """Switch AMD's second GPU to two partitions, with the render nodes 130 and 131."""
         self.amd.exchange(AMD_CARDS[0], replace(AMD_CARDS[1], modes=("DPX", "NPS1"), partitions=(130, 131)))
 
-    def unite_amd(self) -> None:
+    def undivide_amd(self) -> None:
         """Switch AMD's second GPU back."""
         self.amd.exchange(*AMD_CARDS)
 
@@ -68,8 +68,8 @@ class MixedNode:
 
 
 class UnansweredFolder:
-    """A folder of which no read returns while this is open, as of a device that hangs in its driver: a file system of
-    FUSE without a server. Use as a context manager. Raises: OSError where that can't be mounted.
+    """A folder from which no read returns, as from the files of a device whose driver hangs: a FUSE file system without
+    a server, for as long as the context lasts. Raises: OSError where such a file system can't be mounted.
     """
 
     def __init__(self, path: Path) -> None:

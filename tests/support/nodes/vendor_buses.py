@@ -1,4 +1,4 @@
-"""A PCI bus with GPUs of AMD and Intel on a simulated kernel, which moves what belongs to them with their drivers."""
+"""A PCI bus with GPUs of AMD and Intel on a simulated kernel, which adds and removes their nodes with their drivers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DrmKernel(SimulatedKernel):
 
 
 def new_amd(folder: Path, *cards: AmdCard, pci_class: int = ACCELERATOR_CLASS) -> DrmKernel:
-    """Cards with `amdgpu`, each in a group of its own that has the number of its bus."""
+    """Return a bus of cards with `amdgpu`, each in a group of its own that has the number of its bus."""
     AmdTree(folder).write(*cards)
     kernel = DrmKernel(folder)
     kernel.add_driver("vfio-pci")
@@ -50,7 +50,7 @@ def new_amd(folder: Path, *cards: AmdCard, pci_class: int = ACCELERATOR_CLASS) -
 
 
 def add_radeon_companions(kernel: SimulatedKernel, address: str) -> tuple[str, str, str]:
-    """The other functions of a Radeon RX 6900 XT (Navi 21), in its group: audio, USB, USB-C; return their addresses."""
+    """Add the audio, USB and USB-C functions of a Radeon RX 6900 XT (Navi 21) to its group; return their addresses."""
     slot, group = address[:-1], group_of(address)
     kernel.add_function(f"{slot}1", "snd_hda_intel", group, pci_class=AUDIO_CLASS, pci_id=0xAB281002)
     kernel.add_function(f"{slot}2", "xhci_hcd", group, pci_class=USB_CLASS, pci_id=0x73A61002)
@@ -59,7 +59,7 @@ def add_radeon_companions(kernel: SimulatedKernel, address: str) -> tuple[str, s
 
 
 def new_intel(folder: Path, *cards: IntelCard, undriven: tuple[str, ...] = ()) -> DrmKernel:
-    """Cards with `xe`, each in a group of its own; those of `physical` are virtual functions of it."""
+    """Return a bus of cards with `xe`, each in a group of its own; `physical` makes one a virtual function."""
     IntelTree(folder).write()
     return add_intel(DrmKernel(folder), *cards, undriven=undriven)
 

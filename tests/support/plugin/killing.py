@@ -1,4 +1,4 @@
-"""Kills a call at chosen places and lets the next agent find what is left.
+"""Kills a call at chosen places, and checks what the next agent makes of what is left.
 
 A kill leaves nothing of a process but its files, and the restarted agent knows nothing else. So two kills between which
 no file changed are the same kill: it is enough to kill once after each change (`CHANGES`), and every line that a call
@@ -125,7 +125,7 @@ def _note_places(root: Path, stride: int, call: Callable[[Trace], None], notes: 
 class Killer:
     """Kills one call, again and again, in a folder that looks as it did before the call.
 
-    `checks` are the next agents: each finds what a kill has left, and raises an AssertionError if that is wrong.
+    Each of the `checks` is a next agent: it finds what a kill has left, and raises an AssertionError if that is wrong.
     """
 
     def __init__(self, what: str, checks: Sequence[Check], calling: Calling) -> None:
@@ -152,7 +152,7 @@ class Killer:
 
     def _kill(self, place: Place, call: Callable[[Trace], None], left: Path) -> None:
         status, fault = in_child(partial(call, killing_at(place)))
-        self._note(f"killed at {place}", fault or ("" if os.WIFSIGNALED(status) else "it never came there"))
+        self._note(f"killed at {place}", fault or ("" if os.WIFSIGNALED(status) else "the call did not reach it"))
         self._root.rename(left)
         *others, last = self._checks
         for check in (*others, last):

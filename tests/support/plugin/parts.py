@@ -1,6 +1,6 @@
 """Stand-ins for the rooms beside the plugin, and a whole plugin on real files under one folder.
 
-FakeApi stands for kube, FakeHardware for a vendor; ledger, locks and CDI store are the real ones.
+FakeApi replaces kube, FakeHardware a vendor; ledger, locks and CDI store are the real ones.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def gpu(index: int) -> NvidiaGpu:
 
 
 def inventory(count: int = 4, partitions: int = 2) -> Inventory:
-    """`count` whole GPUs gpu-0 …, and partitions mig-0 … of one more."""
+    """Return `count` whole GPUs gpu-0 …, and partitions mig-0 … of one more."""
     devices = [Device(f"gpu-{i}", DeviceType.GPU, {}, {}, gpu(i)) for i in range(count)]
     for i in range(partitions):
         facts = PartitionFacts(f"MIG-{i}", "1g.10gb", 19, i, 0, i, 1, 1 << 30, 16, 1, 1, 0, 1, 0)
@@ -146,7 +146,7 @@ class Rig:
     supervisor: Any = None
     passthrough = PassthroughServices()
     has_metadata = False
-    patience_s = 60.0  # for a call; a busy machine is no fault
+    patience_s = 60.0  # how long a call may take on a busy machine
     driver = DRIVER
 
     def __init__(self, root: Path) -> None:
@@ -160,7 +160,7 @@ class Rig:
 
     @property
     def current(self) -> Inventory:
-        """The newest inventory, as the agent's parts read it."""
+        """Return the newest inventory, as the agent's parts read it."""
         return self.inventory
 
     def restart(self) -> Preparer:
@@ -224,7 +224,7 @@ class Rig:
         self.preparer.unprepare(uid, Deadline.after(self.patience_s))
 
     def files(self) -> dict[str, bytes]:
-        """Everything in the CDI folder, hidden files too, but for the records beside claims' files."""
+        """Return the files in the CDI folder, hidden ones too, without the records beside claims' files."""
         found = sorted(path for path in self.cdi.iterdir() if path.is_file()) if self.cdi.exists() else []
         names = {path.name for path in found}
         return {
@@ -240,7 +240,7 @@ class Rig:
         return {r.uid: str(r.state) for r in self.ledger.records()}
 
     def holders(self) -> set[tuple[str, str]]:
-        """Device and UID of every hold in the ledger."""
+        """Return the device and the claim's UID of every hold in the ledger."""
         return {(row["device"], row["claim_uid"]) for row in self.ledger._read("SELECT device, claim_uid FROM holds")}
 
     def assert_empty(self) -> None:
@@ -250,7 +250,7 @@ class Rig:
 
 
 def in_thread(function: Any, *values: Any) -> tuple[threading.Thread, list[Any]]:
-    """Run a function beside the test; its result, or its error, stands in the list once the thread has ended."""
+    """Run a function beside the test; its result, or its error, is in the list once the thread has ended."""
     outcome: list[Any] = []
 
     def run() -> None:

@@ -38,7 +38,7 @@ def mps(kind: str = "GpuConfig", source: str = "FromClaim", **settings: Any) -> 
 
 
 class FakeSupervisor:
-    """Stands for the supervisor: daemons in a file, by device name. `refusal` makes every start fail."""
+    """Stands in for the supervisor: daemons in a file, by device name. `refusal` makes every start fail."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""A DRA plugin with a script: real sockets, answers that a test chooses. For tests of the embedded kubelet."""
+"""A DRA plugin on real sockets whose answers a test chooses, for tests of the embedded kubelet."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-FRESH_NS = 100_000_000  # a file written as recently as this may be written again without another time of change
+FRESH_NS = 100_000_000  # a file that was written as recently as this may be written again without a new time of change
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # inotify(7): IN_MODIFY, IN_ATTRIB, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE and IN_DELETE
 _ANY_CHANGE = 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200
@@ -19,7 +19,7 @@ _ANY_CHANGE = 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200
 class TreeChanges:
     """Whether anything below `root` is not as it was when this was last asked.
 
-    The kernel says when something was touched; only then are the files compared, because most touches change nothing.
+    The kernel reports when something was touched; only then are the files compared, as most touches change nothing.
     Changes through mapped memory go unseen: of SQLite's files only the `-shm` has them, which is left out. Where a
     user has no inotify instance left, the files are compared each time.
     """

@@ -1,7 +1,7 @@
 """A stand-in for nvidia-smi below a driver root: it keeps the time slice of each GPU, and logs each call.
 
-Speaks `compute-policy -i UUID --set-timeslice N` and `compute-policy -i UUID -l`. What it is told to do (refuse, hang,
-say something) stands in files beside it. Touches no GPU.
+Understands `compute-policy -i UUID --set-timeslice N` and `compute-policy -i UUID -l`. Files beside it make it refuse,
+hang, or print a given text. Touches no GPU.
 """
 
 from __future__ import annotations

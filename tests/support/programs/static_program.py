@@ -1,4 +1,4 @@
-"""A program without libraries, which can be run below any root: it logs how it was called and does as configured."""
+"""A program without libraries, which can be run below any root: it logs how it was called, and can refuse or wait."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ int main(int count, char **arguments) {
 
 
 def build_static(path: Path, *, log: Path) -> None:
-    """Build the program at `path`. The folder of its `log`, where its orders are too, is the root that it runs below.
+    """Build the program at `path`. It has to run below the folder of its `log` as its root.
 
     A file `<log>.refuse` makes it print that text and fail, a file `<log>.hold` makes it wait.
     """

@@ -1,4 +1,4 @@
-"""Opaque parameters, right and wrong, on which every judge of configs has to agree."""
+"""Opaque parameters, right and wrong, on which everything that judges configs has to agree."""
 
 from __future__ import annotations
 
