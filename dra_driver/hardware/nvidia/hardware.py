@@ -1,10 +1,8 @@
 """NVIDIA behind the hardware port: each ability of the port, by the part that has it.
 
-    discovery      what is here, and whether it changed        library_use    the library, opened and let go
-    gpu_calls      calls about one GPU, who runs on it         partitioning   MIG mode and partitions
-    modes          compute mode, time slice, memory limits     resetting      resets, persistence mode
+    discovery      what is here, and whether it changed        library_use    the library, opened and released
     edits          what a container needs                      compute        the program that tests a device
-    observation    health and metering of the open session
+    observation    health and metering of the open session     actions        what is asked and changed of one GPU
 
 A closed vendor opens nothing until the next discovery.
 """
@@ -12,43 +10,36 @@ A closed vendor opens nothing until the next discovery.
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import (
     ChannelFacts,
-    CreatedPartition,
     Facts,
     GpuFacts,
-    MigProfile,
     PartitionFacts,
-    PlaceFacts,
     Problem,
 )
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.nvidia import sysfs
+from dra_driver.hardware.nvidia.actions import GpuActions
 from dra_driver.hardware.nvidia.discovery import Discovery
-from dra_driver.hardware.nvidia.gpu_calls import GpuCalls
 from dra_driver.hardware.nvidia.health.observation import Observation
 from dra_driver.hardware.nvidia.library_use import LibraryUse
 from dra_driver.hardware.nvidia.node_facts import VENDOR
-from dra_driver.hardware.nvidia.partitioning import Partitioning
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.model.edits import Edits
-from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
     from dra_driver.hardware.compute.program import ComputeProgram
-    from dra_driver.hardware.nvidia.modes import Modes
 
 log = logging.getLogger(__name__)
 
 
-class NvidiaHardware:
+class NvidiaHardware(GpuActions):
     """NVIDIA's GPUs on this node.
 
     Args:
@@ -62,18 +53,11 @@ class NvidiaHardware:
     needs_privilege = True  # to reset a GPU
 
     def __init__(self, roots: Roots, *, call_timeout_s: float = 10.0, patience_s: float = 1.0) -> None:
-        self._roots = roots
-        self._overdue_s = call_timeout_s
         self._observation = Observation(roots)
-        self._use = LibraryUse(roots, call_timeout_s, self._observation)
-        self._discovery = Discovery(
-            roots, self._use, overdue_s=call_timeout_s, patience_s=min(patience_s, call_timeout_s)
-        )
+        use = LibraryUse(roots, call_timeout_s, self._observation)
+        self._discovery = Discovery(roots, use, overdue_s=call_timeout_s, patience_s=min(patience_s, call_timeout_s))
+        super().__init__(roots, use, self._discovery, call_timeout_s)
         self._left_out: tuple[str, ...] = ()
-        self._returned = threading.Event()  # unset from `await_return` until the library was opened again
-        self._returned.set()
-        self._calls = GpuCalls(self._use, self._discovery, call_timeout_s, self._returned)
-        self._partitioning = Partitioning(self._calls)
 
     # -- IMEX channels (port.ChannelOffering)
 
@@ -154,113 +138,6 @@ class NvidiaHardware:
         if self.is_present():
             self.common_edits()
         return self._left_out
-
-    # -- which processes use it (port.ProcessLister)
-
-    def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
-        """Return the process ids on a device. Raises: HardwareError when the hardware can't report them."""
-        return self._calls.processes(gpu, partition)
-
-    # -- MIG on demand (port.Partitionable)
-
-    def create_partition(
-        self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float, *, switches_on: bool = False
-    ) -> CreatedPartition:
-        """Return the partition of `profile` at `start`, created now unless it exists already."""
-        return self._partitioning.create(gpu, profile, start, deadline_s, switches_on=switches_on)
-
-    def place_now(self, gpu: GpuFacts, profile: MigProfile, start: int) -> PlaceFacts:
-        """Return what is at one placement, read from the hardware now."""
-        return self._partitioning.place(gpu, profile, start, self._overdue_s)
-
-    def destroy_partition(
-        self,
-        gpu: GpuFacts,
-        uuid: str,
-        deadline_s: float,
-        *,
-        placement: tuple[int, int] | None = None,
-        switches_off: bool = False,
-    ) -> bool:
-        """Destroy the partition with a UUID, and an unfinished one at `placement`."""
-        return self._partitioning.destroy(gpu, uuid, placement, deadline_s, switches_off=switches_off)
-
-    def set_mig_mode(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
-        """Switch MIG mode."""
-        self._partitioning.set_mode(gpu, deadline_s, enabled=enabled)
-
-    def mig_mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
-        """Return whether MIG mode is on, read from the hardware now."""
-        return self._partitioning.mode(gpu, deadline_s)
-
-    def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
-        """Return the GPU's partitions, read from the hardware now."""
-        return self._partitioning.read(gpu, self._overdue_s).partitions
-
-    def unusable_now(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
-        """Return the GPU's other instances, read from the hardware now."""
-        return self._partitioning.read(gpu, self._overdue_s).unusable
-
-    # -- sharing (port.Shareable)
-
-    def _modes(self) -> Modes:
-        from dra_driver.hardware.nvidia.modes import Modes  # noqa: PLC0415 - only where devices are shared
-
-        return Modes(self._roots, self._calls)
-
-    def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
-        """Return the compute mode of a GPU or a MIG device."""
-        return self._modes().compute_mode(device, deadline_s)
-
-    def set_compute_mode(self, device: SharedDevice, mode: ComputeMode, deadline_s: float) -> None:
-        """Set the compute mode of a GPU or a MIG device."""
-        self._modes().set_compute_mode(device, mode, deadline_s)
-
-    def time_slice(self, device: SharedDevice, deadline_s: float) -> Interval | None:
-        """Return how long a GPU's time slices are."""
-        return self._modes().time_slice(device, deadline_s)
-
-    def set_time_slice(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
-        """Set how long a GPU's time slices are."""
-        self._modes().set_time_slice(device, interval, deadline_s)
-
-    def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:
-        """Limit how much of a GPU's memory a cgroup gets (port.MemoryLimiting)."""
-        self._modes().limit_memory(device, cgroup, limit, deadline_s)
-
-    # -- resets (port.Resettable)
-
-    def await_return(self) -> None:
-        """Let calls about GPUs wait until the library, which is about to be closed, is open again."""
-        self._returned.clear()
-
-    def is_closed(self) -> bool:
-        """Return whether this process has no GPU open."""
-        return self._use.is_closed
-
-    def open_by(self, gpu: GpuFacts) -> tuple[int, ...]:
-        """Return the ids of the processes that have a GPU open."""
-        from dra_driver.hardware.nvidia.resetting import processes_with  # noqa: PLC0415 - only where GPUs are reset
-
-        return processes_with(self._roots, gpu)
-
-    def persistence(self, gpu: GpuFacts, deadline_s: float) -> bool | None:
-        """Return whether a GPU is in persistence mode; None where it reports none."""
-        from dra_driver.hardware.nvidia.resetting import persistence  # noqa: PLC0415 - only where GPUs are reset
-
-        return persistence(self._calls, gpu, deadline_s)
-
-    def set_persistence(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
-        """Switch persistence mode."""
-        from dra_driver.hardware.nvidia.resetting import set_persistence  # noqa: PLC0415 - only where GPUs are reset
-
-        set_persistence(self._calls, gpu, deadline_s, enabled=enabled)
-
-    def reset(self, gpus: Sequence[GpuFacts], deadline_s: float) -> None:
-        """Reset GPUs together, by nvidia-smi below the driver root."""
-        from dra_driver.hardware.nvidia.resetting import reset_gpus  # noqa: PLC0415 - only where GPUs are reset
-
-        reset_gpus(self._roots, gpus, deadline_s)
 
     # -- health (port.HealthReporter)
 
