@@ -33,7 +33,7 @@ CLAIMS = ONE_NODES  # claims that the kubelet reports and the ledger does not kn
 SETTLED_SECONDS = 3.0  # after the first slices; all requests of a start are made by then
 STEADY_SECONDS = 150.0  # two rounds of everything that runs once a minute
 LIFETIME_SECONDS = 390.0  # mean lifetime of a watch: the agent asks for 4 to 9 minutes
-MOST_STARTS = 12
+MAX_STARTS = 12
 _OWN_WRITES = {f"{verb} resourceslices" for verb in ("create", "update", "delete")}
 _MANIFEST = Path(__file__).parents[1] / "deploy/manifests/driver.yaml"
 
@@ -181,7 +181,7 @@ def _starts(report: Report, full: Server, empty: Server, rounds: int) -> None:
                     asked, read = max((asked, read), agent.asked(), key=lambda one: (one[0].total(), one[1]))
     _print(asked)
     beyond = sum(count for what, count in asked.items() if what not in _OWN_WRITES) - CLAIMS
-    report.add("a start's requests beyond slices and unknown claims", beyond, "requests", budget=MOST_STARTS)
+    report.add("a start's requests beyond slices and unknown claims", beyond, "requests", budget=MAX_STARTS)
     report.add("a start reads", read / 1000, "KB", budget=200)
     start, alone = (statistics.median(seconds[kind]) for kind in ("full", "empty"))
     report.add("start, empty cluster", alone, "s")
@@ -226,7 +226,7 @@ def _rollout(report: Report, server: Server, agents: int) -> None:
     _print(total, agents)
     requests, most = total.total() / agents, max(counts.total() for counts in per_agent)
     report.add(f"requests of one start, mean of {agents} agents", requests, "requests")
-    report.add(f"requests of one start, most of {agents} agents", most, "requests", budget=MOST_STARTS + 10)
+    report.add(f"requests of one start, most of {agents} agents", most, "requests", budget=MAX_STARTS + 10)
     lists = sum(count for what, count in total.items() if what.startswith("list")) / agents
     report.add(f"lists of one start, mean of {agents} agents", lists, "lists", budget=1)
     _scaled(report, requests, min(seconds))

@@ -21,7 +21,7 @@ from dra_driver.model.vendors import registered, registered_or_default
 from dra_driver.validation.result import ValidationLevel
 from dra_driver.validation.setting import NO_VALIDATION, ValidationSetting, read_setting
 
-MOST_INTERVAL_SECONDS = 60
+MAX_INTERVAL_SECONDS = 60
 _BY_USE = frozenset([ValidationLevel.COMPUTE, ValidationLevel.THOROUGH])
 
 
@@ -111,7 +111,7 @@ def _status(values: Mapping[str, str]) -> StatusOptions:
 def _telemetry(values: Mapping[str, str]) -> TelemetryOptions | None:
     """Return how to meter; None if metering is off or nothing is served. Raises: UsageError."""
     text = values["telemetry_interval"]
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_INTERVAL_SECONDS):
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_INTERVAL_SECONDS):
         raise UsageError("telemetry-interval", f"--telemetry-interval={text!r:.40} is not a number of seconds, 1 to 60")
     if values["telemetry"] == "off" or not values["metrics_address"]:
         return None

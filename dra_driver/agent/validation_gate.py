@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # A test that could not run is tried again, because a fabric manager may start minutes after the GPUs.
-RETRY_SECONDS, TRIES_MOST = 60.0, 10
+RETRY_SECONDS, MAX_TRIES = 60.0, 10
 UNSURE_SECONDS = 2.0
 BATCH_SECONDS = 30.0  # devices that pass are offered together, because each new device changes many slices of a pool
 STOP_SECONDS = 3.0
@@ -239,7 +239,7 @@ class ValidationGate:
     def _pause(self) -> float | None:
         """Return the time until a test is tried again; None for never."""
         with self._mutex:
-            dues = [one.due for uuid, one in self._tries.items() if uuid in self._devices and one.count < TRIES_MOST]
+            dues = [one.due for uuid, one in self._tries.items() if uuid in self._devices and one.count < MAX_TRIES]
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
     def _is_sick(self, device: TestedDevice) -> bool:
@@ -256,10 +256,10 @@ class ValidationGate:
                 self._records.add_result(device.uuid, self._driver, result)
             elif result.reason in {HELD, INTERRUPTED} and self._is_claimed(device):
                 self._records.add_served([device.uuid], self._driver)
-            elif tries.count + 1 < TRIES_MOST:
+            elif tries.count + 1 < MAX_TRIES:
                 self._tries[device.uuid] = _Tries(tries.count + 1, time.monotonic() + RETRY_SECONDS)
             else:
-                self._tries[device.uuid] = _Tries(TRIES_MOST, float("inf"))
+                self._tries[device.uuid] = _Tries(MAX_TRIES, float("inf"))
             if device.uuid in self._tries:
                 self._records.add_attempt(device.uuid, device.name, self._driver, result)
         self._conclude()

@@ -14,7 +14,7 @@ from typing import Any
 from dra_driver.claims.device_config import AMD_API_VERSION, API_VERSION, ConfigFault, DeviceConfig, type_name
 from dra_driver.model.vendors import VENDORS
 
-COUNT_MOST = 4096  # the most compute units that a config may ask for; no GPU has so many
+MAX_COUNT = 4096  # the most compute units that a config may ask for; no GPU has so many
 _GPU, _VFIO = "GpuConfig", "VfioDeviceConfig"
 _FIELDS = ("apiVersion", "kind", "computeUnits")
 _OTHER_VENDORS_DRIVERS = frozenset(vendor.driver for vendor in VENDORS if vendor.name != "amd")
@@ -65,8 +65,8 @@ def _read_count(section: Any, path: str, faults: list[ConfigFault]) -> int | Non
         ConfigFault(f"{path}.{name:.60}", "unknown field; known is count") for name in section if name != "count"
     ]
     count = section.get("count")
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= COUNT_MOST:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_COUNT:
         found = repr(count) if isinstance(count, int) and abs(count) < 10**9 else type_name(count)
-        faults.append(ConfigFault(f"{path}.count", f"must be a whole number from 1 to {COUNT_MOST}, is {found}"))
+        faults.append(ConfigFault(f"{path}.count", f"must be a whole number from 1 to {MAX_COUNT}, is {found}"))
         return None
     return count

@@ -21,7 +21,7 @@ VARIABLE, ANNOTATION = "NVIDIA_REQUIRE_CUDA", "gpu.nvidia.com/cuda-required"
 _NUMBERS = r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}"
 _CONSTRAINT = re.compile(rf"(?P<name>cuda|driver)(?P<relation>>=|<=|==|!=|=|<|>)(?P<version>{_NUMBERS})")
 _ORDINARY = re.compile(_NUMBERS)
-_MOST_CHARACTERS = 4096
+_MAX_CHARACTERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def cuda_needs(wire: Wire) -> Iterator[CudaNeed]:
 
 
 def _of_variable(text: str, stated_by: str) -> Iterator[CudaNeed]:
-    alternatives = tuple(tuple(part.split(",")) for part in text[:_MOST_CHARACTERS].split())
+    alternatives = tuple(tuple(part.split(",")) for part in text[:_MAX_CHARACTERS].split())
     least = [
         found["version"]
         for alternative in alternatives

@@ -16,8 +16,8 @@ from dra_driver.model.wire import Wire
 
 READY, HEALTHY = "Ready", "Healthy"
 DATA_BYTES = 10 * 1024
-NODES_MOST = 64  # device nodes of one device; a device has about five
-_FAULTS_MOST = 4
+MAX_NODES = 64  # device nodes of one device; a device has about five
+_MAX_FAULTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class DeviceStatus:
         data: Wire = {"uuid": known.uuid, "driverVersion": known.driver_version, "sharing": known.sharing}
         data = {key: value for key, value in data.items() if value}
         if known.nodes:
-            data["nodes"] = list(known.nodes[:NODES_MOST])
+            data["nodes"] = list(known.nodes[:MAX_NODES])
         return data if len(json.dumps(data)) <= DATA_BYTES else {"uuid": known.uuid}
 
 
@@ -98,7 +98,7 @@ def own_entries(entries: object, driver: str) -> list[Wire]:
 def _health(taints: tuple[DeviceTaint, ...]) -> tuple[str, bool, str, str]:
     if not taints:
         return HEALTHY, True, "NoFault", "no fault is known"
-    faults = ", ".join(f"{taint.key}={taint.value}" if taint.value else taint.key for taint in taints[:_FAULTS_MOST])
+    faults = ", ".join(f"{taint.key}={taint.value}" if taint.value else taint.key for taint in taints[:_MAX_FAULTS])
     return HEALTHY, False, "Fault", faults
 
 

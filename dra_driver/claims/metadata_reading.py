@@ -15,10 +15,10 @@ from typing import Any
 from dra_driver.claims.metadata import GROUP, VERSIONS, container_path
 from dra_driver.model.errors import InputError
 
-MOST_BYTES = 256 * 1024
+MAX_BYTES = 256 * 1024
 _KNOWN = {f"{GROUP}/{version}" for version in VERSIONS}
-_MOST_DEVICES = 128
-_MOST_CHARS = 128  # the most characters of a value that are shown
+_MAX_DEVICES = 128
+_MAX_CHARS = 128  # the most characters of a value that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class DescribedClaim:
 
 def read_metadata(content: bytes) -> DescribedClaim:
     """Return the claim that a file describes. Raises: InputError("input.metadata") that says what is wrong."""
-    if len(content) > MOST_BYTES:
-        raise _fault(f"it is larger than {MOST_BYTES} bytes")
+    if len(content) > MAX_BYTES:
+        raise _fault(f"it is larger than {MAX_BYTES} bytes")
     try:
         found = next((one for one in _objects(content.decode()) if one.get("apiVersion") in _KNOWN), None)
     except (ValueError, RecursionError) as error:
-        raise _fault(f"it is not JSON: {str(error)[:_MOST_CHARS]}") from error
+        raise _fault(f"it is not JSON: {str(error)[:_MAX_CHARS]}") from error
     if found is None or found.get("kind") != "DeviceMetadata":
         raise _fault(f"it has no DeviceMetadata of {GROUP}, {' or '.join(VERSIONS)}")
     try:
@@ -64,7 +64,7 @@ def read_metadata(content: bytes) -> DescribedClaim:
             name=_text(meta["name"]),
             pod_claim_name=_text(found.get("podClaimName", "")),
             generation=int(meta.get("generation", 0)),
-            devices=tuple(_devices(found))[:_MOST_DEVICES],
+            devices=tuple(_devices(found))[:_MAX_DEVICES],
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise _fault("a field is missing or has the wrong type") from error
@@ -99,13 +99,13 @@ def _devices(found: dict[str, Any]) -> Iterator[DescribedDevice]:
 def _value(value: dict[str, Any]) -> str:
     """Return an attribute's value as text; each has one type."""
     ((_, inner),) = value.items()
-    return (str(inner).lower() if isinstance(inner, bool) else str(inner))[:_MOST_CHARS]
+    return (str(inner).lower() if isinstance(inner, bool) else str(inner))[:_MAX_CHARS]
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("not a text")
-    return value[: _MOST_CHARS * 2]
+    return value[: _MAX_CHARS * 2]
 
 
 def _fault(why: str) -> InputError:

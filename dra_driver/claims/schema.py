@@ -42,7 +42,7 @@ from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, Tim
 
 MIB = 1 << 20
 LIMIT_MIN = Quantity.parse("1Mi")
-LIMIT_MAX = Quantity.of(2**63 - 1)  # the largest number of bytes that the API server keeps exactly
+MAX_LIMIT = Quantity.of(2**63 - 1)  # the largest number of bytes that the API server keeps exactly
 _DEVICE_KEY = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
 
 
@@ -60,8 +60,8 @@ def _memory_limit(value: Any) -> int:
         raise _fault(f"must be a quantity such as 10Gi, is {value!r}") from None
     if limit < LIMIT_MIN:
         raise _fault(f"must be at least {LIMIT_MIN}, is {value}")
-    if limit > LIMIT_MAX:  # checked before the number is written out: "1e999999999" is short
-        raise _fault(f"must be at most {LIMIT_MAX}, is {value}")
+    if limit > MAX_LIMIT:  # checked before the number is written out: "1e999999999" is short
+        raise _fault(f"must be at most {MAX_LIMIT}, is {value}")
     return int(limit.value) // MIB * MIB
 
 

@@ -22,7 +22,7 @@ from dra_driver.model.quantity_text import QuantityError
 # A future Kubernetes may allow more than it does today: these limits bound the work, not the API.
 _RESULTS, _CONFIGS, _CONSUMERS = 8 * ALLOCATION_RESULTS, 64 * ALLOCATION_RESULTS, 16 * RESERVED_FOR
 _REQUEST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?")
-_MOST = Quantity.of(2**63 - 1)
+_MAX = Quantity.of(2**63 - 1)
 _SHOWN = 80  # characters of a wrong value that a message shows
 
 
@@ -104,7 +104,7 @@ def _is_amount(value: Any) -> bool:
         amount = Quantity.parse(str(value))
     except QuantityError:
         return False
-    return Quantity.of(0) <= amount <= _MOST
+    return Quantity.of(0) <= amount <= _MAX
 
 
 def _fault(path: str, expected: str, value: Any) -> ClaimError:

@@ -20,7 +20,7 @@ from dra_driver import __version__
 from dra_driver.cli.commands import cli
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 
-_SHOWN_MAX = 300  # in characters of a path
+_MAX_SHOWN = 300  # in characters of a path
 INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 
@@ -67,7 +67,7 @@ def _status_of(fault: Exception) -> int:
             _silence_stdout()
             return ExitCode.OK
         case OSError():  # a name that is too long, a loop of links, a full disk: not a bug
-            named = f": {str(fault.filename)[:_SHOWN_MAX]}" if fault.filename else ""
+            named = f": {str(fault.filename)[:_MAX_SHOWN]}" if fault.filename else ""
             _print_error(InputError("unreadable", f"{fault.strerror or fault}{named}"))
             return ExitCode.BAD_INPUT
         case RecursionError():

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dra_driver.kube.backoff import Backoff
 
 SETTLE_SECONDS = 0.25  # quiet time after another client's change before we answer it
-_SETTLE_MOST = 2.0  # the longest wait after the first of many changes
-_RETRY_MOST = 10.0
-_PATIENCE_MOST = 15.0  # the longest time that a node lacks its devices while the kubelet keeps restarting
+_MAX_SETTLE = 2.0  # the longest wait after the first of many changes
+_MAX_RETRY = 10.0
+_MAX_PATIENCE = 15.0  # the longest time that a node lacks its devices while the kubelet keeps restarting
 _QUIET_SECONDS = 120.0  # after this time without changes by other clients the next one is answered quickly again
 
 
@@ -31,10 +31,10 @@ class Schedule:
         settle_s: float = SETTLE_SECONDS,
     ) -> None:
         self._clock, self._settle_s = clock, settle_s
-        self._retries = Backoff(base_s=0.1, most_s=_RETRY_MOST, uniform=uniform)
+        self._retries = Backoff(base_s=0.1, most_s=_MAX_RETRY, uniform=uniform)
         # Its delays are never close to 0, so that each answer waits longer than the one before.
         self._patience = Backoff(
-            base_s=2 * settle_s, most_s=_PATIENCE_MOST, uniform=lambda _, step: uniform(step / 2, step)
+            base_s=2 * settle_s, most_s=_MAX_PATIENCE, uniform=lambda _, step: uniform(step / 2, step)
         )
         self._answer_after_s = settle_s
         self._work_at: float | None = None
@@ -60,7 +60,7 @@ class Schedule:
             self._answer_after_s = self._settle_s
         self._disturbed_at = now
         if self._answer_at is None:
-            self._answer_latest = now + max(_SETTLE_MOST, self._answer_after_s)
+            self._answer_latest = now + max(_MAX_SETTLE, self._answer_after_s)
         self._answer_at = min(now + self._answer_after_s, self._answer_latest)
 
     def failed(self, *, least_s: float = 0.0, is_final: bool = False) -> float | None:

@@ -23,8 +23,8 @@ try:
 except ImportError:  # PyYAML without libyaml: the same values, ten times as slowly
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
-SIZE_MAX = 1 << 20  # bytes
-NESTING_MAX = 50  # levels
+MAX_SIZE = 1 << 20  # bytes
+MAX_NESTING = 50  # levels
 STANDARD_INPUT = Path("/dev/stdin")
 
 
@@ -56,7 +56,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"(0|-?[1-9][0
 
 
 def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
-    """Read one YAML file of at most `SIZE_MAX` bytes; `STANDARD_INPUT` can be read again and again.
+    """Read one YAML file of at most `MAX_SIZE` bytes; `STANDARD_INPUT` can be read again and again.
 
     `lines`, if given, gains the line of each value, counted from 1, by a path such as `gpus[3].mig`.
     Raises: InputError("input.unreadable", "input.too-large", "input.not-yaml").
@@ -66,11 +66,11 @@ def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
             text = _read_once(sys.stdin)
         else:
             with path.open("rb") as file:
-                text = file.read(SIZE_MAX + 1)
+                text = file.read(MAX_SIZE + 1)
     except OSError as error:
         raise InputError("unreadable", f"{path} can't be read: {error.strerror}") from error
-    if len(text) > SIZE_MAX:
-        raise InputError("too-large", f"{path} is larger than {SIZE_MAX >> 20} MiB")
+    if len(text) > MAX_SIZE:
+        raise InputError("too-large", f"{path} is larger than {MAX_SIZE >> 20} MiB")
     try:
         _check_depth(text)
         if lines is not None and (node := yaml.compose(text, Loader=_Loader)) is not None:
@@ -86,7 +86,7 @@ def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
 @lru_cache(maxsize=1)
 def _read_once(stream: TextIO) -> bytes:
     """Return the content of a stream that can't be read twice; it is kept for the next reader."""
-    return stream.buffer.read(SIZE_MAX + 1)
+    return stream.buffer.read(MAX_SIZE + 1)
 
 
 def _check_depth(text: bytes) -> None:
@@ -94,8 +94,8 @@ def _check_depth(text: bytes) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > NESTING_MAX:
-            raise RecursionError(f"nested more than {NESTING_MAX} levels deep")
+        if depth > MAX_NESTING:
+            raise RecursionError(f"nested more than {MAX_NESTING} levels deep")
 
 
 def with_line(fault: str, lines: Mapping[str, int]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 _T = TypeVar("_T")
-_TEXT_MAX = 1024
+_MAX_TEXT = 1024
 _DURATION = re.compile(r"(?P<number>[1-9][0-9]{0,6})(?P<unit>[smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -60,7 +60,7 @@ class Fields:
         value = self._get(key)
         if value is None:
             return None
-        if not isinstance(value, str) or not value or len(value) > _TEXT_MAX:
+        if not isinstance(value, str) or not value or len(value) > _MAX_TEXT:
             self._wrong(key, what, value)
             return None
         if pattern and not re.fullmatch(pattern, value):

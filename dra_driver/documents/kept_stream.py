@@ -11,7 +11,7 @@ import tempfile
 from contextlib import suppress
 from typing import BinaryIO
 
-MEMORY_MAX = 8 << 20  # bytes
+MAX_MEMORY = 8 << 20  # bytes
 
 
 def kept_stream(stream: BinaryIO, most: int) -> BinaryIO:
@@ -21,8 +21,8 @@ def kept_stream(stream: BinaryIO, most: int) -> BinaryIO:
     """
     kept: BinaryIO = io.BytesIO()
     size = 0
-    while chunk := stream.read(min(MEMORY_MAX, most - size)):
-        if not size and len(chunk) == MEMORY_MAX:
+    while chunk := stream.read(min(MAX_MEMORY, most - size)):
+        if not size and len(chunk) == MAX_MEMORY:
             with suppress(OSError):
                 kept = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
         kept.write(chunk)

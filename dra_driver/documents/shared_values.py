@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-_MOST_KNOWN = 65_536
+_MAX_KNOWN = 65_536
 _FLAT = frozenset({str, int, bool})
 _WHOLE = ("capacity", "consumesCounters", "taints")
 
@@ -50,7 +50,7 @@ class SharedValues:
     def _kept(self, key: Any, value: Any) -> Any:
         known = self._known.get(key)
         if known is None:
-            if len(self._known) >= _MOST_KNOWN:
+            if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             known = self._known[key] = value
         return known

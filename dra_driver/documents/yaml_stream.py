@@ -18,8 +18,8 @@ from dra_driver.documents.yaml_text import open_yaml
 from dra_driver.documents.yaml_values import load_yaml
 
 _CHUNK = 1 << 20  # bytes
-_HEAD_MAX = 4096  # characters before the first entry
-_TAIL_MAX = 65_536  # characters after the last one
+_MAX_HEAD = 4096  # characters before the first entry
+_MAX_TAIL = 65_536  # characters after the last one
 _HEAD = re.compile(r"(?:[^\n]*\n){0,50}?items:[ ]*\n(?P<indent> *)- ")
 _MARK = "---\n"
 _PLACEHOLDER = 0
@@ -64,7 +64,7 @@ class _YamlText:
         """Return and skip the text up to the next match of `end`; all of it if there is none."""
         ahead = 1
         while not (found := end.search(self.text, self.place + ahead)) and not self.is_whole:
-            ahead = max(1, len(self.text) - self.place - _HEAD_MAX)
+            ahead = max(1, len(self.text) - self.place - _MAX_HEAD)
             self.more()
         until = found.end() if found else len(self.text)
         text, self.place = self.text[self.place : until], until
@@ -73,9 +73,9 @@ class _YamlText:
 
     def rest(self) -> str:
         """Return the rest of the text. Raises: ValueError if it is long."""
-        while not self.is_whole and len(self.text) - self.place <= _TAIL_MAX:
+        while not self.is_whole and len(self.text) - self.place <= _MAX_TAIL:
             self.more()
-        if len(self.text) - self.place > _TAIL_MAX:
+        if len(self.text) - self.place > _MAX_TAIL:
             raise ValueError("more than a few lines after the list")
         return self.text[self.place :]
 
@@ -88,7 +88,7 @@ def load_yaml_stream(file: BinaryIO, entries: Entries) -> list[Any]:
     """
     text = _YamlText(file)
     text.more()
-    head = _HEAD.match(text.text, 0, _HEAD_MAX)
+    head = _HEAD.match(text.text, 0, _MAX_HEAD)
     return [_list(text, head, entries)] if head else _documents(text, entries)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-NESTING_MAX = 200  # levels
-_ALIASED_MAX = 1_000_000  # values that aliases and merges may add to a document
-_NUMBER_MAX = 4300  # characters, as Python's own limit for decimal integers
-_KNOWN_MAX = 65_536
+MAX_NESTING = 200  # levels
+_MAX_ALIASED = 1_000_000  # values that aliases and merges may add to a document
+_MAX_NUMBER = 4300  # characters, as Python's own limit for decimal integers
+_MAX_KNOWN = 65_536
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null"))
 _MERGE = object()
@@ -25,7 +25,7 @@ Each = Callable[[Any], None]
 
 
 class TooDeepError(Exception):
-    """A text is nested more than `NESTING_MAX` levels deep."""
+    """A text is nested more than `MAX_NESTING` levels deep."""
 
 
 class _Open:
@@ -82,7 +82,7 @@ class _ValueBuilder:
         wanted = _TAG + ("map" if is_mapping else "seq")
         if event.tag not in {None, "!", wanted}:
             raise _fault(f"could not determine a constructor for the tag {event.tag!r}", event)
-        if len(self._stack) >= NESTING_MAX:
+        if len(self._stack) >= MAX_NESTING:
             raise TooDeepError
         self._stack.append(_Open({} if is_mapping else [], event.anchor, self._count))
 
@@ -106,8 +106,8 @@ class _ValueBuilder:
     def _add(self, count: int, event: Any) -> None:
         self._count += count
         self._aliased += count
-        if self._aliased > _ALIASED_MAX:
-            raise _fault(f"aliases make more than {_ALIASED_MAX:,} values of this document", event)
+        if self._aliased > _MAX_ALIASED:
+            raise _fault(f"aliases make more than {_MAX_ALIASED:,} values of this document", event)
 
     def _put(self, value: Any, event: Any) -> None:
         if not self._stack:
@@ -147,7 +147,7 @@ class _ValueBuilder:
         if tag is None and event.implicit[0]:
             known = self._plain.get(text, _NO_KEY)
             if known is _NO_KEY:
-                if len(self._plain) >= _KNOWN_MAX:
+                if len(self._plain) >= _MAX_KNOWN:
                     self._plain.clear()
                 tag = self._loader.resolve(yaml.ScalarNode, text, (True, False))
                 known = self._plain[text] = self._construct(tag, text, event)
@@ -161,7 +161,7 @@ class _ValueBuilder:
             return _MERGE
         if tag not in _SCALARS:
             raise _fault(f"could not determine a constructor for the tag {tag!r}", event)
-        if len(text) > _NUMBER_MAX:
+        if len(text) > _MAX_NUMBER:
             raise _fault(f"a number of {len(text):,} characters", event)
         try:
             return self._loader.yaml_constructors[tag](self._loader, yaml.ScalarNode(tag, text))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 KERNEL_LOG = "kmsg"  # below the folder of devices
 RECORD_BYTES = 8192  # the kernel returns no longer record
-RECORDS_MOST = 20_000  # in one turn
+MAX_RECORDS = 20_000  # in one turn
 TAIL_BYTES = 1 << 16  # of a plain file, from which its last number is read
 _RECORD = re.compile(
     r"(?P<prefix>[0-9]{1,6}),(?P<sequence>[0-9]{1,19}),(?P<time>[0-9]{1,19}),[^;\n]{0,99};(?P<text>.*)"
@@ -68,7 +68,7 @@ class KernelRecords:
             self._fd = None
 
     def _lines(self) -> Iterator[str]:
-        for _ in range(RECORDS_MOST):
+        for _ in range(MAX_RECORDS):
             fd = self._fd if self._fd is not None else self._open()
             block = self._read(fd) if fd is not None else b""
             if not block:

@@ -14,9 +14,9 @@ from pathlib import Path
 from dra_driver.hardware.port import Roots
 from dra_driver.model.names import normal_pci_address
 
-_PIECE_BYTES, _MOST_BYTES = 4096, 1 << 20
+_PIECE_BYTES, _MAX_BYTES = 4096, 1 << 20
 _HEADER_BYTES = 16  # of the configuration space: numbers, command, status, class
-MOST_MEMORY_BYTES = 1 << 60  # no device has an exbibyte: a larger number is a file that was misread
+MAX_MEMORY_BYTES = 1 << 60  # no device has an exbibyte: a larger number is a file that was misread
 _HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,8}")
 _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
@@ -63,7 +63,7 @@ def read_label(path: str | os.PathLike[str]) -> str | None:
 
 def _read_all(fd: int) -> bytes:
     content = b""
-    while (piece := os.read(fd, _PIECE_BYTES)) and len(content) < _MOST_BYTES:
+    while (piece := os.read(fd, _PIECE_BYTES)) and len(content) < _MAX_BYTES:
         content += piece  # a read may return less than is left of the file
     return content
 
@@ -78,7 +78,7 @@ def read_size(path: Path) -> int | None:
     """Return the number of bytes in a file, or None if it is not a size that memory can have."""
     text = read_text(path) or ""
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else 0
-    return number if 0 < number < MOST_MEMORY_BYTES else None
+    return number if 0 < number < MAX_MEMORY_BYTES else None
 
 
 def entries_of(folder: Path) -> Iterator[str]:

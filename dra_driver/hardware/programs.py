@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dra_driver.hardware import chroot_child
 
-OUTPUT_MOST = 600  # how many characters of the output are kept
+MAX_OUTPUT = 600  # how many characters of the output are kept
 LEFT_BEHIND_SECONDS = 2.0
 
 
@@ -47,10 +47,10 @@ def run_program(argv: Sequence[str], timeout_s: float, *, root: str = "/") -> Pr
         )
         status = _wait(child, timeout_s)
         end = output.seek(0, os.SEEK_END)
-        output.seek(max(0, end - 4 * OUTPUT_MOST))
+        output.seek(max(0, end - 4 * MAX_OUTPUT))
         text = " ".join(output.read().decode("utf-8", "replace").split())
     printable = "".join(one if one.isprintable() else "?" for one in text)
-    return ProgramEnd(status, printable[-OUTPUT_MOST:])
+    return ProgramEnd(status, printable[-MAX_OUTPUT:])
 
 
 def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> int | None:

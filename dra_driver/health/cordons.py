@@ -19,7 +19,7 @@ from dra_driver.model.stamp import stamp_of
 
 FILE_NAME = "cordons.json"
 VERSION = "cordons/v1"
-REASON_MOST, CORDONS_MOST, BYTES_MOST = 256, 4096, 1 << 20
+MAX_REASON, MAX_CORDONS, MAX_BYTES = 256, 4096, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class CordonFile:
     def read(self) -> tuple[Cordon, ...]:
         """Return all cordons, including those that have ended. Raises: InputError("input.cordons")."""
         try:
-            text = self._path.read_bytes()[: BYTES_MOST + 1]
+            text = self._path.read_bytes()[: MAX_BYTES + 1]
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise InputError("cordons", f"{self._path} can't be read: {error.strerror}") from error
         try:
-            return _cordons(json.loads(text) if len(text) <= BYTES_MOST else None)
+            return _cordons(json.loads(text) if len(text) <= MAX_BYTES else None)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             message = f"{self._path} is not a file of cordons: {error}"
             raise InputError("cordons", message, hint="remove it and cordon the devices again") from error
@@ -69,7 +69,7 @@ class CordonFile:
         def changed(cordons: Iterable[Cordon]) -> list[Cordon]:
             known = {one.device: one for one in cordons if one.is_in_force(cordon.since)}
             since = known[cordon.device].since if cordon.device in known else cordon.since
-            known[cordon.device] = Cordon(cordon.device, cordon.reason[:REASON_MOST], since, cordon.until)
+            known[cordon.device] = Cordon(cordon.device, cordon.reason[:MAX_REASON], since, cordon.until)
             return list(known.values())
 
         self._change(changed)
@@ -96,11 +96,11 @@ class CordonFile:
 def _cordons(wire: Any) -> tuple[Cordon, ...]:
     if not isinstance(wire, dict) or wire.get("version") != VERSION:
         raise ValueError(f"expected version {VERSION!r}")
-    return tuple(_cordon(one) for one in wire["cordons"][:CORDONS_MOST])
+    return tuple(_cordon(one) for one in wire["cordons"][:MAX_CORDONS])
 
 
 def _cordon(wire: Any) -> Cordon:
     device, reason, until = wire["device"], wire["reason"], wire["until"]
     if not isinstance(device, str) or not is_dns_label(device) or not isinstance(reason, str):
         raise ValueError(f"not a cordon: {wire!r:.100}")
-    return Cordon(device, reason[:REASON_MOST], float(wire["since"]), None if until is None else float(until))
+    return Cordon(device, reason[:MAX_REASON], float(wire["since"]), None if until is None else float(until))

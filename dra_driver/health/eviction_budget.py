@@ -27,7 +27,7 @@ from dra_driver.telemetry.loop import Loop
 log = logging.getLogger(__name__)
 
 FAULT_SECONDS = 30.0  # seconds until the next request if the API server did not answer, or refused
-AGAIN_MOST = 600.0
+MAX_AGAIN = 600.0
 
 
 class Slots(Protocol):
@@ -103,8 +103,8 @@ class EvictionBudget:
         if wait <= 0:
             self._grant(missing[0])
             return 0.0
-        self._ask_at = self._clock() + min(wait, AGAIN_MOST)
-        return min(wait, AGAIN_MOST)
+        self._ask_at = self._clock() + min(wait, MAX_AGAIN)
+        return min(wait, MAX_AGAIN)
 
     def _ask(self, subject: Subject) -> float:
         """Return 0 if a slot was granted, otherwise the seconds until the next request."""

@@ -13,7 +13,7 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.names import normal_pci_address
 
 FILE_NAME = "health-forget"
-BYTES_MOST = 1 << 16
+MAX_BYTES = 1 << 16
 
 
 class ForgetFile:
@@ -41,7 +41,7 @@ class ForgetFile:
         try:
             os.replace(self._path, taken)  # noqa: PTH105 - faster, as this is called every second
             with taken.open("rb") as file:
-                lines = file.read(BYTES_MOST).decode("ascii", "replace").split()
+                lines = file.read(MAX_BYTES).decode("ascii", "replace").split()
             taken.unlink()
         except OSError:
             return frozenset()

@@ -24,8 +24,8 @@ from dra_driver.health.xid_table import FALLEN_OFF_BUS
 from dra_driver.model.taints import TaintEffect
 
 VERSION = "health/v1"
-XID_MOST = 9999
-DEVICES_MOST, PERIOD_MOST = 100, 86400
+MAX_XID = 9999
+MAX_DEVICES, MAX_PERIOD = 100, 86400
 _NEVER_EVICTS = {
     FaultKey.CORDONED: "a cordon never deletes pods",
     FaultKey.UNMONITORED: "a silent library means nothing for the GPUs",
@@ -43,7 +43,7 @@ def read_health_policy(path: Path) -> HealthPolicy:
 
 def _policy(root: Fields) -> HealthPolicy:
     check_version(root, VERSION)
-    ignored = frozenset(root.integers("ignoreXids", XID_MOST))
+    ignored = frozenset(root.integers("ignoreXids", MAX_XID))
     if FALLEN_OFF_BUS in ignored:
         root.fault("ignoreXids", f"{FALLEN_OFF_BUS} means that the GPU is lost, which can't be ignored")
     rules = dict(DEFAULT_RULES)
@@ -57,8 +57,8 @@ def _policy(root: Fields) -> HealthPolicy:
 
 def _evictions(row: Fields) -> EvictionLimit:
     default = EvictionLimit()
-    devices, period = row.optional_integer("devices", 1, DEVICES_MOST), row.optional_seconds("period")
-    if period is not None and not 60 <= period <= PERIOD_MOST:
+    devices, period = row.optional_integer("devices", 1, MAX_DEVICES), row.optional_seconds("period")
+    if period is not None and not 60 <= period <= MAX_PERIOD:
         row.fault("period", "must be from 1m to 1d")
     row.close()
     return EvictionLimit(devices or default.devices, int(period or default.period_s))

@@ -23,7 +23,7 @@ _KEYS_OF_CLASS = {
     XidClass.LINK: FaultKey.NVLINK,
     XidClass.SUPPORT: FaultKey.NEEDS_ATTENTION,
 }
-SIGHTINGS_MOST = 4096  # limit on different Xids of different subjects; no real machine has so many
+MAX_SIGHTINGS = 4096  # limit on different Xids of different subjects; no real machine has so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class HealthRecord:
 
     def _add_xid(self, xid: XidReport, gpu: GpuFacts) -> None:
         slot = (subject_of(xid, gpu), xid.code)
-        if slot not in self.sightings and len(self.sightings) >= SIGHTINGS_MOST:
+        if slot not in self.sightings and len(self.sightings) >= MAX_SIGHTINGS:
             return
         known = self.sightings.get(slot, Sighting(xid.at, xid.at))
         self.sightings[slot] = known.with_report(xid)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from dra_driver.hardware.evidence import XidReport
 
-CODES_MOST = 256  # limit on different codes; NVIDIA's driver has 176
+MAX_CODES = 256  # limit on different codes; NVIDIA's driver has 176
 
 
 class XidCounts:
@@ -23,7 +23,7 @@ class XidCounts:
         """Count reports."""
         for xid in xids:
             slot = (xid.code, str(xid.source))
-            if slot in self._counts or len(self._counts) < CODES_MOST:
+            if slot in self._counts or len(self._counts) < MAX_CODES:
                 self._counts[slot] += 1
 
     @property

@@ -13,8 +13,8 @@ from functools import cache, lru_cache
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.published.rows import (
     COMPUTE,
+    MAX_MEMORY_SLICES,
     MEMORY_SLICE,
-    MEMORY_SLICES_MOST,
     Fact,
     FoundDevice,
     Published,
@@ -160,6 +160,6 @@ def carried(table: Iterable[Published], device_type: DeviceType) -> tuple[Publis
     # Shares of one device are counted in one way only: no device has both percent of compute and a number of replicas.
     room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - sum(row.rank == 0 and row.name != COMPUTE for row in rows)
     if device_type is DeviceType.MIG:
-        room -= MEMORY_SLICES_MOST
+        room -= MAX_MEMORY_SLICES
     ours = sorted((row for row in rows if row.rank), key=lambda row: row.rank)[: max(room, 0)]
     return tuple(row for row in rows if row.rank == 0 or row in ours)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dra_driver.hardware.published.rows import COMPUTE, MEMORY_SLICES_MOST, Owner, Published, ValueKind
+from dra_driver.hardware.published.rows import COMPUTE, MAX_MEMORY_SLICES, Owner, Published, ValueKind
 from dra_driver.hardware.vendors import Vendor, VendorClass, load_vendor
 from dra_driver.inventory.describing import Rows, rows_of
 from dra_driver.model.shares import DeviceType
@@ -62,7 +62,7 @@ def _carriers(row: Published, rows: Rows) -> str:
 
 def _closing(vendor: Vendor, rows: Rows) -> str:
     counts = {kind.replace("-", "_"): sum(row.name != COMPUTE for row in carried) for kind, carried in rows.items()}
-    return vendor.page.closing.format(**counts, slices=MEMORY_SLICES_MOST)
+    return vendor.page.closing.format(**counts, slices=MAX_MEMORY_SLICES)
 
 
 def render_vendors() -> str:

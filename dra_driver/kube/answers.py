@@ -36,7 +36,7 @@ _NOT_SERVED = ("not-served", Retry.NOW, "check the server's address; resource.k8
 NOT_FOUND = "api.not-found"  # the server has no such object
 CONFLICT = "api.conflict"  # another client wrote the object meanwhile, or it exists already
 _MESSAGE_CHARS = 500
-_WAIT_MOST_SECONDS = 300  # an API server never asks for more, and a longer wait would stop all publishing and preparing
+_WAIT_MAX_SECONDS = 300  # an API server never asks for more, and a longer wait would stop all publishing and preparing
 _DIGITS = 9
 
 Parse = Callable[[bytes], Any]
@@ -124,4 +124,4 @@ def _seconds(retry_after: str, body: Wire) -> float:
     inside = details.get("retryAfterSeconds") if isinstance(details, dict) else None
     if retry_after.isascii() and retry_after.isdigit():
         inside = int(retry_after[:_DIGITS])
-    return float(min(max(inside, 0), _WAIT_MOST_SECONDS)) if isinstance(inside, int) else 0.0
+    return float(min(max(inside, 0), _WAIT_MAX_SECONDS)) if isinstance(inside, int) else 0.0

@@ -23,7 +23,7 @@ from dra_driver.kube.kept_claims import KeptClaims
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.paths import claim_path, node_path
 from dra_driver.kube.shapes import check_node
-from dra_driver.kube.transport.bounds import MOST_BYTES, BrokenError, TooLargeError
+from dra_driver.kube.transport.bounds import MAX_BYTES, BrokenError, TooLargeError
 from dra_driver.kube.transport.connection import CertificateError, Connection
 from dra_driver.kube.transport.connections import Connections
 from dra_driver.kube.transport.stream import LineStream
@@ -185,7 +185,7 @@ class KubeApi:
         """Return the error for a request that got no answer."""
         path = target.partition("?")[0]
         if isinstance(err, TooLargeError):
-            what = f"{self._server} sent an answer that is compressed or larger than {MOST_BYTES >> 20} MiB"
+            what = f"{self._server} sent an answer that is compressed or larger than {MAX_BYTES >> 20} MiB"
             return ApiError("answer-too-large", f"{method} {path}: {what}", retry=Retry.LATER)
         if isinstance(err, (CertificateError, SSLError)):
             return ApiError(

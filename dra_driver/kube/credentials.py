@@ -19,7 +19,7 @@ from dra_driver.model.errors import NodeError
 # Where the kubelet projects a pod's ServiceAccount.
 SERVICE_ACCOUNT_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105  a path
 SERVICE_ACCOUNT_CA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-_FILE_MAX = 1 << 20
+_MAX_FILE = 1 << 20
 
 
 def load(
@@ -73,7 +73,7 @@ def _check_file(path: str) -> None:
     """Raise NodeError unless a file of the ServiceAccount exists, can be read and is not empty."""
     try:
         with Path(path).open("rb") as file:
-            content = file.read(_FILE_MAX)
+            content = file.read(_MAX_FILE)
     except OSError as err:
         raise _no_credentials(f"{path} can't be read: {err.strerror}") from err
     if not content.strip():

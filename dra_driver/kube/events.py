@@ -2,7 +2,7 @@
 
 In: an object, a reason and a message. Out: one Event. An Event about a node is in the namespace `default`, where the
 kubelet's own events about nodes are; an Event about a pod is in the pod's namespace. In ten minutes at most one is sent
-for each reason and object, and at most `MOST` in all. Events are never read, counted or changed: the agent may only
+for each reason and object, and at most `MAX` in all. Events are never read, counted or changed: the agent may only
 create them. A failure never reaches the caller: an event that was not sent is logged.
 """
 
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = "default"
 QUIET_SECONDS = 600.0
-MOST = 50
-MESSAGE_MOST = 1024  # characters; longer ones are refused by the API server
+MAX = 50
+MAX_MESSAGE = 1024  # characters; longer ones are refused by the API server
 EventKey = tuple[str, ...]  # the reason and the object
 PATH = within(EVENTS, NAMESPACE)
 
@@ -79,7 +79,7 @@ def _event(involved: Wire, namespace: str, *, node: str, driver: str, kind: str,
         "involvedObject": involved,
         "type": kind,
         "reason": reason,
-        "message": message[:MESSAGE_MOST],
+        "message": message[:MAX_MESSAGE],
         "source": {"component": driver, "host": node},
         "firstTimestamp": now,
         "lastTimestamp": now,
@@ -88,7 +88,7 @@ def _event(involved: Wire, namespace: str, *, node: str, driver: str, kind: str,
 
 
 class EventThrottle:
-    """The events that were sent in the last ten minutes, at most `MOST`. Every method may be called by any thread."""
+    """The events that were sent in the last ten minutes, at most `MAX`. Every method may be called by any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -100,7 +100,7 @@ class EventThrottle:
         with self._lock:
             now = self._clock()
             self._at = {one: at for one, at in self._at.items() if now - at < QUIET_SECONDS}
-            if key in self._at or len(self._at) >= MOST:
+            if key in self._at or len(self._at) >= MAX:
                 return False
             self._at[key] = now
             return True

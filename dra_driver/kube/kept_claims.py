@@ -15,8 +15,8 @@ from dra_driver.kube.shapes import check_claim
 from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.model.wire import ClaimWire
 
-MOST_CLAIMS = 16  # as many as a node has GPUs
-MOST_BYTES = 16 * 1024  # a larger claim is not kept; one with a few devices and their owners has 2 KiB
+MAX_CLAIMS = 16  # as many as a node has GPUs
+MAX_BYTES = 16 * 1024  # a larger claim is not kept; one with a few devices and their owners has 2 KiB
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class KeptClaims:
     """The claims that were read last, by namespace and name. Any thread may use it."""
 
     def __init__(self) -> None:
-        self._kept: FifoCache[tuple[str, str], tuple[bytes, ClaimWire]] = FifoCache(MOST_CLAIMS)
+        self._kept: FifoCache[tuple[str, str], tuple[bytes, ClaimWire]] = FifoCache(MAX_CLAIMS)
 
     def reading(self, namespace: str, name: str) -> ClaimReading:
         """Return the reading that parses the next answer about a claim."""
@@ -52,6 +52,6 @@ class KeptClaims:
         if reading.is_known:
             return claim
         check_claim(claim, namespace, name)
-        if len(reading.body) <= MOST_BYTES:
+        if len(reading.body) <= MAX_BYTES:
             self._kept.keep((namespace, name), (reading.body, claim))
         return claim

@@ -25,7 +25,7 @@ from dra_driver.model.errors import InputError
 _UNSUPPORTED_USER = ("username", "password", "as", "as-uid", "as-groups", "as-user-extra")
 _DYNAMIC = ("exec", "auth-provider")
 _LISTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
-_SIZE_MAX = 4 << 20  # in characters
+_MAX_SIZE = 4 << 20  # in characters
 _FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
@@ -154,13 +154,13 @@ class _KubeconfigReader:
     def _parse(self) -> dict[str, Any]:
         try:
             with self._path.open(encoding="utf-8-sig") as file:
-                text = file.read(_SIZE_MAX + 1)
+                text = file.read(_MAX_SIZE + 1)
         except OSError as err:
             raise self._error("", f"can't be read: {err.strerror}") from err
         except ValueError as err:
             raise self._error("", f"can't be read: {err}") from err
-        if len(text) > _SIZE_MAX:
-            raise self._error("", f"is larger than {_SIZE_MAX >> 20} MiB")
+        if len(text) > _MAX_SIZE:
+            raise self._error("", f"is larger than {_MAX_SIZE >> 20} MiB")
         config: object
         if text.lstrip().startswith("{"):
             try:

@@ -24,9 +24,9 @@ from dra_driver.model.wire import Wire
 LIMIT = 500
 SECONDS = 30.0  # the time limit for one page
 PATIENCE_SECONDS = 120.0
-_MOST_OBJECTS = 5_000_000
-_MOST_PAGES = 100_000
-_MOST_EXPIRIES = 3  # after so many in a row, without a page between them, the server makes no progress
+_MAX_OBJECTS = 5_000_000
+_MAX_PAGES = 100_000
+_MAX_EXPIRIES = 3  # after so many in a row, without a page between them, the server makes no progress
 _BUSY = 429
 _TOO_LARGE = "api.answer-too-large"
 
@@ -57,7 +57,7 @@ class Listing:
         limit: int = LIMIT,
         timeout_s: float = SECONDS,
         parse: Parse = answers.parse,
-        most_objects: int = _MOST_OBJECTS,
+        most_objects: int = _MAX_OBJECTS,
     ) -> None:
         self._api, self._path, self._timeout_s = api, path, timeout_s
         selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
@@ -94,7 +94,7 @@ class Listing:
     def _expired(self, err: ApiError) -> None:
         """Continue with the token that came with the refusal; without one, start over. Raises: ApiError."""
         self._expiries += 1
-        if self._expiries > _MOST_EXPIRIES:
+        if self._expiries > _MAX_EXPIRIES:
             what = f"GET {self._path}: the list keeps expiring while it is read"
             raise ApiError("gone", what, status=410, retry=Retry.LATER) from err
         self._token = err.continue_token
@@ -112,8 +112,8 @@ class Listing:
         if not all(isinstance(one, dict) and isinstance(one.get("metadata"), dict) for one in objects):
             raise self._fault("an item of the list is not an object with metadata")
         self._pages, self._objects, self._expiries = self._pages + 1, self._objects + len(objects), 0
-        if self._objects > self._most_objects or self._pages > _MOST_PAGES:
-            raise self._fault(f"the list has more than {self._most_objects} objects or {_MOST_PAGES} pages")
+        if self._objects > self._most_objects or self._pages > _MAX_PAGES:
+            raise self._fault(f"the list has more than {self._most_objects} objects or {_MAX_PAGES} pages")
         self._version, self._token, self.is_done = self._version or version, token, not token
         return Page(tuple(objects), self._version, is_first=self._pages == 1, is_last=self.is_done)
 

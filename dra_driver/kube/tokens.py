@@ -20,7 +20,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 REREAD_SECONDS = 60.0
-_TOKEN_MAX = 1 << 20  # bytes; real tokens have a few thousand
+_MAX_TOKEN = 1 << 20  # bytes; real tokens have a few thousand
 
 
 class TokenSource(Protocol):
@@ -85,8 +85,8 @@ def _text_of(path: Path) -> str:
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("not a regular file")
-        content = file.read(_TOKEN_MAX + 1).strip()
-    if len(content) > _TOKEN_MAX or not all(0x21 <= byte <= 0x7E for byte in content):
+        content = file.read(_MAX_TOKEN + 1).strip()
+    if len(content) > _MAX_TOKEN or not all(0x21 <= byte <= 0x7E for byte in content):
         raise ValueError("not a token: it is too long, or has spaces or other characters that no header may have")
     return content.decode("ascii")
 

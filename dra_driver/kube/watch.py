@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 LIFETIME_SECONDS = (240.0, 540.0)
 SILENCE_SECONDS = 30.0  # how long a stream may stay silent after the time at which the server should have ended it
-RETRY_MOST_SECONDS = 10.0  # the longest delay between two tries, however long the server has been away
+RETRY_MAX_SECONDS = 10.0  # the longest delay between two tries, however long the server has been away
 _BUSY = 429
 _CHANGES = ("ADDED", "MODIFIED", "DELETED")
 _TOKEN_REFUSED = (400, 410)  # how the server answers a continue token that it does not accept any more
@@ -69,7 +69,7 @@ class Watch:
         self._field_selector, self._page_size, self._check = field_selector, page_size, check
         self._listing: Listing | None = None
         self._selector = {"fieldSelector": field_selector} if field_selector else {}
-        self._backoff = backoff or Backoff(base_s=0.2, most_s=RETRY_MOST_SECONDS)
+        self._backoff = backoff or Backoff(base_s=0.2, most_s=RETRY_MAX_SECONDS)
         self._uniform, self._clock, self._silence_s = uniform, clock, silence_s
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait

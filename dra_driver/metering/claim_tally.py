@@ -17,7 +17,7 @@ from dra_driver.plugin.ledger.spans import Span
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind, labels_text, sample_line
 
 KEPT_SECONDS = 300.0
-MOST_ENDED = 256
+MAX_ENDED = 256
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 ALLOCATED = FamilyHead("dra_claim_allocated_seconds_total", SampleKind.COUNTER, "Device-seconds of a claim.")
 BUSY = FamilyHead(
@@ -95,7 +95,7 @@ class ClaimTallies:
                 tally, span = by_uid[one.holder.uid]
                 tally.add(one, usage.charge_of(span, one))
         ended = sorted((tally.ended, number) for number, tally in self._tallies.items() if tally.ended is not None)
-        for _, number in ended[: max(0, len(ended) - MOST_ENDED)] + [e for e in ended if now - e[0] > KEPT_SECONDS]:
+        for _, number in ended[: max(0, len(ended) - MAX_ENDED)] + [e for e in ended if now - e[0] > KEPT_SECONDS]:
             self._tallies.pop(number, None)
 
     def lines(self) -> Iterator[str]:

@@ -14,7 +14,7 @@ from dra_driver.hardware.metered import Measure, Reading
 from dra_driver.metering.attribution import uses_of
 from dra_driver.metering.holders import Holder, Subject
 
-_MOST_POWER_MW = 1e8  # no device draws 100 kW
+_MAX_POWER_MW = 1e8  # no device draws 100 kW
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,6 @@ def _of_only(holder: Holder, reading: Reading, last: Reading, seconds: float) ->
     energy = None
     if Measure.ENERGY_MJ_TOTAL in values and Measure.ENERGY_MJ_TOTAL in last.values:
         used = values[Measure.ENERGY_MJ_TOTAL] - last.values[Measure.ENERGY_MJ_TOTAL]
-        energy = used if 0 <= used <= _MOST_POWER_MW * seconds else None  # None if the counter was reset
+        energy = used if 0 <= used <= _MAX_POWER_MW * seconds else None  # None if the counter was reset
     memory = values.get(Measure.MEMORY_USED_BYTES)
     return HolderReading(holder, seconds, busy, values.get(Measure.SM_RATIO), memory, energy)

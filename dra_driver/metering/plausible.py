@@ -15,9 +15,9 @@ from dra_driver.hardware.metered import MeterReport, Reading
 
 _ROUNDING = 1.05  # how far a part may exceed its whole by rounding
 _WHOLES = {"Percent": 100.0, "Ratio": 1.0}
-_MOST = {"MHz": 1e5, "W": 1e5, "C": 300.0, "Bytes": float(1 << 60)}
+_MAX = {"MHz": 1e5, "W": 1e5, "C": 300.0, "Bytes": float(1 << 60)}
 _LEAST = {"C": -100.0}
-_MOST_OF_ALL = float(1 << 63)
+_MAX_OF_ALL = float(1 << 63)
 
 
 def plausible(report: MeterReport) -> MeterReport:
@@ -40,7 +40,7 @@ def _kept(quantity: str, value: float) -> float | None:
         # This comparison is false for NaN, too.
         return min(value, whole) if 0 <= value <= whole * _ROUNDING else None
     least = _of_unit(quantity, _LEAST.items()) or 0.0
-    most = _of_unit(quantity, _MOST.items()) or _MOST_OF_ALL
+    most = _of_unit(quantity, _MAX.items()) or _MAX_OF_ALL
     return value if math.isfinite(value) and least <= value < most else None
 
 

@@ -16,7 +16,7 @@ from dra_driver.hardware.metric_names import MetricName, MetricNames
 from dra_driver.model.errors import InputError
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 _LABEL = "label"
 
 
@@ -41,12 +41,12 @@ def read_selection(path: Path, known: MetricNames) -> Selection:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
         text = content.decode()
     except (OSError, UnicodeDecodeError) as fault:
         raise InputError("counters", f"the counters file {path} can't be read: {fault}") from fault
-    if len(content) > MOST_BYTES:
-        raise InputError("counters", f"the counters file {path} has more than {MOST_BYTES} bytes")
+    if len(content) > MAX_BYTES:
+        raise InputError("counters", f"the counters file {path} has more than {MAX_BYTES} bytes")
     by_name = {one.head.name: one for one in known.names}
     names: dict[str, MetricName] = {}
     labels: dict[str, None] = {}

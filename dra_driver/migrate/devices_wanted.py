@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from dra_driver.migrate.device_kind import DeviceKind
 from dra_driver.migrate.pods import Container
 
-MOST = 32  # the most requests in a claim, and the most devices in its allocation
+MAX = 32  # the most requests in a claim, and the most devices in its allocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def requests_of(wants: list[WantedDevices]) -> list[DeviceRequest]:
 
 def _pieces(want: WantedDevices, *, is_free: bool) -> list[DeviceRequest]:
     """Split a count into pieces that each fit into one claim."""
-    counts = [MOST] * (want.count // MOST) + ([want.count % MOST] if want.count % MOST else [])
+    counts = [MAX] * (want.count // MAX) + ([want.count % MAX] if want.count % MAX else [])
     return [DeviceRequest(want.kind, count, [want.container], is_free) for count in counts]
 
 
@@ -97,7 +97,7 @@ def _name(requests: list[DeviceRequest]) -> None:
 def _spread(requests: list[DeviceRequest]) -> None:
     claim = count = devices = 0
     for request in requests:
-        if count + 1 > MOST or devices + request.count > MOST:
+        if count + 1 > MAX or devices + request.count > MAX:
             claim, count, devices = claim + 1, 0, 0
         request.claim = claim
         count, devices = count + 1, devices + request.count
@@ -113,13 +113,13 @@ def label(text: str) -> str:
     import re  # noqa: PLC0415
 
     made = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "gpu"
-    if len(made) <= NAME_MAX:
+    if len(made) <= MAX_NAME:
         return made
     sign = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{made[: NAME_MAX - 9].rstrip('-')}-{sign}"
+    return f"{made[: MAX_NAME - 9].rstrip('-')}-{sign}"
 
 
-NAME_MAX = 57  # the 63 characters of a DNS label, less what `free_name` and the names of templates may append
+MAX_NAME = 57  # the 63 characters of a DNS label, less what `free_name` and the names of templates may append
 
 
 def free_name(stem: str, taken: set[str]) -> str:

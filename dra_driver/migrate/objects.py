@@ -12,7 +12,7 @@ from typing import Any
 from dra_driver.migrate.report import Step
 
 TEMPLATE = "ResourceClaimTemplate"
-_LISTS_MAX = 4
+_MAX_LISTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def objects_of(
     value: Any, path: tuple[Step, ...] = (), holder: list[Any] | None = None, kind: str = ""
 ) -> Iterator[KubeObject]:
     """Yield the objects of a document; nothing if the value is not an object."""
-    if len(path) > 2 * _LISTS_MAX or not isinstance(value, dict):
+    if len(path) > 2 * _MAX_LISTS or not isinstance(value, dict):
         return
     items = value.get("items")
     listed = str(value.get("kind") or "")

@@ -56,7 +56,7 @@ def rows_of(value: Any) -> list[tuple[int, dict[str, Any]]]:
     )
 
 
-_COUNT_MOST = 100_000  # a higher number of devices for one container is taken for a mistake
+_MAX_COUNT = 100_000  # a higher number of devices for one container is taken for a mistake
 
 
 def counts_of(resources: Any, at: str, known: Known = NOTHING_KNOWN) -> dict[str, int]:
@@ -92,6 +92,6 @@ def whole_number(amount: Any, at: str) -> int:
         exact = Quantity.parse(str(amount)).value
     except QuantityError as fault:
         raise InputError("resource", f"{at}: {str(amount)!r} is not a whole number", hint=hint) from fault
-    if exact < 0 or exact != int(exact) or exact > _COUNT_MOST:
+    if exact < 0 or exact != int(exact) or exact > _MAX_COUNT:
         raise InputError("resource", f"{at}: {str(amount)!r} is not a whole number", hint=hint)
     return int(exact)

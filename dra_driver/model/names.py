@@ -20,9 +20,9 @@ _REPLICA = re.compile(r"(?P<device>gpu-.+)-share-[0-9]{1,3}")
 _OF_GPU = re.compile(r"(?P<gpu>gpu-[0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-7])(?P<rest>-.+)?")
 _VFIO = "-vfio"
 
-DRIVER_NAME_MAX = 63
-NODE_NAME_MAX = 253
-POOL_NAME_MAX = 253
+MAX_DRIVER_NAME = 63
+MAX_NODE_NAME = 253
+MAX_POOL_NAME = 253
 
 
 def is_dns_label(text: str) -> bool:
@@ -32,7 +32,7 @@ def is_dns_label(text: str) -> bool:
 
 def is_dns_subdomain(text: str) -> bool:
     """Return whether `text` is a valid name of most objects of the API (at most 253 characters)."""
-    return len(text) <= NODE_NAME_MAX and _DNS_SUBDOMAIN.fullmatch(text) is not None
+    return len(text) <= MAX_NODE_NAME and _DNS_SUBDOMAIN.fullmatch(text) is not None
 
 
 def is_claim_uid(text: str) -> bool:
@@ -46,10 +46,10 @@ def check_driver_name(name: str) -> str:
     Raises: UsageError("usage.driver-name").
     Source: resource.k8s.io/v1 ResourceSliceSpec.driver: DNS subdomain, at most 63 characters.
     """
-    if len(name) > DRIVER_NAME_MAX or not _DNS_SUBDOMAIN.fullmatch(name):
+    if len(name) > MAX_DRIVER_NAME or not _DNS_SUBDOMAIN.fullmatch(name):
         raise UsageError(
             "driver-name",
-            f"driver name {name!r} is not a DNS subdomain of at most {DRIVER_NAME_MAX} characters",
+            f"driver name {name!r} is not a DNS subdomain of at most {MAX_DRIVER_NAME} characters",
             hint=f"the usual name is {NVIDIA_DRIVER}",
         )
     return name
@@ -57,10 +57,10 @@ def check_driver_name(name: str) -> str:
 
 def check_node_name(name: str) -> str:
     """Return `name` if it is a valid name of a node. Raises: UsageError("usage.node-name")."""
-    if not name or len(name) > NODE_NAME_MAX or not _DNS_SUBDOMAIN.fullmatch(name):
+    if not name or len(name) > MAX_NODE_NAME or not _DNS_SUBDOMAIN.fullmatch(name):
         raise UsageError(
             "node-name",
-            f"node name {name!r} is not a DNS subdomain of at most {NODE_NAME_MAX} characters",
+            f"node name {name!r} is not a DNS subdomain of at most {MAX_NODE_NAME} characters",
             hint="set --node-name (or NODE_NAME) to spec.nodeName of the pod",
         )
     return name
@@ -105,11 +105,11 @@ def check_pool_name(node: str, driver: str) -> str:
     Source: resource.k8s.io/v1 ResourcePool.name: at most 253 characters.
     """
     name = pool_name(node, driver)
-    if len(name) > POOL_NAME_MAX:
+    if len(name) > MAX_POOL_NAME:
         raise UsageError(
             "pool-name",
-            f"the name of node {node!r}'s pool would have {len(name)} characters; at most {POOL_NAME_MAX} are allowed",
-            hint=f"with driver name {driver} a node name can have at most {POOL_NAME_MAX - len(driver) - 1} characters",
+            f"the name of node {node!r}'s pool would have {len(name)} characters; at most {MAX_POOL_NAME} are allowed",
+            hint=f"with driver name {driver} a node name can have at most {MAX_POOL_NAME - len(driver) - 1} characters",
         )
     return name
 

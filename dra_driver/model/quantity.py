@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from dra_driver.model.quantity_text import (
     INT64_MAX,
-    MOST_DIGITS,
+    MAX_DIGITS,
     Format,
     QuantityError,
     binary_form,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _NANO = -9
 _FAST_DIGITS = 18  # this many decimal digits always fit an int64
 _INTERNED = 64  # texts up to this length are parsed once and shared
-_MIB, _READABLE_MOST = 1 << 20, 1 << 60
+_MIB, _MAX_READABLE = 1 << 20, 1 << 60
 
 # The quantifiers are possessive throughout, so that a hostile text fails after one pass.
 _SHAPE = re.compile(
@@ -77,7 +77,7 @@ class Quantity:
             QuantityError: The number has too many digits to write out.
         """
         if self.scale >= 0:
-            if self.scale > MOST_DIGITS:
+            if self.scale > MAX_DIGITS:
                 raise QuantityError("range", f"quantity with exponent {self.scale} is too large to write out")
             return self.unscaled * _ten_to(self.scale)
         whole, rest = divmod(self.unscaled, _ten_to(-self.scale))
@@ -114,7 +114,7 @@ class Quantity:
         >>> Quantity.parse("81559Mi").readable, Quantity.parse("16Mi").readable, Quantity.parse("132").readable
         ('79.6 GiB (81559Mi)', '0.016 GiB (16Mi)', '132')
         """
-        if self.format is not Format.BINARY_SI or self.scale < 0 or not _MIB <= abs(self.unscaled) < _READABLE_MOST:
+        if self.format is not Format.BINARY_SI or self.scale < 0 or not _MIB <= abs(self.unscaled) < _MAX_READABLE:
             return str(self)
         gib = self.as_float() / 2**30
         return f"{gib:.1f} GiB ({self})" if abs(gib) >= 1 else f"{gib:.2g} GiB ({self})"
@@ -152,7 +152,7 @@ class Quantity:
         if self.unscaled == 0 and machine:
             return Quantity(other.unscaled, other.scale, form, machine)
         low = min(self.scale, other.scale)
-        if max(self.scale, other.scale) - low > MOST_DIGITS:
+        if max(self.scale, other.scale) - low > MAX_DIGITS:
             raise QuantityError("range", "quantities are too far apart in size to be added")
         total = self.unscaled * _ten_to(self.scale - low) + other.unscaled * _ten_to(other.scale - low)
         return Quantity(total, low, form, machine and -INT64_MAX - 1 <= total <= INT64_MAX)
@@ -225,7 +225,7 @@ def _parse(text: str) -> Quantity:
         )
     num, denom = shape["num"] or "0", shape["denom"] or ""
     base, exponent, form = interpret(shape["suffix"])
-    if len(num) + len(denom) > MOST_DIGITS:
+    if len(num) + len(denom) > MAX_DIGITS:
         raise QuantityError("numeric", "unable to parse numeric part of quantity")
     unscaled = int(num + denom) * (-1 if shape["sign"] == "-" else 1)
     scale = (exponent if base == 10 else 0) - len(denom)
@@ -245,7 +245,7 @@ def _rounded(unscaled: int, scale: int, form: Format) -> Quantity:
         return Quantity(0, 0, form, machine=False)
     sign, amount = (-1 if unscaled < 0 else 1), abs(unscaled)
     if scale < _NANO:
-        drop = min(_NANO - scale, MOST_DIGITS + 20)
+        drop = min(_NANO - scale, MAX_DIGITS + 20)
         amount, scale = -(-amount // 10**drop), _NANO
     rounded = Quantity(amount, scale, form)
     if form is Format.BINARY_SI and rounded.compare(Quantity(INT64_MAX)) > 0:

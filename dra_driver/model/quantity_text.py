@@ -13,7 +13,7 @@ import re
 from dra_driver.model.errors import InputError
 
 INT64_MAX = 2**63 - 1
-MOST_DIGITS = 4096  # numbers with exponents above this are compared but never written out
+MAX_DIGITS = 4096  # numbers with exponents above this are compared but never written out
 _DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY_SUFFIXES = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_NAMES = {exponent: suffix for suffix, exponent in _DECIMAL_SUFFIXES.items()}
@@ -63,7 +63,7 @@ def decimal_form(unscaled: int, scale: int, form: Format) -> str:
     if form is Format.DECIMAL_EXPONENT:
         return f"{unscaled}e{scale}" if scale else str(unscaled)
     if scale > 18:
-        if scale > MOST_DIGITS:
+        if scale > MAX_DIGITS:
             return f"{unscaled}e{scale}"
         unscaled, scale = unscaled * 10 ** (scale - 18), 18
     return f"{unscaled}{_DECIMAL_NAMES[scale]}"

@@ -24,8 +24,8 @@ _LEAST_S = 0.05  # how long one run of the program may take if the deadline has 
 _MIB, _GIB = 1 << 20, 1 << 30
 # The daemon has one device, with index 0. Limits by UUID are known to be ignored (NVIDIA/k8s-device-plugin#572).
 _DEVICE = 0
-_SERVERS_MAX = 64  # a daemon has one server, or one for each user whose clients still run
-_LIST_MAX = 1024  # characters
+_MAX_SERVERS = 64  # a daemon has one server, or one for each user whose clients still run
+_MAX_LIST = 1024  # characters
 _PID = re.compile(r"[0-9]{1,10}")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MG])i?B?\b", re.IGNORECASE)
@@ -99,7 +99,7 @@ class Control:
         """Return the pids of the running servers, as the daemon lists them. Raises: SharingError."""
         answer = self.ask("get_server_list")
         found = [int(word) for word in answer.split() if _PID.fullmatch(word)]
-        if len(found) > _SERVERS_MAX or len(answer) > _LIST_MAX:
+        if len(found) > _MAX_SERVERS or len(answer) > _MAX_LIST:
             text = f"the MPS control daemon answers get_server_list with {answer[:80]!r}, which is no list of servers"
             raise SharingError("mps-refused", text, retry=Retry.LATER)
         return found

@@ -27,7 +27,7 @@ _PROGRAM_FOLDERS = ("usr/bin", "usr/local/bin", "usr/sbin", "bin", "opt/bin")
 _LIBRARY_FOLDERS = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64", "usr/lib")
 _LOADERS = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1", "usr/lib64/ld-linux-x86-64.so.2")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_LINKS_MAX = 40
+_MAX_LINKS = 40
 _OUTPUT_BYTES = 16 * 1024
 
 
@@ -189,7 +189,7 @@ def _environment(program: ControlProgram, folder: Folder) -> dict[str, str]:
 
 def resolve_in_root(root: Path, path: Path) -> Path:
     """Return the file to which `path` leads, following symbolic links as if `root` were /."""
-    for _ in range(_LINKS_MAX):
+    for _ in range(_MAX_LINKS):
         if not path.is_symlink():
             break
         target = path.readlink()

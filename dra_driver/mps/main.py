@@ -35,7 +35,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 _SHOW_S = 5.0
-_SHM_MIB_MAX = 1 << 20
+_MAX_SHM_MIB = 1 << 20
 _SHARED = {
     "--driver-name",
     "--kubelet-plugins-directory-path",
@@ -196,9 +196,9 @@ def _finder(values: dict[str, str]) -> Callable[[], ControlProgram]:
 
 def _shm_mib(text: str) -> int:
     """Return the flag's value as a number of MiB. Raises: UsageError("usage.flags")."""
-    if not (text.isdecimal() and text.isascii() and 0 < int(text[:9]) <= _SHM_MIB_MAX):
+    if not (text.isdecimal() and text.isascii() and 0 < int(text[:9]) <= _MAX_SHM_MIB):
         raise UsageError(
-            "flags", f"--mps-shared-memory-mib={text[:20]!r} is not a whole number of MiB up to {_SHM_MIB_MAX}"
+            "flags", f"--mps-shared-memory-mib={text[:20]!r} is not a whole number of MiB up to {_MAX_SHM_MIB}"
         )
     return int(text)
 

@@ -32,8 +32,8 @@ _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z]{8}(-[0-9A-Za-z]{4}){3}-[0-9A-Za-z]{12
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # the names of devices that the API server accepts
 _PCI = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 _DEADLINE_MAX_S = 60.0
-_MEMORY_MAX = 1 << 50
-_LIMITS_MAX = 64
+_MAX_MEMORY = 1 << 50
+_MAX_LIMITS = 64
 
 
 def line_of(message: Mapping[str, Any]) -> bytes:
@@ -182,9 +182,9 @@ def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _limits(value: Any) -> dict[str, int]:
-    if not isinstance(value, dict) or len(value) > _LIMITS_MAX:
+    if not isinstance(value, dict) or len(value) > _MAX_LIMITS:
         raise _bad("perDeviceLimits does not map devices to numbers of bytes")
-    return {device: _whole(f"perDeviceLimits.{device}", _MEMORY_MAX)(limit) for device, limit in value.items()}
+    return {device: _whole(f"perDeviceLimits.{device}", _MAX_MEMORY)(limit) for device, limit in value.items()}
 
 
 def _number(fields: Mapping[str, Any], name: str, most: float) -> float:
@@ -205,7 +205,7 @@ _DEVICE = RecordForm(
 _SETTINGS = RecordForm(
     MpsSettings,
     active_thread_percentage=Key("activeThreadPercentage", read=_optional(_whole("activeThreadPercentage", 100))),
-    pinned_memory_limit=Key("pinnedMemoryLimit", read=_optional(_whole("pinnedMemoryLimit", _MEMORY_MAX))),
+    pinned_memory_limit=Key("pinnedMemoryLimit", read=_optional(_whole("pinnedMemoryLimit", _MAX_MEMORY))),
     per_device_limits=Key("perDeviceLimits", dict, _limits),
     multi_user=Key("multiUser", read=_flag("multiUser")),
     across_namespaces=Key("acrossNamespaces", read=_flag("acrossNamespaces")),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dra_driver.remediation.policy import RemediationAction
 
-NAMED_MOST = 5  # claims or processes in one sentence
+MAX_NAMED = 5  # claims or processes in one sentence
 DRAIN, BLOCKED, GAVE_UP = "RemediationDrain", "RemediationBlocked", "RemediationEscalated"
 RETURNED, ACTION = "RemediationReturned", "RemediationAction"
 _PLURALS = {"claim": "claims", "process": "processes"}
@@ -16,8 +16,8 @@ _VERBS = {"reset": "done", "reboot": "asked for", "command": "run"}
 
 def listed(kind: str, names: Sequence[str]) -> str:
     """Return the names of claims or processes as a text; of many, only the first ones."""
-    more = f" and {len(names) - NAMED_MOST} more" if len(names) > NAMED_MOST else ""
-    return f"{kind if len(names) == 1 else _PLURALS[kind]} {', '.join(names[:NAMED_MOST])}{more}"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{kind if len(names) == 1 else _PLURALS[kind]} {', '.join(names[:MAX_NAMED])}{more}"
 
 
 def noun_of(action: RemediationAction) -> str:

@@ -34,7 +34,7 @@ from dra_driver.remediation.policy import (
 )
 
 VERSION = "remediation/v1"
-NODES_MOST, TRIES_MOST, WEEKLY_MOST, ARGUMENTS_MOST = 100, 5, 100, 64
+MAX_NODES, MAX_TRIES, MAX_WEEKLY, MAX_ARGUMENTS = 100, 5, 100, 64
 _DURATION = re.compile(r"(?P<number>[1-9][0-9]{0,6})(?P<unit>[smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -67,10 +67,10 @@ def _policy(root: Fields) -> RemediationPolicy:
     command = _command(root.section("command")) if root.has("command") else None
     policy = RemediationPolicy(
         _actions(root.section("actions"), has_command=command is not None),
-        root.optional_integer("nodes", 1, NODES_MOST) or default.nodes,
-        root.optional_integer("tries", 1, TRIES_MOST) or default.tries,
-        weekly.optional_integer("gpu", 1, WEEKLY_MOST) or default.weekly_gpu,
-        weekly.optional_integer("node", 1, WEEKLY_MOST) or default.weekly_node,
+        root.optional_integer("nodes", 1, MAX_NODES) or default.nodes,
+        root.optional_integer("tries", 1, MAX_TRIES) or default.tries,
+        weekly.optional_integer("gpu", 1, MAX_WEEKLY) or default.weekly_gpu,
+        weekly.optional_integer("node", 1, MAX_WEEKLY) or default.weekly_node,
         PeerRule(root.optional_text("peers", pattern="auto|always|never", what="auto, always or never") or "auto"),
         _seconds(reset, "timeout", 10, 1800) or default.reset_timeout_s,
         _seconds(reboot, "within", 600, 30 * 86400) or default.reboot_within_s,
@@ -117,8 +117,8 @@ def _command(row: Fields) -> SiteCommand:
         row.fault("argv", "missing, expected a program and its arguments")
     elif not Path(argv[0]).is_absolute():
         row.fault("argv", f"{argv[0]!r:.100} is not an absolute path")
-    if len(argv) > ARGUMENTS_MOST:
-        row.fault("argv", f"more than {ARGUMENTS_MOST} arguments")
+    if len(argv) > MAX_ARGUMENTS:
+        row.fault("argv", f"more than {MAX_ARGUMENTS} arguments")
     if any("\0" in one for one in argv):
         row.fault("argv", "an argument has a NUL")
     root = row.optional_text("root", pattern="agent|driver", what="agent or driver")

@@ -16,7 +16,7 @@ from dra_driver.model.errors import NodeError, Retry
 FILE_NAME = "reboot-required"
 MARK = "dra-driver asks for a reboot in boot "
 _BYTES = 4096
-LINKS_MOST = 64  # the most parts of a path that are followed, including those of links
+MAX_LINKS = 64  # the most parts of a path that are followed, including those of links
 
 
 class RebootRequest:
@@ -72,7 +72,7 @@ def _inside(host: str, folder: Path) -> list[str]:
     """Return the parts of a folder below the host's root, with links followed as if that root were `/`."""
     done: list[str] = []
     todo = list(reversed(folder.parts[1:]))
-    for _ in range(LINKS_MOST):
+    for _ in range(MAX_LINKS):
         if not todo:
             break
         part = todo.pop()

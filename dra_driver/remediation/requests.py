@@ -15,7 +15,7 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.names import normal_pci_address
 
 FILE_NAME = "remediation-requests"
-BYTES_MOST = 1 << 16
+MAX_BYTES = 1 << 16
 
 
 class RemediationRequest(enum.StrEnum):
@@ -48,7 +48,7 @@ class RequestFile:
         try:
             os.replace(self._path, taken)  # noqa: PTH105 - faster, as the file hardly ever exists in a turn
             with taken.open("rb") as file:
-                lines = file.read(BYTES_MOST).decode("ascii", "replace").splitlines()
+                lines = file.read(MAX_BYTES).decode("ascii", "replace").splitlines()
             taken.unlink()
         except OSError:
             return {}

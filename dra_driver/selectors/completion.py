@@ -19,7 +19,7 @@ _IN_NAME = re.compile(r'device\.(attributes|capacity)\[\??"([^"]+)"\](?:\.\??(\w
 _IN_FIELD = re.compile(r"\bdevice\.(\w*)$")
 _IN_METHOD = re.compile(r"[\w\])\"']\.(\w*)$")
 _IN_WORD = re.compile(r"(?:^|[^\w.])(\w*)$")
-_MOST_VALUES = 3
+_MAX_VALUES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Completions:
                 for domain, values in held.items():
                     for name, value in values.items():
                         shown = self._names[field].setdefault(domain, {}).setdefault(name, {})
-                        if len(shown) <= _MOST_VALUES:
+                        if len(shown) <= _MAX_VALUES:
                             shown[render(value)] = kind_of(value)
         self._fields = {name: kind.long() for name, kind in declarations.device_fields.items()}
         macros = [(name, member) for name, _, member in declarations.macros]
@@ -81,5 +81,5 @@ def _matching(rows: Iterable[tuple[str, str]], begun: str) -> list[Candidate]:
 
 
 def _meaning(values: dict[str, str]) -> str:
-    shown = ", ".join(list(values)[:_MOST_VALUES])
-    return f"{next(iter(values.values()))}: {shown}{', …' if len(values) > _MOST_VALUES else ''}"
+    shown = ", ".join(list(values)[:_MAX_VALUES])
+    return f"{next(iter(values.values()))}: {shown}{', …' if len(values) > _MAX_VALUES else ''}"

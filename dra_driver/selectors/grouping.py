@@ -26,7 +26,7 @@ _KeyPart = Callable[[Mapping[str, Any], str], Any]
 _NamedRead = tuple[str, str | None]  # the full name, and the one without domain if it may be left out
 
 _PLAIN = {"int": int, "bool": bool, "string": str}
-_MOST_KNOWN = 4096
+_MAX_KNOWN = 4096
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -210,6 +210,6 @@ def _is_measured(amounts: Mapping[str, Any]) -> bool:
 
 
 def _remember(memo: set[str], text: str) -> None:
-    if len(memo) >= _MOST_KNOWN:
+    if len(memo) >= _MAX_KNOWN:
         memo.clear()
     memo.add(text)

@@ -34,12 +34,12 @@ MAX_EXPRESSION_BYTES = 10_240  # Source: Kubernetes API resource/v1 CELSelectorE
 MAX_COST = 1_000_000  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxCost
 _SHALLOW = 200  # characters; a shorter expression can't nest so deeply that it needs more stack
 _FRAMES_PER_CHARACTER = 8
-_MOST_FRAMES = 40_000
+_MAX_FRAMES = 40_000
 _FRAMES_PER_LEVEL = 4
 
 
 def _frames(expression: str) -> int:
-    return 0 if len(expression) <= _SHALLOW else min(len(expression) * _FRAMES_PER_CHARACTER, _MOST_FRAMES)
+    return 0 if len(expression) <= _SHALLOW else min(len(expression) * _FRAMES_PER_CHARACTER, _MAX_FRAMES)
 
 
 class KubernetesSelector:

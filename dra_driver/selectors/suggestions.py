@@ -18,7 +18,7 @@ from dra_driver.selectors.readset import ReadSet
 
 _UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
 _UNDEFINED = re.compile(r"undefined field '([^']+)'")
-_MOST = 3
+_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _elsewhere(domain: str, name: str, held: dict[str, dict[str, set[str]]]) -> 
     near = {one for domains in held.values() for one in domains.get(domain, ())}
     close = [f"{domain}/{one}" for one in _close(name, near)]
     same = [f"{other}/{name}" for domains in held.values() for other, names in domains.items() if name in names]
-    return tuple(dict.fromkeys([*close, *same]))[:_MOST]
+    return tuple(dict.fromkeys([*close, *same]))[:_MAX]
 
 
 def suggest(error: SelectorCompileError, declarations: Declarations) -> list[UnknownName]:
@@ -99,4 +99,4 @@ def suggest(error: SelectorCompileError, declarations: Declarations) -> list[Unk
 
 def _close(name: str, known: set[str]) -> tuple[str, ...]:
     by_lower = {one.lower(): one for one in sorted(known)}
-    return tuple([by_lower[one] for one in get_close_matches(name.lower(), list(by_lower), n=_MOST, cutoff=0.6)])
+    return tuple([by_lower[one] for one in get_close_matches(name.lower(), list(by_lower), n=_MAX, cutoff=0.6)])

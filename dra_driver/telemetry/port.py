@@ -1,7 +1,7 @@
 """A few small HTTP pages for probes and scrapes, which stay available whatever other clients do.
 
 In: an address, and a callable for each page. Out: answers, one per connection. One thread serves all connections and
-never waits for any of them: there are at most `MOST_CONNECTIONS`, a new one replaces the oldest, and each has a
+never waits for any of them: there are at most `MAX_CONNECTIONS`, a new one replaces the oldest, and each has a
 deadline. So ten thousand clients that send nothing, or a byte a minute, can't delay the answer to a probe. A page that
 is slow to render is rendered in its own thread, at most a few times a second, once for all clients that wait for it.
 """
@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from dra_driver.telemetry.rendering import MOST_CONNECTIONS, Page, Renderer
+from dra_driver.telemetry.rendering import MAX_CONNECTIONS, Page, Renderer
 from dra_driver.telemetry.status_connection import PageAnswer, StatusConnection
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Port:
         pages: Mapping[str, Page],
         *,
         quick: Mapping[str, PageAnswer],
-        most_connections: int = MOST_CONNECTIONS,
+        most_connections: int = MAX_CONNECTIONS,
         connection_s: float = CONNECTION_SECONDS,
         encryption: SocketEncryption | None = None,
         access: PageAccess | None = None,

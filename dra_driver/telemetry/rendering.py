@@ -14,7 +14,7 @@ from dra_driver.telemetry.status_connection import PageAnswer, StatusConnection
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 256
+MAX_CONNECTIONS = 256
 _RENDER_SECONDS = 0.05  # the least time between two renderings of the same page
 
 Page = Callable[[], PageAnswer]
@@ -44,7 +44,7 @@ class Renderer:
         """Request the page for this connection."""
         with self._changed:
             self._waiting.append(connection)
-            del self._waiting[:-MOST_CONNECTIONS]
+            del self._waiting[:-MAX_CONNECTIONS]
             self._changed.notify_all()
 
     def _run(self) -> None:

@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-MOST_HEAD = 8192
+MAX_HEAD = 8192
 _ENDS = (b"\r\n\r\n", b"\n\n")
 
 
@@ -40,14 +40,14 @@ class StatusConnection:
         Raises: OSError if the client is gone.
         """
         try:
-            piece = self.sock.recv(MOST_HEAD)
+            piece = self.sock.recv(MAX_HEAD)
         except BlockingIOError:
             return None
         if not piece:
             raise ConnectionResetError("gone")
         self._head += piece
         if not any(end in self._head for end in _ENDS):
-            return PageAnswer(431, b"the request is too long\n") if len(self._head) > MOST_HEAD else None
+            return PageAnswer(431, b"the request is too long\n") if len(self._head) > MAX_HEAD else None
         self.is_asked = True
         return _path(bytes(self._head))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from dra_driver.validation.result import ValidationLevel, ValidationResult, ValidationVerdict
 
 FILE_NAME = "validation-results"
-BYTES_MOST = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 class ResultsFile:
@@ -42,7 +42,7 @@ class ResultsFile:
         try:
             os.replace(self._path, taken)  # noqa: PTH105 - faster, as this is called every second
             with taken.open("rb") as file:
-                text = file.read(BYTES_MOST)
+                text = file.read(MAX_BYTES)
             taken.unlink()
         except OSError:
             return {}

@@ -24,7 +24,7 @@ DOCUMENT = "validation"
 SERVED = "served"  # used instead of a verdict
 BEGUN = "begun"  # whether an agent that makes tests has written the document
 UNTESTED = "untested"
-RECORDS_MOST = 4096
+MAX_RECORDS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,9 @@ class ValidationRecords:
         for uuid in more:
             self._untested.pop(uuid, None)
         known = {**self._records, **more}
-        self._records = dict(list(known.items())[-RECORDS_MOST:])
+        self._records = dict(list(known.items())[-MAX_RECORDS:])
         records = {uuid: asdict(one) for uuid, one in self._records.items()}
-        untested = {uuid: asdict(one) for uuid, one in list(self._untested.items())[-RECORDS_MOST:]}
+        untested = {uuid: asdict(one) for uuid, one in list(self._untested.items())[-MAX_RECORDS:]}
         wire = {"boot": self._boot_id, BEGUN: self._has_begun, "records": records, UNTESTED: untested}
         with suppress(DriverError):  # the next agent then tests again
             self._store.write({DOCUMENT: wire})

@@ -25,7 +25,7 @@ from dra_driver.model.errors import NodeError, PrepareError, Retry
 FILE_NAME = "validation.lock"
 INTERRUPT_SECONDS = 2.0
 _POLL_SECONDS = 0.005
-_BYTES_MOST = 4096
+_MAX_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _locked(fd: int, how: int) -> bool:
 def _read(fd: int) -> _Mark | None:
     """Return the content of the file; None while it is being written."""
     try:
-        wire = json.loads(os.pread(fd, _BYTES_MOST, 0))
+        wire = json.loads(os.pread(fd, _MAX_BYTES, 0))
         return _Mark(str(wire["device"]), int(wire["pid"]), str(wire["began"]))
     except (ValueError, KeyError, TypeError):
         return None

@@ -18,7 +18,7 @@ _SPLIT = re.compile(r",(?![^()]*\))")
 _COMPARED = re.compile(rf"({_KEY})\s*(==|=|!=)\s*({_VALUE})")
 _SET = re.compile(rf"({_KEY})\s+(in|notin)\s+\(\s*([^()]*?)\s*\)")
 _EXISTS = re.compile(rf"(!?)\s*({_KEY})")
-_MOST = 4096  # characters of a selector
+_MAX = 4096  # characters of a selector
 
 Labels = dict[str, str]
 
@@ -28,8 +28,8 @@ def label_selector(text: str) -> Callable[[Wire], bool]:
 
     Raises: UsageError.
     """
-    if len(text) > _MOST:
-        raise UsageError("labels", f"-l is longer than {_MOST} characters")
+    if len(text) > _MAX:
+        raise UsageError("labels", f"-l is longer than {_MAX} characters")
     tests = [_requirement(part.strip()) for part in _SPLIT.split(text)] if text.strip() else []
 
     def matches(wire: Wire) -> bool:

@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from dra_driver.model.errors import DriverError, InputError
 from dra_driver.web.cluster_reader import ClusterReader
-from dra_driver.web.events import MOST_STREAMS, MayContinue, Notices
+from dra_driver.web.events import MAX_STREAMS, MayContinue, Notices
 from dra_driver.web.lookups.lookups import QUESTIONS, ViewerLookups
 from dra_driver.web.worker.answers import WorkerAnswer, of_fault, refusal
 from dra_driver.web.worker.bounds import SECONDS
@@ -66,8 +66,8 @@ class ConsoleApi:
 
     async def events(self, request: Request) -> Response:
         """Stream the changes for as long as the authorizer would still admit the request."""
-        if self._notices.streams >= MOST_STREAMS:
-            return _response(refusal(503, "busy", f"{MOST_STREAMS} pages are open already"))
+        if self._notices.streams >= MAX_STREAMS:
+            return _response(refusal(503, "busy", f"{MAX_STREAMS} pages are open already"))
         may_continue: MayContinue | None = request.scope.get("may_continue")
         return StreamingResponse(self._notices.stream(may_continue), media_type="text/event-stream")
 

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 60.0
 _FAULT_SECONDS = 2.0
-_MOST_PODS = 20  # pods of a claim that is being shown
+_MAX_PODS = 20  # pods of a claim that is being shown
 
 
 class ReadAccess(Protocol):
@@ -104,7 +104,7 @@ class ClusterReader:
             claim = api.request("GET", paths.claim_path(namespace, name))
             users = (claim.get("status") or {}).get("reservedFor") or ()
             pods = [
-                self._pod(api, namespace, one["name"]) for one in users[:_MOST_PODS] if one.get("resource") == "pods"
+                self._pod(api, namespace, one["name"]) for one in users[:_MAX_PODS] if one.get("resource") == "pods"
             ]
             found = [trimmed("Pod", one) for one in pods if one is not None]
             return trimmed("ResourceClaim", claim), found

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 _BEAT_SECONDS = 15.0
-MOST_STREAMS = 32
+MAX_STREAMS = 32
 MayContinue = Callable[[], Awaitable[bool]]
 
 

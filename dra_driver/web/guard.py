@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dra_driver.web.worker.answers import refusal
 
-MOST_BODY = 2 << 20  # bytes of a request
+MAX_BODY = 2 << 20  # bytes of a request
 _METHODS = frozenset({"GET", "HEAD", "POST"})
 
 
@@ -84,8 +84,8 @@ class RequestGuard:
         headers = Headers(scope=scope)
         if scope["method"] not in _METHODS:
             return PlainTextResponse("The console answers GET, HEAD and POST only.\n", 405)
-        if _length(headers) > MOST_BODY:
-            return document(413, "input.too-large", f"the request is longer than {MOST_BODY >> 20} MiB")
+        if _length(headers) > MAX_BODY:
+            return document(413, "input.too-large", f"the request is longer than {MAX_BODY >> 20} MiB")
         return await self._authorizer.refusal(scope, headers)
 
 
@@ -97,7 +97,7 @@ def document(status: int, code: str, message: str, hint: str = "") -> Response:
 
 def _length(headers: Headers) -> int:
     text = headers.get("content-length", "0")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else MOST_BODY + 1
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else MAX_BODY + 1
 
 
 def _bounded(receive: Receive) -> Receive:
@@ -108,6 +108,6 @@ def _bounded(receive: Receive) -> Receive:
         nonlocal seen
         message: dict[str, Any] = dict(await receive())
         seen += len(message.get("body", b""))
-        return message if seen <= MOST_BODY else {"type": "http.disconnect"}
+        return message if seen <= MAX_BODY else {"type": "http.disconnect"}
 
     return receive_some

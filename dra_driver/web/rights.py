@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dra_driver.views.access import UnseenObjects
 from dra_driver.web.kinds import KINDS, WatchedKind
 
-MOST_NAMESPACES = 20  # namespaces watched for a viewer who may not read all of them; each has watches of its own
+MAX_NAMESPACES = 20  # namespaces watched for a viewer who may not read all of them; each has watches of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +43,5 @@ def rights_of(may: Callable[[WatchedKind, str], bool], namespaces: Callable[[], 
     """
     everywhere = frozenset(one.name for one in KINDS if may(one, ""))
     others = [one for one in KINDS if one.has_namespaces and one.name not in everywhere]
-    known = namespaces()[:MOST_NAMESPACES] if others else ()
+    known = namespaces()[:MAX_NAMESPACES] if others else ()
     return Rights(everywhere, frozenset((one.name, name) for name in known for one in others if may(one, name)))

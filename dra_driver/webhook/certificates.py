@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 LIFE = timedelta(days=90)
 RENEW_BEFORE = LIFE / 3
 _SKEW = timedelta(minutes=5)  # tolerated difference between the clocks of API servers
-_MOST_AUTHORITIES = 3
+_MAX_AUTHORITIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def make_pair(names: Sequence[str], now: datetime, trusted: str = "") -> Pair:
     pem = serialization.Encoding.PEM
     key_pem = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     earlier = [one.public_bytes(pem).decode() for one in _read(trusted) if one.not_valid_after_utc > now]
-    bundle = [authority.public_bytes(pem).decode(), *earlier][:_MOST_AUTHORITIES]
+    bundle = [authority.public_bytes(pem).decode(), *earlier][:_MAX_AUTHORITIES]
     return Pair(certificate.public_bytes(pem).decode(), key_pem.decode(), "".join(bundle))
 
 

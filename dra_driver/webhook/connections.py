@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from dra_driver.telemetry.loop import Loop
 
-MOST_CONNECTIONS = 512  # three API servers with 150 concurrent changes each; each connection costs some 60 KiB
+MAX_CONNECTIONS = 512  # three API servers with 150 concurrent changes each; each connection costs some 60 KiB
 _SWEEP_SECONDS = 0.25
 
 
@@ -56,7 +56,7 @@ class ClientConnection:
 class ClientConnections:
     """All connections. Any thread may call the methods."""
 
-    def __init__(self, most: int = MOST_CONNECTIONS, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int = MAX_CONNECTIONS, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
         self._lock = threading.Lock()
         self._open: set[ClientConnection] = set()

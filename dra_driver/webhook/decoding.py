@@ -15,10 +15,10 @@ from typing import Any
 
 from dra_driver.model.errors import InputError
 
-MOST_VALUES = 200_000  # a valid claim has some tens of thousands
-MOST_LEVELS = 100
+MAX_VALUES = 200_000  # a valid claim has some tens of thousands
+MAX_LEVELS = 100
 TOO_DEEP = "(nested too deeply)"
-_MOST_DIGITS = 4096  # Python refuses to convert longer integers; quantities end there too
+_MAX_DIGITS = 4096  # Python refuses to convert longer integers; quantities end there too
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
 _UID = re.compile(rb'"request"\s*:\s*\{\s*"uid"\s*:\s*"([0-9A-Za-z-]{1,256})"')
 _UID_WITHIN = 2048  # in bytes; API servers write the UID at the beginning
@@ -29,13 +29,13 @@ class TooManyValuesError(InputError):
     """The review holds more values than any valid object. `uid` is the review's own, if it could be found."""
 
     def __init__(self, uid: str) -> None:
-        super().__init__("review", f"the review holds more than {MOST_VALUES} values")
+        super().__init__("review", f"the review holds more than {MAX_VALUES} values")
         self.uid = uid
 
 
 def decode(body: bytes) -> Any:
     """Decode a body. Raises: InputError("input.review"); TooManyValuesError."""
-    if _marks(body, b"[", b"{") > MOST_LEVELS or _marks(body, b",", b"[", b"{") > MOST_VALUES:
+    if _marks(body, b"[", b"{") > MAX_LEVELS or _marks(body, b",", b"[", b"{") > MAX_VALUES:
         body = _flattened(body)
     try:
         return _DECODER.decode(body.decode())
@@ -60,17 +60,17 @@ def _flattened(body: bytes) -> bytes:
         if mark == b'"':
             continue
         if mark in _CLOSING:
-            if depth > MOST_LEVELS and depth - 1 == MOST_LEVELS and cut_at >= 0:
+            if depth > MAX_LEVELS and depth - 1 == MAX_LEVELS and cut_at >= 0:
                 pieces += (body[kept_to:cut_at], b'"', TOO_DEEP.encode(), b'"')
                 kept_to, cut_at = token.end(), -1
             depth -= 1
             continue
         values += 1
-        if values > MOST_VALUES:
+        if values > MAX_VALUES:
             raise TooManyValuesError(_uid_of(body))
         if mark in _OPENING:
             depth += 1
-            if depth == MOST_LEVELS + 1:
+            if depth == MAX_LEVELS + 1:
                 cut_at = start
     if cut_at >= 0:
         raise InputError("review", "not an AdmissionReview: it is incomplete")
@@ -83,7 +83,7 @@ def _uid_of(body: bytes) -> str:
 
 
 def _int(text: str) -> int | float:
-    return int(text) if len(text) <= _MOST_DIGITS else float(text)
+    return int(text) if len(text) <= _MAX_DIGITS else float(text)
 
 
 _DECODER = json.JSONDecoder(parse_int=_int)

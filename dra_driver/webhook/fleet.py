@@ -21,9 +21,9 @@ from dra_driver.webhook.shapes import ShapedDevice, shapes_of
 
 log = logging.getLogger(__name__)
 
-MOST_SHAPES = 512  # of each driver whose configs are validated here
-MOST_OTHER_SHAPES = 32  # of each other driver; every device of a network driver may differ in its addresses
-_MOST_DRIVERS = 64
+MAX_SHAPES = 512  # of each driver whose configs are validated here
+MAX_OTHER_SHAPES = 32  # of each other driver; every device of a network driver may differ in its addresses
+_MAX_DRIVERS = 64
 _SliceShapes = tuple[tuple[bytes, int], ...]  # the shapes of a slice with their counts
 
 
@@ -171,12 +171,12 @@ class _ShapeCounts:
 
     def _keep(self, one: ShapedDevice) -> None:
         """Keep a device as the example of its shape, if there is room."""
-        most = MOST_SHAPES if one.driver in self._own else MOST_OTHER_SHAPES
+        most = MAX_SHAPES if one.driver in self._own else MAX_OTHER_SHAPES
         kept = self._drivers.get(one.driver, set())
-        if len(kept) < most and (kept or len(self._drivers) < _MOST_DRIVERS or one.driver in self._own):
+        if len(kept) < most and (kept or len(self._drivers) < _MAX_DRIVERS or one.driver in self._own):
             self._drivers.setdefault(one.driver, kept).add(one.key)
             self.views[one.key] = prepare_device(one.device, one.driver)
-        elif one.driver not in self.partly_known and len(self.partly_known) < _MOST_DRIVERS:
+        elif one.driver not in self.partly_known and len(self.partly_known) < _MAX_DRIVERS:
             self.partly_known.add(one.driver)
             log.info("a driver has more shapes of devices than are kept", extra=fields(driver=one.driver))
 

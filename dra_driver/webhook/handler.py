@@ -27,8 +27,8 @@ from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline, 
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 3 << 20  # the API server's own limit. Source: k8s.io/apiserver, MaxRequestBodyBytes
-MOST_HEAD_BYTES = 16 * 1024
+MAX_BYTES = 3 << 20  # the API server's own limit. Source: k8s.io/apiserver, MaxRequestBodyBytes
+MAX_HEAD_BYTES = 16 * 1024
 HANDSHAKE_SECONDS = 5.0
 IDLE_SECONDS = 90.0
 READ_SECONDS = 5.0  # for head and body together
@@ -59,12 +59,12 @@ class _HeadReader:
     """A connection's file that limits how many bytes the head of a request may have."""
 
     def __init__(self, file: Any) -> None:
-        self._file, self._left = file, MOST_HEAD_BYTES
+        self._file, self._left = file, MAX_HEAD_BYTES
         self.read, self.close, self.peek = file.read, file.close, file.peek
 
     def begin(self) -> None:
         """Start the count again, because the next line is the first of a head."""
-        self._left = MOST_HEAD_BYTES
+        self._left = MAX_HEAD_BYTES
 
     def readline(self, most: int = -1) -> bytes:
         """Read a line. Raises: LineTooLong if the head is too large."""
@@ -149,8 +149,8 @@ class _Handler(BaseHTTPRequestHandler):
             kind = self.headers.get_content_type()
         if re.fullmatch("[0-9]+", length) is None:
             self._refuse(411, "Content-Length is needed")
-        elif len(length) > len(str(MOST_BYTES)) or int(length) > MOST_BYTES:
-            self._refuse(413, f"a review has at most {MOST_BYTES} bytes")
+        elif len(length) > len(str(MAX_BYTES)) or int(length) > MAX_BYTES:
+            self._refuse(413, f"a review has at most {MAX_BYTES} bytes")
         elif kind != _JSON:
             self._refuse(415, f"{_JSON} is expected")
         else:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 60.0
 RETRY_SECONDS = 5.0
-_FILE_MAX = 1 << 20  # bytes of a certificate or key in a folder
+_MAX_FILE = 1 << 20  # bytes of a certificate or key in a folder
 _CONFLICTS = (404, 409)
 _KEYS = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt"}
 
@@ -98,9 +98,9 @@ class CertificateFolder:
 def _text_of(path: Path) -> str:
     """Return the text of a certificate's file, without waiting for a FIFO. Raises: OSError, ValueError."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a descriptor
-        content = file.read(_FILE_MAX + 1)
-    if len(content) > _FILE_MAX:
-        raise ValueError(f"{path.name} is larger than {_FILE_MAX >> 20} MiB")
+        content = file.read(_MAX_FILE + 1)
+    if len(content) > _MAX_FILE:
+        raise ValueError(f"{path.name} is larger than {_MAX_FILE >> 20} MiB")
     return content.decode()
 
 

@@ -16,8 +16,8 @@ from dra_driver.model.semver import Semver
 from dra_driver.model.wire import Wire
 from dra_driver.webhook.fleet import PublishedFleet
 
-_MOST_NEEDS = 4
-_MOST_CONTAINERS = 64
+_MAX_NEEDS = 4
+_MAX_CONTAINERS = 64
 _DriverDevices = tuple[Semver, Semver | None, int]  # CUDA version, driver version, number of devices
 
 
@@ -33,7 +33,7 @@ class ImageAdvisor:
         if not wire["spec"]["resourceClaims"] or not self._fleet.is_known:
             return []
         served = list(self._driver_devices())
-        found = dict.fromkeys(islice(cuda_needs(wire), _MOST_NEEDS))
+        found = dict.fromkeys(islice(cuda_needs(wire), _MAX_NEEDS))
         return [sentence for need in found for sentence in _warnings_about(need, served)]
 
     def _driver_devices(self) -> Iterator[_DriverDevices]:
@@ -90,4 +90,4 @@ def _mapping(value: Any) -> Wire:
 
 
 def _items(value: Any) -> list[Wire]:
-    return [one for one in value[:_MOST_CONTAINERS] if isinstance(one, dict)] if isinstance(value, list) else []
+    return [one for one in value[:_MAX_CONTAINERS] if isinstance(one, dict)] if isinstance(value, list) else []

@@ -26,7 +26,7 @@ from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.objects import SelectorText
 from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline
 from dra_driver.webhook.shapes import is_identity
-from dra_driver.webhook.wording import MOST_WARNINGS, SelectorWarning, to_warning, warnings_of
+from dra_driver.webhook.wording import MAX_WARNINGS, SelectorWarning, to_warning, warnings_of
 
 # The findings of which an author is warned while writing a manifest; the rest is for `dra-driver cel lint`.
 WARNED_RULES = frozenset(
@@ -45,7 +45,7 @@ WARNED_RULES = frozenset(
         "two-drivers",
     }
 )
-_MOST_KNOWN = 1024
+_MAX_KNOWN = 1024
 _ABOUT_VALUES = frozenset({"always-false", "always-true"})
 _ABOUT_ALL = frozenset({*_ABOUT_VALUES, "unknown-name"})  # does not apply to devices that are only partly known
 _GUARDS = frozenset({"unguarded-attribute"})
@@ -86,9 +86,9 @@ class FleetLinter:
                 if self._is_relevant(kind, text):
                     for one in self._warnings_about(kind, text, turn, deadline):
                         sentences += warnings_of(text.path, one)
-                if len(sentences) >= MOST_WARNINGS or turn.was_missed:
+                if len(sentences) >= MAX_WARNINGS or turn.was_missed:
                     break
-        return sentences[:MOST_WARNINGS]
+        return sentences[:MAX_WARNINGS]
 
     def _is_relevant(self, kind: str, text: SelectorText) -> bool:
         """Return whether a selector names a driver of this release, or belongs to a request for a class that does."""
@@ -119,7 +119,7 @@ class FleetLinter:
         version, began_s = self._fleet.version, deadline.left_s
         try:
             with cancellable(deadline.check):
-                warnings = tuple(map(to_warning, self._lint(kind, text)[:MOST_WARNINGS]))
+                warnings = tuple(map(to_warning, self._lint(kind, text)[:MAX_WARNINGS]))
         except CallerGoneError:
             raise
         except EvaluationCancelledError:
@@ -133,7 +133,7 @@ class FleetLinter:
 
     def _recall(self, key: bytes) -> tuple[SelectorWarning, ...] | None:
         with self._memory_lock:
-            if self._version != self._fleet.version or len(self._warnings_by_key) >= _MOST_KNOWN:
+            if self._version != self._fleet.version or len(self._warnings_by_key) >= _MAX_KNOWN:
                 self._warnings_by_key.clear()
                 self._devices_by_class.clear()
                 self._version = self._fleet.version

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 SMALL_BYTES = 16 * 1024
-MOST_LARGE_BYTES = 8 << 20  # of all large bodies together
-_MOST_REVIEWS = 8  # at a time, for each path
+MAX_LARGE_BYTES = 8 << 20  # of all large bodies together
+_MAX_REVIEWS = 8  # at a time, for each path
 _FREE = nullcontext()
 
 
@@ -24,10 +24,10 @@ class OverloadedError(Exception):
 class LoadLimits:
     """The memory limits of one server. Any thread may ask."""
 
-    def __init__(self, paths: tuple[str, ...], most_bytes: int = MOST_LARGE_BYTES) -> None:
+    def __init__(self, paths: tuple[str, ...], most_bytes: int = MAX_LARGE_BYTES) -> None:
         self._left = most_bytes
         self._changed = threading.Condition()
-        self._reviews = {path: threading.BoundedSemaphore(_MOST_REVIEWS) for path in paths}
+        self._reviews = {path: threading.BoundedSemaphore(_MAX_REVIEWS) for path in paths}
         self._large = {path: threading.BoundedSemaphore(1) for path in paths}
 
     def for_body(self, length: int, seconds: float) -> AbstractContextManager[None]:

@@ -18,11 +18,11 @@ from dra_driver.model.limits import OPAQUE_PARAMETERS_BYTES
 from dra_driver.model.wire import Wire
 from dra_driver.webhook.objects import KINDS, OpaqueConfig, SelectorText, opaque_configs, selectors
 from dra_driver.webhook.review_deadline import ReviewDeadline
-from dra_driver.webhook.wording import MOST_WARNINGS, WARNING_CHARACTERS, refusal, shortened
+from dra_driver.webhook.wording import MAX_WARNINGS, WARNING_CHARACTERS, refusal, shortened
 
 API_VERSION = "admission.k8s.io/v1"
-_MOST_CONFIGS = 32  # of an object. Source: Kubernetes API resource/v1 DeviceConfigMaxSize
-_MOST_UID_CHARACTERS = 256  # the API server's UIDs have 36
+_MAX_CONFIGS = 32  # of an object. Source: Kubernetes API resource/v1 DeviceConfigMaxSize
+_MAX_UID_CHARACTERS = 256  # the API server's UIDs have 36
 
 
 class Linter(Protocol):
@@ -62,7 +62,7 @@ def review_selectors(review: Any, linter: Linter, deadline: ReviewDeadline | Non
     kind, obj = _subject(request)
     if _needs_no_review(request):
         return _answer(request["uid"])
-    found = linter.warnings(kind, selectors(kind, obj), deadline)[:MOST_WARNINGS]
+    found = linter.warnings(kind, selectors(kind, obj), deadline)[:MAX_WARNINGS]
     return _answer(request["uid"], warnings=[shortened(one, WARNING_CHARACTERS) for one in found])
 
 
@@ -83,7 +83,7 @@ def review_images(review: Any, advisor: Advisor) -> Wire:
     operations = POD_MAKERS.get(str(kind.get("kind")), ()) if isinstance(kind, dict) else ()
     if request.get("operation") not in operations or _needs_no_review(request):
         return _answer(request["uid"])
-    found = advisor.warnings(request["object"])[:MOST_WARNINGS]
+    found = advisor.warnings(request["object"])[:MAX_WARNINGS]
     return _answer(request["uid"], warnings=[shortened(one, WARNING_CHARACTERS) for one in found])
 
 
@@ -101,11 +101,11 @@ def allow_unread(uid: str) -> Wire:
 def _faults(kind: str, request: Mapping[str, Any], drivers: Collection[str]) -> Iterator[ConfigFault]:
     """Yield the faults of configs one after the other, so that a caller may stop early."""
     # A config that is already stored must not block another change of its object.
-    before = islice(opaque_configs(kind, request.get("oldObject")), _MOST_CONFIGS)
+    before = islice(opaque_configs(kind, request.get("oldObject")), _MAX_CONFIGS)
     stored = [(one.driver, one.parameters) for one in before if one.driver in drivers]
     for index, config in enumerate(opaque_configs(kind, request.get("object"))):
-        if index == _MOST_CONFIGS:
-            yield ConfigFault(config.path, f"must be one of at most {_MOST_CONFIGS} configs")
+        if index == _MAX_CONFIGS:
+            yield ConfigFault(config.path, f"must be one of at most {_MAX_CONFIGS} configs")
             return
         if config.driver in drivers and (config.driver, config.parameters) not in stored:
             yield from _faults_of(config)
@@ -140,7 +140,7 @@ def _request(review: Any) -> Mapping[str, Any]:
     request = review.get("request") if isinstance(review, dict) else None
     if not isinstance(request, dict) or not isinstance(request.get("uid"), str):
         raise InputError("review", "not an AdmissionReview: request.uid is missing")
-    if len(request["uid"]) > _MOST_UID_CHARACTERS:
+    if len(request["uid"]) > _MAX_UID_CHARACTERS:
         raise InputError("review", "not an AdmissionReview: request.uid is too long")
     if review.get("apiVersion") != API_VERSION:
         raise InputError("review", f"AdmissionReview of {API_VERSION} expected")

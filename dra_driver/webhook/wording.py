@@ -13,10 +13,10 @@ from dra_driver.claims.device_config import ConfigFault
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.lint.findings import LintFinding
 
-MOST_WARNINGS = 10
+MAX_WARNINGS = 10
 # The API server may cut a warning here, once there are many. Source: Kubernetes, admission webhooks, warnings.
 WARNING_CHARACTERS = 256
-MOST_FAULTS = 20
+MAX_FAULTS = 20
 _PATH_CHARACTERS = 200
 _MESSAGE_CHARACTERS = 200
 _NAME_CHARACTERS = 253  # of an object. Source: Kubernetes, DNS subdomain names
@@ -59,7 +59,7 @@ def refusal(kind: str, driver: str, name: str, faults: Iterable[ConfigFault]) ->
     for fault in faults:
         path, message = shortened(fault.path, _PATH_CHARACTERS), shortened(fault.message, _MESSAGE_CHARACTERS)
         room -= len(path.encode()) + len(message.encode())
-        if reported and (len(reported) == MOST_FAULTS or room < 0):
+        if reported and (len(reported) == MAX_FAULTS or room < 0):
             is_more = True
             break
         reported.append((path, message))

@@ -13,7 +13,7 @@ from typing import Any
 from dra_driver.model.errors import InputError
 from dra_driver.yamltext.written import Alias, Mapping, Scalar, Sequence, YamlNode, is_merge, key_of, merge_sources
 
-VALUES_MAX = 500_000  # values in one document after its aliases are resolved
+MAX_VALUES = 500_000  # values in one document after its aliases are resolved
 
 _INT = re.compile(r"0|-?[1-9][0-9]*")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+")
@@ -73,15 +73,15 @@ def value_of(node: YamlNode, origins: Origins | None = None) -> Any:
     """Return the plain value of a node, with a new copy for each alias.
 
     `origins`, if given, gains the origin of each mapping and list. Raises: InputError("input.not-yaml") if the aliases
-    are circular or make more than `VALUES_MAX` values.
+    are circular or make more than `MAX_VALUES` values.
     """
     return _value(node, node, origins if origins is not None else Origins(), ())
 
 
 def _value(node: YamlNode, place: YamlNode, origins: Origins, within: tuple[int, ...]) -> Any:
     origins.count += 1
-    if origins.count > VALUES_MAX:
-        raise InputError("not-yaml", f"a document holds more than {VALUES_MAX} values once its aliases are resolved")
+    if origins.count > MAX_VALUES:
+        raise InputError("not-yaml", f"a document holds more than {MAX_VALUES} values once its aliases are resolved")
     if isinstance(node, Alias):
         if id(node.target) in within:
             raise InputError("not-yaml", "an alias refers to a node that contains it")

@@ -14,7 +14,7 @@ from typing import Any
 
 from dra_driver.model.errors import InputError
 
-NESTING_MAX = 200  # levels
+MAX_NESTING = 200  # levels
 MERGE = "<<"
 
 
@@ -117,8 +117,8 @@ class _NodeBuilder:
                     yield DocumentText(root, head, start, end)
 
     def _node(self, event: Any, level: int) -> YamlNode:
-        if level > NESTING_MAX:
-            raise InputError("not-yaml", f"{self._origin} is nested more than {NESTING_MAX} levels deep")
+        if level > MAX_NESTING:
+            raise InputError("not-yaml", f"{self._origin} is nested more than {MAX_NESTING} levels deep")
         kind = type(event).__name__
         start, end = event.start_mark.index, event.end_mark.index
         made: YamlNode

@@ -37,7 +37,7 @@ BEFORE = {GPU: "virtio-pci", USB: "xhci_hcd"}
 DURING = {GPU: "vfio-pci", USB: "vfio-pci"}
 BUS = Path("/sys/bus/pci")
 NOT_SET = "(null)"
-REPAIRS_MOST = 20
+MAX_REPAIRS = 20
 PREPARE_WRITES, UNPREPARE_WRITES = 8, 9  # four for each function, and a reset
 
 
@@ -159,7 +159,7 @@ def _call(place: Path, writer: ChildWriter, *, is_unprepare: bool = False) -> No
 def _repair(place: Path) -> None:
     """Be the next agent, which repeats what did not end in time: a write takes seconds where nothing is accelerated."""
     rig = GuestRig(place)
-    for _ in range(REPAIRS_MOST):
+    for _ in range(MAX_REPAIRS):
         rig.repair.run()
         if not set(rig.states().values()) & set(map(str, UNFINISHED)):
             break

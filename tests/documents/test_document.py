@@ -3,7 +3,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.documents.document import SIZE_MAX, read_document, with_line
+from dra_driver.documents.document import MAX_SIZE, read_document, with_line
 from dra_driver.model.errors import InputError
 
 
@@ -57,7 +57,7 @@ def test_what_is_not_plain_yaml_is_bad_input(read, text):
 
 def test_a_file_that_is_too_large_is_not_parsed(read):
     with pytest.raises(InputError) as caught:
-        read("#" * (SIZE_MAX + 1))
+        read("#" * (MAX_SIZE + 1))
     assert caught.value.code == "input.too-large"
 
 

@@ -3,7 +3,7 @@
 import threading
 
 from dra_driver.kube import events
-from dra_driver.kube.events import MOST, EventThrottle, node_event, send_event
+from dra_driver.kube.events import MAX, EventThrottle, node_event, send_event
 
 
 def fault(reason: str, node: str = "n1", message: str = "because") -> dict:
@@ -36,8 +36,8 @@ def test_a_fault_that_lasts_is_reported_again_after_ten_minutes():
 def test_many_faults_cause_a_bounded_number_of_events_and_take_bounded_memory():
     now = [0.0]
     throttle = EventThrottle(lambda: now[0])
-    assert sum(throttle.is_due(("Broken", str(number))) for number in range(10_000)) == MOST
-    assert len(throttle._at) == MOST
+    assert sum(throttle.is_due(("Broken", str(number))) for number in range(10_000)) == MAX
+    assert len(throttle._at) == MAX
     now[0] = 600.0
     assert throttle.is_due(("Broken", "10000"))
     assert len(throttle._at) == 1

@@ -13,7 +13,7 @@ from dra_driver.remediation.remediation import Remediation
 from dra_driver.remediation.requests import RemediationRequest, RequestFile
 from tests.remediation.support.parts import BOOT, ONE, TWO, Clock, FileNode
 
-MOST_TURNS = 60
+MAX_TURNS = 60
 
 
 class RemediationRig:
@@ -35,7 +35,7 @@ class RemediationRig:
     def turn_until(self, stage, address=ONE):
         """Run turns until a case is at a stage; return the stages on the way."""
         found = []
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             if (case := self.case(address)) is not None:
                 found.append(case.stage)
                 if case.stage is stage:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dra_driver.telemetry.port import MOST_CONNECTIONS, Port
+from dra_driver.telemetry.port import MAX_CONNECTIONS, Port
 from dra_driver.telemetry.status_connection import PageAnswer
 from tests.support.waiting import until
 
@@ -79,12 +79,12 @@ def test_what_is_no_request_for_a_page_is_refused(open_port, sent, expected):
 def test_probes_are_answered_while_thousands_of_clients_send_no_request(open_port):
     port = open_port()
     silent = []
-    for index in range(4 * MOST_CONNECTIONS):
+    for index in range(4 * MAX_CONNECTIONS):
         silent.append(connect(port, b"GET /healthz HT"[: index % 16]))
         if index % 100 == 99:
             assert status(get(port, "/healthz")) == "200"
             assert status(get(port, "/metrics")) == "200"
-    assert len(port._connections) <= MOST_CONNECTIONS
+    assert len(port._connections) <= MAX_CONNECTIONS
     assert rest(silent[0]) == b""  # the oldest was closed
     for client in silent:
         client.close()

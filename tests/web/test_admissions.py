@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.model.errors import ApiError
 from dra_driver.web.events import Notices
-from dra_driver.web.rights import MOST_NAMESPACES, Rights, rights_of
+from dra_driver.web.rights import MAX_NAMESPACES, Rights, rights_of
 from dra_driver.web.viewers.admissions import FRESH_SECONDS, Admissions
 from dra_driver.web.viewers.identity import PresentedIdentity
 from dra_driver.web.viewers.rights_resolvers import AdmittedViewer
@@ -101,7 +101,7 @@ def test_rights_are_reviewed_by_namespace_only_for_kinds_that_may_not_be_read_ev
 
     rights = rights_of(may, lambda: [f"n{number}" for number in range(500)])
     assert rights == Rights(frozenset({"ResourceSlice"}), frozenset({("Pod", "n3")}))
-    assert len(asked) == 6 + 3 * MOST_NAMESPACES
+    assert len(asked) == 6 + 3 * MAX_NAMESPACES
     assert rights.places("ResourceSlice") == ("",)
     assert rights.places("Pod") == ("n3",)
     assert not rights.sees("Pod", "n4")

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from dra_driver.model.errors import InputError
-from dra_driver.webhook.decoding import MOST_LEVELS, MOST_VALUES, TOO_DEEP, TooManyValuesError, decode
+from dra_driver.webhook.decoding import MAX_LEVELS, MAX_VALUES, TOO_DEEP, TooManyValuesError, decode
 
 
 def deep(levels, opening="[", closing="]"):
     return opening * levels + closing * levels
 
 
-@pytest.mark.parametrize("levels", [MOST_LEVELS, 5_000, 60_000])
+@pytest.mark.parametrize("levels", [MAX_LEVELS, 5_000, 60_000])
 def test_a_value_that_is_too_deep_is_cut_off_and_the_rest_is_kept(levels):
     nested = '{"k":' * levels + "1" + "}" * levels
     made = decode(f'{{"a":{deep(levels)},"b":{nested},"c":1}}'.encode())
@@ -22,7 +22,7 @@ def test_a_value_that_is_too_deep_is_cut_off_and_the_rest_is_kept(levels):
     inner, depth = made["a"], 1
     while isinstance(inner, list) and inner:
         inner, depth = inner[0], depth + 1
-    assert depth <= MOST_LEVELS + 1
+    assert depth <= MAX_LEVELS + 1
     assert inner in ([], TOO_DEEP)
 
 
@@ -55,12 +55,12 @@ def test_the_last_of_equal_names_counts_and_half_a_surrogate_pair_is_kept():
 
 @pytest.mark.parametrize("values", ["[],", "{},", '"ab",', "1,", '"a","[",'])
 def test_a_body_with_more_values_than_any_valid_object_is_refused_with_its_uid(values):
-    body = '{"request": {"uid": "u-7", "x": [' + values * MOST_VALUES + "1]}}"
+    body = '{"request": {"uid": "u-7", "x": [' + values * MAX_VALUES + "1]}}"
     with pytest.raises(TooManyValuesError) as caught:
         decode(body.encode())
     assert caught.value.uid == "u-7"
 
 
 def test_commas_in_texts_do_not_count_as_values():
-    text = ",[{" * MOST_VALUES
+    text = ",[{" * MAX_VALUES
     assert decode(json.dumps([text]).encode()) == [text]

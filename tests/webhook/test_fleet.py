@@ -94,14 +94,14 @@ def test_only_some_of_many_different_devices_are_kept_and_those_of_other_drivers
     nics = [device(i, mac={"string": f"02:{i}"}) for i in range(100)]
     fleet.put_slice(wire("nics", *nics, driver=OTHER))
     fleet.put_slice(wire("gpus", device(1)))
-    assert len(fleet.shapes()) == fleets.MOST_OTHER_SHAPES + 1
+    assert len(fleet.shapes()) == fleets.MAX_OTHER_SHAPES + 1
     assert fleet.is_partly_known(OTHER)
     assert not fleet.is_partly_known(DRIVER)
     assert said(fleet, f'device.attributes["{DRIVER}"].productName == "H300"')
 
 
 def test_there_is_no_warning_that_nothing_matches_where_the_fleet_is_partly_known(fleet, monkeypatch):
-    monkeypatch.setattr(fleets, "MOST_SHAPES", 3)
+    monkeypatch.setattr(fleets, "MAX_SHAPES", 3)
     fleet.put_slice(wire("gpus", *(device(i, model={"string": f"m{i}"}) for i in range(5))))
     assert fleet.is_partly_known(DRIVER)
     assert said(fleet, f'device.attributes["{DRIVER}"].model == "m4"') == []

@@ -14,8 +14,8 @@ import pytest
 from dra_driver.model.errors import NodeError
 from dra_driver.webhook import handler
 from dra_driver.webhook.certificates import make_pair
-from dra_driver.webhook.decoding import MOST_VALUES
-from dra_driver.webhook.handler import MOST_BYTES
+from dra_driver.webhook.decoding import MAX_VALUES
+from dra_driver.webhook.handler import MAX_BYTES
 from dra_driver.webhook.identity import load_pair
 from dra_driver.webhook.review import refuse_unread, review_configs
 from dra_driver.webhook.server import ReviewServer
@@ -111,7 +111,7 @@ def test_garbage_is_bad_input_and_the_connection_stays_open(serving, garbage):
 
 
 def test_a_body_that_is_too_large_or_has_no_length_is_not_read(serving):
-    headers = [({"Content-Length": length}, 413) for length in (str(MOST_BYTES + 1), "9" * 5000)]
+    headers = [({"Content-Length": length}, 413) for length in (str(MAX_BYTES + 1), "9" * 5000)]
     headers += [({"Content-Length": length}, 411) for length in ("x", "-1", "+1", "²", "")]
     headers += [({"Transfer-Encoding": "chunked"}, 411), ({"Content-Type": "text/yaml", "Content-Length": "2"}, 415)]
     for header, status in headers:
@@ -230,7 +230,7 @@ def test_a_review_ends_when_its_caller_has_gone(serving):
 
 def test_an_object_with_too_many_values_is_refused(serving):
     obj = claim()
-    obj["metadata"]["finalizers"] = [""] * MOST_VALUES
+    obj["metadata"]["finalizers"] = [""] * MAX_VALUES
     body = json.dumps(review(obj)).encode()
     status, text = ask(serving.connect(), body=body)
     answer = json.loads(text)["response"]

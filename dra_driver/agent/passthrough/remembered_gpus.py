@@ -23,7 +23,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-BYTES_MOST = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class RememberedGpus:
     def _read(self) -> None:
         try:
             with self._path.open("rb") as file:
-                document = json.loads(file.read(BYTES_MOST))
+                document = json.loads(file.read(MAX_BYTES))
         except (OSError, ValueError):
             return
         if not isinstance(document, dict) or document.get("boot") != self._boot_id:

@@ -26,9 +26,9 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 300.0  # how long an ended claim is remembered; faults are noticed within seconds
-CLAIMS_MOST = 512
+MAX_CLAIMS = 512
 CLAIMS_LAST = 16  # how many claims are kept as they were read, to recognize one that has not changed
-PODS_MOST = 32  # pods of one claim; the API allows 256
+MAX_PODS = 32  # pods of one claim; the API allows 256
 GET_SECONDS = 2.0
 
 
@@ -139,7 +139,7 @@ class DeviceUsers:
             known = self._uses.pop(uid, None)
             self._uses[uid] = ClaimUse(name, devices, pods, begun if known is None else known.begun)
             self._newest[name] = uid
-            while len(self._uses) > CLAIMS_MOST:
+            while len(self._uses) > MAX_CLAIMS:
                 oldest = next(iter(self._uses))
                 forgotten = self._uses.pop(oldest)
                 if self._newest.get(forgotten.name) == oldest:
@@ -156,7 +156,7 @@ def _pods_of(claim: ClaimWire) -> Iterator[PodId]:
     status = claim.get("status")
     users = status.get("reservedFor") if isinstance(status, dict) else None
     namespace, _ = name_of(claim)
-    for user in (users if isinstance(users, list) else [])[:PODS_MOST]:
+    for user in (users if isinstance(users, list) else [])[:MAX_PODS]:
         if not isinstance(user, dict) or user.get("resource") != "pods" or user.get("apiGroup"):
             continue
         name, uid = user.get("name"), user.get("uid")

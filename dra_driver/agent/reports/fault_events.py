@@ -22,10 +22,10 @@ FAULT_REASON = "DeviceFault"
 APPLICATION_REASON = "DeviceApplicationError"
 HELD_BACK_REASON = "EvictionHeldBack"
 APPLICATION_SECONDS = 60.0  # seconds between two Events about errors of applications
-WAITING_MOST = 256
+MAX_WAITING = 256
 SEEN_LATE_SECONDS = 15.0  # a fault that is found by polling may have ended a pod up to this long before
 DIED_SECONDS = 2.0  # the same for an Xid, whose time is known exactly
-DEVICES_MOST = 3  # the most devices that are named in one message
+MAX_DEVICES = 3  # the most devices that are named in one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class FaultEvents:
     ) -> None:
         self._api, self._users, self._node, self._driver, self._clock = api, users, node, driver, clock
         self._mutex = threading.Lock()
-        self._waiting: deque[PodNotice | tuple[str, str]] = deque(maxlen=WAITING_MOST)
+        self._waiting: deque[PodNotice | tuple[str, str]] = deque(maxlen=MAX_WAITING)
         self._application_at = float("-inf")
         self._loop = Loop("fault-events", self._turn, failure="events about faults failed")
 
@@ -101,5 +101,5 @@ class FaultEvents:
 
 def _named(news: PodNotice, use: ClaimUse) -> str:
     names = sorted(use.devices.intersection(news.devices))
-    more = f" and {len(names) - DEVICES_MOST} more" if len(names) > DEVICES_MOST else ""
-    return f"device{'s' if len(names) > 1 else ''} {', '.join(names[:DEVICES_MOST])}{more}"
+    more = f" and {len(names) - MAX_DEVICES} more" if len(names) > MAX_DEVICES else ""
+    return f"device{'s' if len(names) > 1 else ''} {', '.join(names[:MAX_DEVICES])}{more}"

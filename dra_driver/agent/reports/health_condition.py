@@ -33,7 +33,7 @@ APART_SECONDS = 10.0  # seconds between two writes
 READ_SECONDS = 1800.0  # seconds from one read of the Node to the next
 REFUSED_SECONDS = 3600.0  # seconds until a server that forbids it is asked again
 FAULT_SECONDS = 15.0
-NAMED_MOST = 3  # the most faults that are named in one message
+MAX_NAMED = 3  # the most faults that are named in one message
 MANAGER = "dra-driver {} node"  # each driver applies only its own fields
 _APPLY = "application/apply-patch+yaml"
 _FORBIDDEN = 403
@@ -127,8 +127,8 @@ class HealthCondition:
         faults = [one.fault for one in verdicts if one.fault.key is not FaultKey.CORDONED]
         if not faults:
             return ConditionText("True", "NoFaults", "no fault keeps claims from a device", is_asked)
-        more = f"; and {len(faults) - NAMED_MOST} more" if len(faults) > NAMED_MOST else ""
-        text = "; ".join(f"{gpu_name(fault.subject.gpu)}: {fault.sentence}" for fault in faults[:NAMED_MOST])
+        more = f"; and {len(faults) - MAX_NAMED} more" if len(faults) > MAX_NAMED else ""
+        text = "; ".join(f"{gpu_name(fault.subject.gpu)}: {fault.sentence}" for fault in faults[:MAX_NAMED])
         reason = "".join(part.capitalize() for part in faults[0].key.split("-"))
         return ConditionText("False", "RebootRequested" if is_asked else reason, text + more, is_asked)
 

@@ -29,7 +29,7 @@ PATH = "/metrics"
 FRESH_SECONDS = 60.0
 STALE_SECONDS = 600.0
 UNKNOWN_CALLERS_SECONDS = 0.2  # from one review of an unknown token to the next
-_MOST_KEPT = 64  # verdicts, and requests that wait for one
+_MAX_KEPT = 64  # verdicts, and requests that wait for one
 _NO_TOKEN = PageAnswer(401, b"a bearer token is needed\n")
 _UNKNOWN = PageAnswer(401, b"the API server does not know this token\n")
 _FORBIDDEN = PageAnswer(403, b"the owner of this token may not get /metrics (a ClusterRole with nonResourceURLs)\n")
@@ -70,7 +70,7 @@ class MetricsReaders:
             if kept is None or self._clock() - kept.at >= FRESH_SECONDS:
                 waiting = self._known if kept is not None and kept.refusal is None else self._unknown
                 waiting.append((token, decided))
-                late = waiting.popleft()[1] if len(waiting) > _MOST_KEPT else None
+                late = waiting.popleft()[1] if len(waiting) > _MAX_KEPT else None
                 kept = None
                 self._changed.notify_all()
         if late is not None:
@@ -116,7 +116,7 @@ class MetricsReaders:
         with self._changed:
             self._kept[digest] = _ReaderVerdict(refusal, now)
             self._kept.move_to_end(digest)
-            while len(self._kept) > _MOST_KEPT:
+            while len(self._kept) > _MAX_KEPT:
                 self._forget_one()
         return refusal
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.quantity_text import Format
 
-_MOST = 2**63 - 1
+_MAX = 2**63 - 1
 _THOUSAND = 1000
 
 
@@ -48,13 +48,13 @@ class Range:
             return None
         if self._counts_thousandths(arithmetic):
             return self._in_thousandths(asked)
-        if arithmetic.checked and asked > Quantity(_MOST):
+        if arithmetic.checked and asked > Quantity(_MAX):
             raise CapacityError(f"{_UNWRITABLE}: request {asked} exceeds MaxInt64")
         start, step = whole_units(self.minimum), whole_units(self.step)
         if step == 0:
             return None
         count = _steps(_wrapped(whole_units(asked) - start), step)
-        if arithmetic.checked and start >= 0 and count > (_MOST - start) // step:
+        if arithmetic.checked and start >= 0 and count > (_MAX - start) // step:
             raise CapacityError(f"{_UNWRITABLE}: rounding request {asked} up to the next step passes MaxInt64")
         form = self.step.format if arithmetic.checked else Format.BINARY_SI
         return Quantity(_wrapped(start + step * count), 0, form)
@@ -87,7 +87,7 @@ class Range:
             raise CapacityError(f"{_UNWRITABLE}: request {asked} is not a representable milli value")
         start, step = _thousandths(self.minimum) or 0, _thousandths(self.step) or 1
         count = _steps(amount - start, step)
-        if count > (_MOST - start) // step:
+        if count > (_MAX - start) // step:
             raise CapacityError(f"{_UNWRITABLE}: rounding request {asked} up to the next step passes the milli range")
         total = start + step * count
         if total % _THOUSAND == 0:
@@ -102,7 +102,7 @@ def whole_units(quantity: Quantity) -> int:
     """Return the whole units as resource.Quantity.Value does: fractions are rounded away from zero, and int64 wraps."""
     value = quantity.value
     if isinstance(value, int):
-        if quantity.machine and not -_MOST - 1 <= value <= _MOST:
+        if quantity.machine and not -_MAX - 1 <= value <= _MAX:
             return 0
         return _wrapped(value)
     whole = abs(value.numerator) // value.denominator + 1
@@ -114,7 +114,7 @@ def _thousandths(quantity: Quantity) -> int | None:
     amount = quantity.value * _THOUSAND
     if isinstance(amount, int) or amount.denominator == 1:
         whole = int(amount)
-        return whole if -_MOST - 1 <= whole <= _MOST else None
+        return whole if -_MAX - 1 <= whole <= _MAX else None
     return None
 
 

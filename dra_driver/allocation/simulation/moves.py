@@ -4,7 +4,7 @@ In: a cluster in which a job fits nowhere, and the jobs that run. Out: a `Rearra
 would then fit, and where each moved job would go; None if none was found. The allocator judges every step: whether the
 job fits without the moved jobs, and whether each of these fits elsewhere once the job is there. Few moves are tried
 before many, and among equally many the nodes and jobs in their order. Only choices that can make room are tried: all
-jobs of some GPUs, or some jobs of one GPU (jobs that share counters, or a device). `MOST_MOVES` and `MOST_TRIES` bound
+jobs of some GPUs, or some jobs of one GPU (jobs that share counters, or a device). `MAX_MOVES` and `MAX_TRIES` bound
 the work.
 
 Nothing is moved here: whoever wants the moves deletes the pods, and their controllers create them again. Jobs of
@@ -27,8 +27,8 @@ from dra_driver.allocation.simulation.placing import Placer
 from dra_driver.allocation.simulation.timeline import Timeline, devices_of, stays_on_drain
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
 
-MOST_MOVES = 8
-MOST_TRIES = 400
+MAX_MOVES = 8
+MAX_TRIES = 400
 Running = Mapping[str, tuple[Job, str, list[ClaimWire]]]  # by name: the job, its node, its allocated claims
 
 
@@ -110,7 +110,7 @@ def fewest_moves(
     job: Job,
     allocated: Sequence[ClaimWire] = (),
     *,
-    most_tries: int = MOST_TRIES,
+    most_tries: int = MAX_TRIES,
 ) -> Rearrangement | None:
     """Return the fewest moves that make room for a job that fits nowhere, None if none are found.
 
@@ -126,7 +126,7 @@ def fewest_moves(
             rooms.append((node, _groups(state, here)))
     choices = (
         (node, chosen)
-        for count in range(1, MOST_MOVES + 1)
+        for count in range(1, MAX_MOVES + 1)
         for node, groups in rooms
         for chosen in _choices(groups, count)
     )

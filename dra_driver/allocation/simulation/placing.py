@@ -16,7 +16,7 @@ from dra_driver.allocation.explaining.node_kinds import NodeKinds, owners_of, re
 from dra_driver.allocation.pools.pod_nodes import why_not_on
 from dra_driver.model.wire import ClaimWire, Wire
 
-_MOST_ORDERS = 16  # kinds of jobs for which the order of nodes is kept
+_MAX_ORDERS = 16  # kinds of jobs for which the order of nodes is kept
 
 
 class Placer:
@@ -79,7 +79,7 @@ class Placer:
         key = (reads, compared, _placement(pod, allocated))
         order = self._orders.get(key)
         if order is None:
-            while len(self._orders) >= _MOST_ORDERS:
+            while len(self._orders) >= _MAX_ORDERS:
                 del self._orders[next(iter(self._orders))]
             kinds = NodeKinds(asked, self._owners, names_holders=False)
             order = self._orders[key] = _NodeOrder(kinds, self._nodes, pod, allocated)

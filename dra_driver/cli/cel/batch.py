@@ -21,7 +21,7 @@ from dra_driver.selectors.batch import BatchChecker
 from dra_driver.views.envelope import DocumentKind, OutputDocument, batch_fault
 from dra_driver.views.objects.documents import STDIN, shown
 
-_LINE_MAX = 256 << 20  # in bytes
+_MAX_LINE = 256 << 20  # in bytes
 
 
 @click.command(name="batch")
@@ -106,11 +106,11 @@ def _unread(raw: bytes, number: int, error: str) -> Wire:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines. A line longer than `_LINE_MAX` is truncated, and is then reported because it is not JSON."""
-    while raw := file.readline(_LINE_MAX):
+    """Yield the lines. A line longer than `_MAX_LINE` is truncated, and is then reported because it is not JSON."""
+    while raw := file.readline(_MAX_LINE):
         yield raw
         while raw and not raw.endswith(b"\n"):
-            raw = file.readline(_LINE_MAX)
+            raw = file.readline(_MAX_LINE)
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:

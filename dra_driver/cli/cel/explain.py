@@ -29,7 +29,7 @@ from dra_driver.views.verdicts.query_verdicts import (
 from dra_driver.views.wording import plural
 
 _VERDICTS = {MATCH: "match", NO_MATCH: "no match", ABORT: "abort scheduling"}
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 @click.command(name="explain")
@@ -94,7 +94,7 @@ def _show(out: Any, judged: QueryVerdicts, given: SelectorInputs, most: int) -> 
 
 def _show_group(out: Any, judged: QueryVerdicts, group: VerdictGroup) -> None:
     out.print()
-    named = [f"{device.node}/{device.name}" for device in group.devices[:_MOST_NAMED]]
+    named = [f"{device.node}/{device.name}" for device in group.devices[:_MAX_NAMED]]
     rest = f" and {len(group.devices) - len(named)} more" if len(group.devices) > len(named) else ""
     verdict = _VERDICTS[group.verdict.kind]
     title = f"{plural(len(group.devices), 'device')}: {verdict}"

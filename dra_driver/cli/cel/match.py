@@ -21,9 +21,9 @@ from dra_driver.views.verdicts.misses import misses
 from dra_driver.views.verdicts.query_verdicts import ABORT, MATCH, NO_MATCH, QueryVerdicts, exit_code, judge
 from dra_driver.views.wording import folded, plural
 
-_LEAST_NAMES, _MOST_NAMES = 24, 120  # smallest and largest width, in characters, of the names of matching devices
-_MOST_ERRORS = 5
-_MOST_ROWS = 200
+_LEAST_NAMES, _MAX_NAMES = 24, 120  # smallest and largest width, in characters, of the names of matching devices
+_MAX_ERRORS = 5
+_MAX_ROWS = 200
 
 
 @click.command(name="test")
@@ -106,7 +106,7 @@ def _show_nodes(out: Any, judged: QueryVerdicts) -> None:
     rows = []
     for nodes, held in found:
         counts = [len(held[MATCH]), len(held[NO_MATCH]), len(held[ABORT])]
-        names = _names([device.name for device in held[MATCH]], min(max(room, _LEAST_NAMES), _MOST_NAMES))
+        names = _names([device.name for device in held[MATCH]], min(max(room, _LEAST_NAMES), _MAX_NAMES))
         rows.append((folded(nodes), *map(str, counts), names))
     columns = (
         Column("node"),
@@ -115,9 +115,9 @@ def _show_nodes(out: Any, judged: QueryVerdicts) -> None:
         Column("aborts", is_number=True),
         Column("matching devices"),
     )
-    show_table(out, "", columns, rows[:_MOST_ROWS])
-    if len(rows) > _MOST_ROWS:
-        print_text(out, f"and {len(rows) - _MOST_ROWS:,} more kinds of nodes; -o json has all", indent=2)
+    show_table(out, "", columns, rows[:_MAX_ROWS])
+    if len(rows) > _MAX_ROWS:
+        print_text(out, f"and {len(rows) - _MAX_ROWS:,} more kinds of nodes; -o json has all", indent=2)
 
 
 def _show_devices(out: Any, judged: QueryVerdicts) -> None:
@@ -163,11 +163,11 @@ def _show_sum(out: Any, judged: QueryVerdicts) -> None:
         if group.verdict.error is not None:
             errors[group.verdict.error] += judged.size(group)
             first.setdefault(group.verdict.error, group.devices[0])
-    for text, count in errors.most_common(_MOST_ERRORS):
+    for text, count in errors.most_common(_MAX_ERRORS):
         named = f"{first[text].node}/{first[text].name}{f' and {count - 1} more' if count > 1 else ''}"
         print_text(out, f"{named}: {text}", indent=4, style=COLOURS[ABORT])
-    if len(errors) > _MOST_ERRORS:
-        print_text(out, f"and {len(errors) - _MOST_ERRORS} other errors", indent=4, style=COLOURS[ABORT])
+    if len(errors) > _MAX_ERRORS:
+        print_text(out, f"and {len(errors) - _MAX_ERRORS} other errors", indent=4, style=COLOURS[ABORT])
     if errors:
         print_text(
             out, "see them part by part: dra-driver cel explain; guard them: dra-driver cel lint --fix", indent=4

@@ -39,8 +39,8 @@ Type an expression: a condition shows which devices match, anything else its val
   :names           domains, attributes and capacities with their values
   :help            this text
   :quit            leave (or Ctrl-D)"""
-_MOST_VALUES = 8
-_MOST_NAMED = 3
+_MAX_VALUES = 8
+_MAX_NAMED = 3
 
 
 @click.command(name="repl")
@@ -129,13 +129,13 @@ class ReplSession:
         print_text(self.out, f"type: {fragment.type}", style="dim")
         ranked = sorted(found.items(), key=lambda item: -len(item[1]))
         styles = {"true": "green", "false": "red"}
-        for (value, kind), positions in ranked[:_MOST_VALUES]:
+        for (value, kind), positions in ranked[:_MAX_VALUES]:
             style = "magenta" if kind == "aborts scheduling" else styles.get(value, "")
-            named = ", ".join(self.given.fleet.devices[position].name for position in positions[:_MOST_NAMED])
-            rest = ", …" if len(positions) > _MOST_NAMED else ""
+            named = ", ".join(self.given.fleet.devices[position].name for position in positions[:_MAX_NAMED])
+            rest = ", …" if len(positions) > _MAX_NAMED else ""
             print_text(self.out, f"{value}  ({kind}) on {plural(len(positions), 'device')}: {named}{rest}", style=style)
-        if len(ranked) > _MOST_VALUES:
-            print_text(self.out, f"and {len(ranked) - _MOST_VALUES} other values", style="dim")
+        if len(ranked) > _MAX_VALUES:
+            print_text(self.out, f"and {len(ranked) - _MAX_VALUES} other values", style="dim")
         for unknown in unknown_names(read_set(fragment.root), self.views):
             print_text(self.out, unknown.sentence, style="yellow")
 

@@ -12,7 +12,7 @@ from html import escape
 from dra_driver.cli.cost.table import amount, headline, idle_sentence, size_sentence, what_if_sentence
 from dra_driver.views.usage.report import UsageReport, UsageRow
 
-MOST_BARS = 25
+MAX_BARS = 25
 _WIDTH, _BAR, _LABEL = 900, 22, 260
 _PARTS = (("busy", "#2b7a4b"), ("idle", "#d98e04"), ("unmeasured", "#9aa5b1"), ("unclaimed", "#b3261e"))
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#1c2733}
@@ -47,7 +47,7 @@ def usage_page(report: UsageReport) -> str:
 
 
 def _hours_plot(rows: Sequence[UsageRow]) -> str:
-    shown = [(row.name, [(getattr(row, part), colour, part) for part, colour in _PARTS]) for row in rows[:MOST_BARS]]
+    shown = [(row.name, [(getattr(row, part), colour, part) for part, colour in _PARTS]) for row in rows[:MAX_BARS]]
     return _bars(shown, lambda value: f"{value:,.0f} h", "Hours by name: busy, idle, unmeasured, unclaimed")
 
 
@@ -55,7 +55,7 @@ def _money_plot(report: UsageReport) -> str:
     parts = (("cost", "#35618e"), ("unclaimed_cost", "#b3261e"))
     shown = [
         (row.name, [(getattr(row, part) or 0.0, colour, part.replace("_", " ")) for part, colour in parts])
-        for row in report.rows[:MOST_BARS]
+        for row in report.rows[:MAX_BARS]
     ]
     if not any(value for _, bar in shown for value, _, _ in bar):
         return ""

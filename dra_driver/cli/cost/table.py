@@ -9,8 +9,8 @@ from dra_driver.views.usage.report import UsageReport, UsageRow
 from dra_driver.views.usage.what_if import WhatIf
 from dra_driver.views.wording import plural
 
-MOST_ROWS = 50
-MOST_ADVICE = 10
+MAX_ROWS = 50
+MAX_ADVICE = 10
 _HOURS = ("allocated h", "busy h", "idle h", "unmeasured h", "unclaimed h")
 _MONEY = ("cost", "idle", "unclaimed")
 
@@ -21,10 +21,10 @@ def show_usage(report: UsageReport) -> None:
     has_money = any(value is not None for value in (report.total.cost, report.total.unclaimed_cost))
     titles = [str(report.by), *_HOURS, *(f"{name} {report.currency}" for name in _MONEY if has_money)]
     columns = [Column(title, is_number=at > 0) for at, title in enumerate(titles)]
-    rows = [_cells(row, has_money=has_money) for row in report.rows[:MOST_ROWS]]
+    rows = [_cells(row, has_money=has_money) for row in report.rows[:MAX_ROWS]]
     show_table(out, headline(report), columns, [*rows, _cells(report.total, has_money=has_money)])
-    if len(report.rows) > MOST_ROWS:
-        print_text(out, f"{len(report.rows) - MOST_ROWS} more: -o csv has all of them.")
+    if len(report.rows) > MAX_ROWS:
+        print_text(out, f"{len(report.rows) - MAX_ROWS} more: -o csv has all of them.")
     _show_idle(out, report)
     _show_sizes(out, report)
     for model in report.unpriced:
@@ -76,7 +76,7 @@ def _show_idle(out: Any, report: UsageReport) -> None:
     if not report.idle:
         return
     print_text(out, f"{plural(len(report.idle), 'claim')} nearly idle:")
-    for one in report.idle[:MOST_ADVICE]:
+    for one in report.idle[:MAX_ADVICE]:
         print_text(out, idle_sentence(one, report.currency), indent=2)
 
 
@@ -84,7 +84,7 @@ def _show_sizes(out: Any, report: UsageReport) -> None:
     advised = [one for one in report.sizes if one.profile]
     if advised:
         print_text(out, f"{plural(len(advised), 'claim')} for which less is enough:")
-    for one in advised[:MOST_ADVICE]:
+    for one in advised[:MAX_ADVICE]:
         print_text(out, size_sentence(one, report.currency), indent=2)
     if report.what_if is not None:
         print_text(out, what_if_sentence(report.what_if))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dra_driver.views.fleet.summary import HolderRow, NodeRow
     from dra_driver.views.worlds.world import World
 
-_MOST_IN_TREE = 8  # nodes; if there are more, the tree shows only those with flags
+_MAX_IN_TREE = 8  # nodes; if there are more, the tree shows only those with flags
 
 
 @click.command(name="slices")
@@ -152,7 +152,7 @@ def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: b
         show_table(out, "", _holder_columns(by), map(_holder_cells, held(world.of("ResourceClaim"))))
     nodes = sum(row.count for row in rows)
     if by == "node" and branches:
-        is_small = is_wide or has_names or nodes <= _MOST_IN_TREE
+        is_small = is_wide or has_names or nodes <= _MAX_IN_TREE
         shown = branches if is_small else [one for one in branches if has_flags([one])]
         if shown:
             show_tree(out, "ResourceSlices", shown if is_wide else folded_tree(shown))

@@ -16,7 +16,7 @@ from dra_driver.model.errors import ExitCode
 from dra_driver.views.migration.check import Check
 from dra_driver.views.wording import plural
 
-_MOST_SUBJECTS = 3
+_MAX_SUBJECTS = 3
 
 
 def print_report(done: Sequence[Migrated], checks: Sequence[Check], *, in_place: bool) -> None:
@@ -67,7 +67,7 @@ def _print_losses(out: Any, losses: Sequence[MigrationLoss]) -> None:
         grouped.setdefault((loss.code, loss.what, loss.remedy), []).append(loss.subject)
     for (code, what, remedy), subjects in grouped.items():
         names = list(dict.fromkeys(subjects))
-        more = len(names) - _MOST_SUBJECTS
-        shown = ", ".join(names[:_MOST_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
+        more = len(names) - _MAX_SUBJECTS
+        shown = ", ".join(names[:_MAX_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
         print_text(out, f"{shown}: {what} [{code}]", indent=2)
         print_text(out, remedy, indent=4, style="dim")

@@ -39,8 +39,8 @@ _FAULTS_OF_LINES = (
     AssertionError,
     RecursionError,
 )
-_MOST_SHOWN = 500
-LINE_MAX = 64 << 20  # in characters
+_MAX_SHOWN = 500
+MAX_LINE = 64 << 20  # in characters
 
 
 @click.command(name="simulate")
@@ -222,9 +222,9 @@ def _batch(path: str) -> int:
 def _answers(stream: IO[Any]) -> Iterator[Wire]:
     from dra_driver.allocation.batch import simulate_batch_line
 
-    for number, text in enumerate(iter(lambda: stream.readline(LINE_MAX + 1), ""), 1):
-        if len(text) > LINE_MAX:
-            raise InputError("too-large", f"line {number} of the batch is longer than {LINE_MAX >> 20} Mi characters")
+    for number, text in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), ""), 1):
+        if len(text) > MAX_LINE:
+            raise InputError("too-large", f"line {number} of the batch is longer than {MAX_LINE >> 20} Mi characters")
         if not text.strip():
             continue
         line: Wire = {}
@@ -233,4 +233,4 @@ def _answers(stream: IO[Any]) -> Iterator[Wire]:
             yield OutputDocument(DocumentKind.ALLOCATION_VERDICT, simulate_batch_line(line)).wire()
         except _FAULTS_OF_LINES as fault:
             found = line.get("id") if isinstance(line, dict) else None
-            yield batch_fault(found, number, f"{type(fault).__name__}: {str(fault)[:_MOST_SHOWN]}").wire()
+            yield batch_fault(found, number, f"{type(fault).__name__}: {str(fault)[:_MAX_SHOWN]}").wire()

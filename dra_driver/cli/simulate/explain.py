@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dra_driver.views.worlds.explanations import Explained
     from dra_driver.views.worlds.world import World
 
-MOST_NODES = 8  # the most nodes that are shown in full
+MAX_NODES = 8  # the most nodes that are shown in full
 
 
 @click.command(name="explain")
@@ -171,7 +171,7 @@ def _show(out: Any, explanation: AllocationExplanation) -> None:
         alike.setdefault((node.sentence, node.notes), []).append(node)
     if len(alike) == 1 and explanation.ok and not explanation.nodes[0].notes:
         return  # the verdict is the same for all nodes, and nothing remains to be shown
-    for nodes in list(alike.values())[:MOST_NODES]:
+    for nodes in list(alike.values())[:MAX_NODES]:
         names = [name for node in nodes for name in (node.node, *node.like)]
         out.print()
         is_repeated = len(alike) == 1 and nodes[0].sentence.removeprefix("fits: ") in explanation.sentence
@@ -180,8 +180,8 @@ def _show(out: Any, explanation: AllocationExplanation) -> None:
             print_text(out, note, indent=2, style="yellow")
         if not nodes[0].ok:
             _show_funnels(out, nodes[0])
-    if len(alike) > MOST_NODES:
-        out.print(f"\n{len(alike) - MOST_NODES} more kinds of nodes; --node NAME shows one, -o json all")
+    if len(alike) > MAX_NODES:
+        out.print(f"\n{len(alike) - MAX_NODES} more kinds of nodes; --node NAME shows one, -o json all")
 
 
 def _show_funnels(out: Any, node: NodeExplanation) -> None:

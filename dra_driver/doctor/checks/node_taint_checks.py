@@ -17,7 +17,7 @@ _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 _OVER = frozenset({"Succeeded", "Failed"})
 _MIRROR = "kubernetes.io/config.mirror"  # the annotation of a static pod's copy in the API server
 _GPU_RESOURCE = "nvidia.com/"
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def check_taints(cluster: ClusterEvidence) -> Iterator[Finding]:
@@ -32,8 +32,8 @@ def check_taints(cluster: ClusterEvidence) -> Iterator[Finding]:
         if any(one.get("effect") in _KEEPS_AWAY for one in (nodes[name].get("spec") or {}).get("taints") or ()):
             continue
         pods = sorted(_name(pod) for pod in cluster.of("pods") if _could_run_elsewhere(pod, name))
-        more = f" and {len(pods) - _MOST_NAMED} more" if len(pods) > _MOST_NAMED else ""
-        running = f"; pods without a GPU run there: {', '.join(pods[:_MOST_NAMED])}{more}" if pods else ""
+        more = f" and {len(pods) - _MAX_NAMED} more" if len(pods) > _MAX_NAMED else ""
+        running = f"; pods without a GPU run there: {', '.join(pods[:_MAX_NAMED])}{more}" if pods else ""
         yield Finding(
             "node-untainted", f"node {name}", f"has GPUs and no taint that keeps other pods away{running}",
             "spec.taints of the node beside GET resourceslices and pods",

@@ -20,7 +20,7 @@ from dra_driver.embedded.api.store import Key, Store, Stored
 from dra_driver.embedded.api_rules.refusals import bad_request, list_expired
 from dra_driver.model.wire import Wire
 
-_SNAPSHOTS_MOST = 8
+_MAX_SNAPSHOTS = 8
 _NOW = -1  # the revision in a token that continues with the present state
 
 
@@ -64,7 +64,7 @@ class Paging:
     def _keep(self, kind: ApiKind, revision: int, stored: list[Stored]) -> None:
         self._snapshots[kind, revision] = stored
         self._snapshots.move_to_end((kind, revision))
-        while len(self._snapshots) > _SNAPSHOTS_MOST:
+        while len(self._snapshots) > _MAX_SNAPSHOTS:
             self._snapshots.popitem(last=False)
 
     def _snapshot(self, kind: ApiKind, revision: int, after: Key) -> list[Stored]:

@@ -20,7 +20,7 @@ from dra_driver.embedded.scheduling import workloads
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
-SIZE_MAX = 1 << 20  # bytes of one file
+MAX_SIZE = 1 << 20  # bytes of one file
 _MARK = re.compile(r"#\s*expect\s*:(?P<text>.*)")
 
 
@@ -87,9 +87,9 @@ def text_of(path: Path) -> str:
     """Return the text of one file. Raises: InputError("input.unreadable", "input.too-large")."""
     try:
         with path.open("rb") as file:
-            content = file.read(SIZE_MAX + 1)
-        if len(content) > SIZE_MAX:
-            raise InputError("too-large", f"{path} is larger than {SIZE_MAX >> 20} MiB")
+            content = file.read(MAX_SIZE + 1)
+        if len(content) > MAX_SIZE:
+            raise InputError("too-large", f"{path} is larger than {MAX_SIZE >> 20} MiB")
         return content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         raise InputError("unreadable", f"{path}: {fault}") from fault

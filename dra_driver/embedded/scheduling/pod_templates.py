@@ -19,7 +19,7 @@ from typing import Any
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
-MOST_PODS = 100_000
+MAX_PODS = 100_000
 _NEVER_PODS = frozenset({"status", "metadata", "podTemplates"})
 # Keys on the path to a template that do not name the role of its pods.
 _PLAIN_STEPS = frozenset(
@@ -67,8 +67,8 @@ def templates_of(wire: Wire) -> list[PodTemplate]:
     metadata = metadata if isinstance(metadata, dict) else {}
     kind, name = str(wire.get("kind")), str(metadata.get("name") or metadata.get("generateName") or "")
     found = list(_templates(wire.get("spec"), ("spec",), 1, {}, f"{kind} {name}"))
-    if sum(count for _, count, _ in found) > MOST_PODS:
-        raise InputError("too-many-pods", f"{kind} {name} makes more than {MOST_PODS:,} pods")
+    if sum(count for _, count, _ in found) > MAX_PODS:
+        raise InputError("too-many-pods", f"{kind} {name} makes more than {MAX_PODS:,} pods")
     namespace = str(metadata.get("namespace") or "")
     suspended = _is_suspended(wire.get("spec"))
     return [
@@ -132,8 +132,8 @@ def _whole(value: Wire, key: str, owner: str, *, unset: int = 1) -> int:
     number = value.get(key)
     if number is None:
         return unset
-    if type(number) is not int or not 0 <= number <= MOST_PODS:
-        raise InputError("count", f"{owner}: {key} is not a whole number from 0 to {MOST_PODS:,}")
+    if type(number) is not int or not 0 <= number <= MAX_PODS:
+        raise InputError("count", f"{owner}: {key} is not a whole number from 0 to {MAX_PODS:,}")
     return number
 
 

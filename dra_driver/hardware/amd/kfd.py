@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.pci import MOST_MEMORY_BYTES, entries_of, read_text
+from dra_driver.hardware.pci import MAX_MEMORY_BYTES, entries_of, read_text
 from dra_driver.hardware.port import Roots
 
 _NODES = "class/kfd/kfd/topology/nodes"
@@ -94,7 +94,7 @@ def _address(values: Mapping[str, int]) -> str:
 
 
 def _size(number: int) -> int | None:
-    return number if 0 < number < MOST_MEMORY_BYTES else None
+    return number if 0 < number < MAX_MEMORY_BYTES else None
 
 
 def _bank_bytes(folder: Path) -> int:

@@ -18,7 +18,7 @@ from dra_driver.hardware.kernel_records import KernelRecords
 from dra_driver.model.names import normal_pci_address
 
 NEW_SECONDS = 30.0  # a successful reset that is older than this when the log is first read is not reported
-GPUS_MOST = 256  # addresses that are remembered; no machine has so many
+MAX_GPUS = 256  # addresses that are remembered; no machine has so many
 _LINE = re.compile(
     r"amdgpu (?P<gpu>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]): (?:amdgpu: )?(?:\[drm\] )?(?P<text>.+)"
 )
@@ -48,7 +48,7 @@ class ResetLog:
                 gpu, state = found
                 if state is DriverReset.DONE and began - at > NEW_SECONDS:
                     self._states.pop(gpu, None)
-                elif gpu in self._states or len(self._states) < GPUS_MOST:
+                elif gpu in self._states or len(self._states) < MAX_GPUS:
                     self._states[gpu] = state
         now = dict(self._states)
         self._states = {gpu: state for gpu, state in now.items() if state is not DriverReset.DONE}

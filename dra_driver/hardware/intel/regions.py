@@ -22,7 +22,7 @@ _I915_REQUEST = struct.Struct("=IIQ")  # items, flags, address of the items
 _I915_ITEM = struct.Struct("=QiIQ")  # query, length, flags, address
 _XE_HEADER, _I915_HEADER = 8, 16  # in both, the number of regions comes first
 _REGION_BYTES, _DEVICE_MEMORY = 88, 1
-_MOST_BYTES = 64 << 10
+_MAX_BYTES = 64 << 10
 
 
 def own_memory(driver: str, path: str) -> int | None:
@@ -46,7 +46,7 @@ def read_xe(fd: int, ioctl: Ioctl) -> int | None:
     request = bytearray(_XE_REQUEST.pack(0, _XE_REGIONS, 0, 0, 0, 0))
     ioctl(fd, _XE_QUERY, request)
     size = _XE_REQUEST.unpack(request)[2]
-    if not _XE_HEADER <= size <= _MOST_BYTES:
+    if not _XE_HEADER <= size <= _MAX_BYTES:
         return None
     answer = array("B", bytes(size))
     ioctl(fd, _XE_QUERY, bytearray(_XE_REQUEST.pack(0, _XE_REGIONS, size, answer.buffer_info()[0], 0, 0)))
@@ -59,7 +59,7 @@ def read_i915(fd: int, ioctl: Ioctl) -> int | None:
     request = _I915_REQUEST.pack(1, 0, item.buffer_info()[0])
     ioctl(fd, _I915_QUERY, bytearray(request))
     size = _I915_ITEM.unpack(item.tobytes())[1]
-    if not _I915_HEADER <= size <= _MOST_BYTES:  # a negative length is the driver's error number
+    if not _I915_HEADER <= size <= _MAX_BYTES:  # a negative length is the driver's error number
         return None
     answer = array("B", bytes(size))
     item[:] = array("B", _I915_ITEM.pack(_I915_REGIONS, size, 0, answer.buffer_info()[0]))

@@ -36,7 +36,7 @@ _MODES = tuple(ComputeMode)  # in the order of NVML_COMPUTEMODE_*
 _UNSUPPORTED = re.compile(r"not[ _]supported|unsupported", re.IGNORECASE)
 _FORBIDDEN = re.compile(r"insufficient permissions|not have permission|no[ _]permission", re.IGNORECASE)
 _INTERVAL = re.compile(rf"time[-\s]?slice\W.*?\b({'|'.join(Interval)})\b", re.IGNORECASE)
-_OUTPUT_MOST = 300  # how many characters of the program's output an error quotes
+_MAX_OUTPUT = 300  # how many characters of the program's output an error quotes
 
 
 class Modes:
@@ -167,7 +167,7 @@ def _limit_refusal(fault: NvmlFault, device: SharedDevice, cgroup: str) -> Hardw
 
 
 def _failure(device: SharedDevice, code: int, output: str) -> HardwareError:
-    text = f"output of {PROGRAM}: {output[:_OUTPUT_MOST] or 'none'} (exit status {code})"
+    text = f"output of {PROGRAM}: {output[:_MAX_OUTPUT] or 'none'} (exit status {code})"
     if _UNSUPPORTED.search(output):
         return HardwareError(
             "time-slice-unsupported",

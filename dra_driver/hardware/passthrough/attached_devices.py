@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from dra_driver.hardware.pci import function_folder, read_text
 from dra_driver.hardware.port import Roots
 
-_DEEPEST, _MOST_FOLDERS = 24, 20_000  # hubs on hubs are not deeper than this
+_DEEPEST, _MAX_FOLDERS = 24, 20_000  # hubs on hubs are not deeper than this
 _NUMBERS = re.compile(r"(\d{1,4}):(\d{1,7})")
 
 
@@ -52,7 +52,7 @@ def read_attached_devices(roots: Roots, address: str) -> AttachedDevices:
 def _folders(home: str) -> Iterator[str]:
     """Yield the folders below one, links excepted, up to a bound."""
     pending, count = deque([(home, 0)]), 0
-    while pending and count < _MOST_FOLDERS:
+    while pending and count < _MAX_FOLDERS:
         folder, depth = pending.popleft()
         count += 1
         if depth:

@@ -22,7 +22,7 @@ EVERY = (*ALL, *VFIO)  # of a GPU; an IMEX channel belongs to none
 
 MEMORY, COMPUTE, SHARES = "memory", "compute", "shares"
 MEMORY_SLICE = "memorySlice"
-MEMORY_SLICES_MOST = 8  # of one GPU: a GPU with seven compute slices has eight memory slices
+MAX_MEMORY_SLICES = 8  # of one GPU: a GPU with seven compute slices has eight memory slices
 
 
 class ValueKind(enum.StrEnum):

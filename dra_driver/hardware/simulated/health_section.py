@@ -23,8 +23,8 @@ class ComputeBehaviour(enum.StrEnum):
     NOT_READY = "not-ready"
 
 
-XIDS_MOST = 1000
-_LEAST, _MOST = -1000, 1 << 40
+MAX_XIDS = 1000
+_LEAST, _MAX = -1000, 1 << 40
 
 
 class ResetOutcome(enum.StrEnum):
@@ -76,21 +76,21 @@ def decode_health(fields: Fields) -> SimulatedHealth:
     reset = fields.optional_text("reset", pattern="|".join(ResetOutcome), what=f"one of {', '.join(ResetOutcome)}")
     found = SimulatedHealth(
         recovery_action=fields.optional_integer("recoveryAction", 0, 99),
-        ecc_uncorrectable=fields.optional_integer("eccUncorrectable", 0, _MOST),
+        ecc_uncorrectable=fields.optional_integer("eccUncorrectable", 0, _MAX),
         sram_threshold_exceeded=fields.optional_flag("sramThresholdExceeded"),
         remap_pending=fields.optional_flag("remapPending"),
         remap_failed=fields.optional_flag("remapFailed"),
         thermal_margin=fields.optional_integer("thermalMargin", _LEAST, 1000),
         slowdown_margin=fields.optional_integer("slowdownMargin", _LEAST, 1000),
-        clock_reasons=fields.optional_integer("clockReasons", 0, _MOST),
+        clock_reasons=fields.optional_integer("clockReasons", 0, _MAX),
         links_down=fields.integers("linksDown", 63),
         fabric_summary=fields.optional_integer("fabricSummary", 0, 255),
-        pcie_replays=fields.optional_integer("pcieReplays", 0, _MOST),
+        pcie_replays=fields.optional_integer("pcieReplays", 0, _MAX),
         bus=BusState(bus) if bus in set(BusState) else BusState.HERE,
         hangs=bool(fields.optional_flag("hangs")),
         compute=ComputeBehaviour(compute) if compute in names else ComputeBehaviour.PASSES,
         reset=ResetOutcome(reset) if reset in set(ResetOutcome) else ResetOutcome.CURES,
-        xids=tuple(_decode_xid(row) for row in fields.rows("xids", most=XIDS_MOST)),
+        xids=tuple(_decode_xid(row) for row in fields.rows("xids", most=MAX_XIDS)),
     )
     fields.close()
     return found

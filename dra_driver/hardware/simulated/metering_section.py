@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from dra_driver.documents.fields import Fields
 from dra_driver.hardware.metered import Measure, ProcessUse, Values
 
-_PERCENT_MOST = 100.0
-_PROCESSES_MOST = 1000
+_MAX_PERCENT = 100.0
+_MAX_PROCESSES = 1000
 _NUMBER = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")
 
 
@@ -58,7 +58,7 @@ def decode_metering(fields: Fields) -> SimulatedMetering:
         else:
             by_id.fault(key, "expected the id of a GPU instance")
         row.close()
-    processes = tuple(_process(row) for row in fields.rows("processes", most=_PROCESSES_MOST))
+    processes = tuple(_process(row) for row in fields.rows("processes", most=_MAX_PROCESSES))
     found = SimulatedMetering(values, _values(instance), instances, processes)
     instance.close()
     fields.close()
@@ -90,6 +90,6 @@ def _process(row: Fields) -> MeteredProcess:
 
 def _percent(row: Fields) -> float | None:
     value = _number(row, "smPercent")
-    if value is not None and value > _PERCENT_MOST:
+    if value is not None and value > _MAX_PERCENT:
         row.fault("smPercent", f"expected a percentage, got {value:g}")
     return value

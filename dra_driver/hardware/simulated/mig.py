@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dra_driver.documents.fields import Fields
 
-_SLICES_MAX = 16
+_MAX_SLICES = 16
 PROFILE_NAME = r"[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z.]+)?"
 
 
@@ -86,8 +86,8 @@ class Placement:
 def decode_mig_table(fields: Fields) -> MigTable:
     """Read the `mig` section of a model."""
     table = MigTable(
-        memory_slices=fields.integer("memorySlices", 1, _SLICES_MAX),
-        compute_slices=fields.integer("computeSlices", 1, _SLICES_MAX),
+        memory_slices=fields.integer("memorySlices", 1, _MAX_SLICES),
+        compute_slices=fields.integer("computeSlices", 1, _MAX_SLICES),
         toggles_without_reset=bool(fields.optional_flag("togglesWithoutReset")),
         profiles=tuple(_decode_profile(row) for row in fields.rows("profiles", most=64)),
     )
@@ -106,13 +106,13 @@ def _decode_profile(row: Fields) -> ModelMigProfile:
         name=row.text("name", pattern=PROFILE_NAME, what="a profile name such as 1g.10gb+me"),
         gi_profile_id=row.optional_integer("id", 0, 255),
         nvml_profile=row.text("nvml", pattern=r"[0-9]+_SLICE(_[A-Z0-9_]+)?", what="a constant such as 1_SLICE_REV1"),
-        compute_slices=row.integer("compute", 1, _SLICES_MAX),
-        memory_slices=row.integer("slices", 1, _SLICES_MAX),
+        compute_slices=row.integer("compute", 1, _MAX_SLICES),
+        memory_slices=row.integer("slices", 1, _MAX_SLICES),
         memory_mib=row.optional_integer("memoryMiB", 1, 1 << 24),
         multiprocessors=row.optional_integer("sms", 1, 1024),
         engines=_decode_engines(row),
-        max_instances=row.integer("max", 1, _SLICES_MAX),
-        starts=row.integers("starts", _SLICES_MAX - 1),
+        max_instances=row.integer("max", 1, _MAX_SLICES),
+        starts=row.integers("starts", _MAX_SLICES - 1),
         are_starts_inferred=bool(row.optional_flag("startsInferred")),
     )
     row.close()

@@ -22,15 +22,15 @@ from dra_driver.model.errors import InputError
 
 FOLDER = Path(__file__).parent / "profiles"
 
-GPUS_MAX = 512
-FOREIGN_DRIVERS_MAX = 16
+MAX_GPUS = 512
+MAX_FOREIGN_DRIVERS = 16
 _PCI = r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
 _PCIE_ROOT = r"pci[0-9a-f]{4}:[0-9a-f]{2}"
 _FABRIC = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]{1,10}"
 _VERSION = r"[0-9]{1,9}(\.[0-9]{1,9}){1,2}"
 _NODE = r"[a-z0-9]([-.a-z0-9]|\{n\})*"
 
-_SHOWN_MAX = 4096  # characters of a path
+_MAX_SHOWN = 4096  # characters of a path
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def profile_path(name_or_path: str | Path) -> Path:
     if not is_file:
         raise InputError(
             "no-profile",
-            f"{str(name_or_path)[:_SHOWN_MAX]!r} is neither a shipped profile nor a file",
+            f"{str(name_or_path)[:_MAX_SHOWN]!r} is neither a shipped profile nor a file",
             hint=f"shipped profiles: {', '.join(profile_names())}",
         )
     return path
@@ -137,7 +137,7 @@ def _decode(fields: Fields, name: str) -> Profile:
         cuda_driver_version=_version(fields, "cudaDriverVersion"),
         addressing_mode=fields.optional_text("addressingMode", pattern="ATS|HMM|None", what="ATS, HMM or None"),
         waiting_for=fields.optional_text("waitingFor") or "",
-        foreign=tuple(decode_foreign(row) for row in fields.rows("foreign", most=FOREIGN_DRIVERS_MAX)),
+        foreign=tuple(decode_foreign(row) for row in fields.rows("foreign", most=MAX_FOREIGN_DRIVERS)),
         invented=fields.texts("invented"),
     )
     fields.close()
@@ -155,7 +155,7 @@ def _version(fields: Fields, key: str) -> str | None:
 
 def _decode_gpus(fields: Fields, models: dict[str, Model]) -> tuple[SimulatedGpu, ...]:
     defaults = dict(fields.section("gpuDefaults").entries())
-    rows = fields.rows("gpus", most=GPUS_MAX, defaults=defaults)
+    rows = fields.rows("gpus", most=MAX_GPUS, defaults=defaults)
     gpus = tuple(_decode_gpu(row, index, models) for index, row in enumerate(rows))
     for key, values in (("pci", [gpu.pci_address for gpu in gpus]), ("minor", [gpu.minor for gpu in gpus])):
         for value, count in Counter(values).items():

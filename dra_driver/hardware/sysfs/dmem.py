@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.pci import MOST_MEMORY_BYTES, read_text
+from dra_driver.hardware.pci import MAX_MEMORY_BYTES, read_text
 from dra_driver.hardware.port import Roots
 from dra_driver.model.errors import HardwareError, Retry
 
@@ -42,13 +42,13 @@ def own_memory(roots: Roots, address: str) -> tuple[Region, ...]:
     """
     text = read_text(Path(roots.sys, CGROUPS, "dmem.capacity")) or ""
     found = re.findall(rf"^(drm/{re.escape(address)}/vram\d*) (\d{{1,20}})$", text, re.MULTILINE)
-    return tuple(Region(name, int(size)) for name, size in found if 0 < int(size) < MOST_MEMORY_BYTES)
+    return tuple(Region(name, int(size)) for name, size in found if 0 < int(size) < MAX_MEMORY_BYTES)
 
 
 def dmem_capacity(roots: Roots, address: str) -> int | None:
     """Return how many bytes of a GPU's own memory the root cgroup can hand out, or None if it does not report that."""
     total = sum(region.capacity for region in own_memory(roots, address))
-    return total if 0 < total < MOST_MEMORY_BYTES else None
+    return total if 0 < total < MAX_MEMORY_BYTES else None
 
 
 def is_offered(roots: Roots) -> bool:

@@ -29,7 +29,7 @@ PROFILE = r"[1-9][0-9]*g\.[1-9][0-9]*gb(?:[+-][a-z]+(?:\.[a-z]+)*)?"
 PART_OF_INSTANCE = re.compile(rf"[1-9][0-9]*c\.{PROFILE}")
 _WHOLE = re.compile(PROFILE)
 _FILTER = re.compile(r"0[xX][0-9a-fA-F]{8}")
-_COUNT_MAX = 64
+_MAX_COUNT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ def _counts(value: Any, path: str, faults: list[str]) -> dict[str, int]:
     for profile, count in value.items():
         if not isinstance(profile, str) or not (_WHOLE.fullmatch(profile) or PART_OF_INSTANCE.fullmatch(profile)):
             faults.append(f"{path}: {profile!r} is not a profile such as 1g.10gb or 1g.10gb+me")
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _COUNT_MAX:
-            faults.append(f"{path}.{profile}: expected a whole number from 0 to {_COUNT_MAX}, got {count!r}")
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _MAX_COUNT:
+            faults.append(f"{path}.{profile}: expected a whole number from 0 to {_MAX_COUNT}, got {count!r}")
     return {str(profile): count for profile, count in value.items() if isinstance(count, int)}
 
 

@@ -15,7 +15,7 @@ from dra_driver.inventory.passthrough.rules import ALL_GPUS, PassthroughRule, Pa
 from dra_driver.model.names import normal_pci_address
 
 VERSION = "passthrough/v1"
-RULES_MOST, NAMES_MOST = 256, 256
+MAX_RULES, MAX_NAMES = 256, 256
 _EITHER, _VM = "either", "vm"
 _UUID = re.compile(r"GPU-[0-9A-Za-z-]{1,60}")
 _DRIVER = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}vfio[_-]pci|vfio-pci")
@@ -27,7 +27,7 @@ def read_passthrough_rules(path: Path) -> PassthroughRules:
 
     def decode(root: Fields) -> PassthroughRules:
         check_version(root, VERSION)
-        rows = root.rows("gpus", most=RULES_MOST)
+        rows = root.rows("gpus", most=MAX_RULES)
         if not root.has("gpus"):
             root.fault("gpus", "missing, expected a list of rules")
         return PassthroughRules(tuple(map(_rule, rows)))
@@ -57,9 +57,9 @@ def _nodes(row: Fields) -> tuple[str, ...]:
 
 def _few(row: Fields, key: str) -> tuple[str, ...]:
     names = row.texts(key)
-    if len(names) > NAMES_MOST:
-        row.fault(key, f"has {len(names)} names, at most {NAMES_MOST} are allowed")
-    return names[:NAMES_MOST]
+    if len(names) > MAX_NAMES:
+        row.fault(key, f"has {len(names)} names, at most {MAX_NAMES} are allowed")
+    return names[:MAX_NAMES]
 
 
 def _gpus(row: Fields) -> tuple[str, ...]:

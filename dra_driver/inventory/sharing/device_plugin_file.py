@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 
 from dra_driver.documents.fields import Fields
-from dra_driver.inventory.sharing.rules import REPLICAS_MOST, Match, SharingRule, SharingRules
+from dra_driver.inventory.sharing.rules import MAX_REPLICAS, Match, SharingRule, SharingRules
 from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import MpsSettings, SharingSettings, TimeSlicingSettings
 
 VERSION = "v1"
-RESOURCES_MOST = 64
+MAX_RESOURCES = 64
 _OTHER = ("resources", "imex")  # these concern the device plugin alone
 _RESOURCE = re.compile(r"(nvidia\.com/)?(?P<name>gpu|mig-(?P<profile>[0-9]+(c\.[0-9]+)?g\.[0-9]+gb[.a-z]*))(\.shared)?")
 _ID = re.compile(r"[0-9]{1,3}(:[0-9]{1,2})?|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
@@ -53,7 +53,7 @@ def _rules(
         )
     if section.optional_flag("renameByDefault"):
         notes.append(f"sharing.{way}.renameByDefault has no effect here: shares have a device type of their own")
-    rows = section.rows("resources", most=RESOURCES_MOST)
+    rows = section.rows("resources", most=MAX_RESOURCES)
     named = [(row, f"sharing.{way}.resources[{number}]") for number, row in enumerate(rows)]
     rules = [_rule(row, name, settings, gpus, notes) for row, name in named]
     section.close()
@@ -65,7 +65,7 @@ def _rule(
 ) -> SharingRule:
     """Read one resource; as in the device plugin, a single replica is the whole device."""
     resource = row.text("name", pattern=_RESOURCE.pattern, what="nvidia.com/gpu or nvidia.com/mig-PROFILE")
-    replicas = row.integer("replicas", 1, REPLICAS_MOST)
+    replicas = row.integer("replicas", 1, MAX_REPLICAS)
     if row.optional_text("rename"):
         notes.append(f"{name}.rename has no effect here: device classes name the kinds of shares")
     ids, first = _devices(row)

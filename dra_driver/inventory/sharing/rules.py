@@ -18,7 +18,7 @@ from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import SharingSettings, Tenants
 from dra_driver.model.vendors import DEFAULT_VENDOR, registered_or_default
 
-REPLICAS_MOST = 128  # if one device's replicas filled more than one ResourceSlice, they would be hard to inspect
+MAX_REPLICAS = 128  # if one device's replicas filled more than one ResourceSlice, they would be hard to inspect
 
 
 @dataclass(frozen=True, slots=True)

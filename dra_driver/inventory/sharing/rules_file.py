@@ -16,7 +16,7 @@ from dra_driver.documents.strict_file import check_version, read_strictly
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.sharing.device_plugin_file import VERSION as DEVICE_PLUGIN_VERSION
 from dra_driver.inventory.sharing.device_plugin_file import decode_device_plugin
-from dra_driver.inventory.sharing.rules import REPLICAS_MOST, Match, Portion, SharingRule, SharingRules
+from dra_driver.inventory.sharing.rules import MAX_REPLICAS, Match, Portion, SharingRule, SharingRules
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.quantity_text import QuantityError
@@ -33,8 +33,8 @@ from dra_driver.model.sharing import (
 from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS
 
 VERSION = "rules/v1"
-RULES_MOST = 256
-NAMESPACES_MOST = 256
+MAX_RULES = 256
+MAX_NAMESPACES = 256
 MIB = 1 << 20
 
 ReadSettings = Callable[[object, str, list[str]], SharingSettings | None]
@@ -67,7 +67,7 @@ def _device_plugin_rules(root: Fields, tenants: Tenants) -> SharingRules:
 
 
 def _rules(root: Fields, read_settings: ReadSettings, tenants: Tenants) -> tuple[SharingRule, ...]:
-    rows = root.rows("rules", most=RULES_MOST)
+    rows = root.rows("rules", most=MAX_RULES)
     if not root.has("rules"):
         root.fault("rules", "missing, expected a list of rules")
     return tuple(_rule(row, number, read_settings, tenants) for number, row in enumerate(rows, 1))
@@ -77,7 +77,7 @@ def _rule(row: Fields, number: int, read_settings: ReadSettings, tenants: Tenant
     name = row.optional_text("name") or f"rule {number}"
     match = _match(row.section("match"))
     is_exclusive = row.optional_flag("exclusive") is True
-    replicas = row.optional_integer("replicas", 2, REPLICAS_MOST)
+    replicas = row.optional_integer("replicas", 2, MAX_REPLICAS)
     portions = {mode: _portion(row, mode) for mode in (ShareMode.MEMORY, ShareMode.COMPUTE) if row.has(mode.value)}
     ways = [*portions, *([ShareMode.REPLICAS] if row.has("replicas") else [])]
     if len(portions) > 1:
@@ -98,8 +98,8 @@ def _rule(row: Fields, number: int, read_settings: ReadSettings, tenants: Tenant
 def _namespaces(row: Fields, settings: SharingSettings | None, tenants: Tenants) -> tuple[str, ...]:
     """Read the namespaces that shares are offered to: only with MPS, and only if tenants are separated."""
     namespaces = row.texts("namespaces")
-    if len(namespaces) > NAMESPACES_MOST:
-        row.fault("namespaces", f"{len(namespaces)} entries, at most {NAMESPACES_MOST} are allowed")
+    if len(namespaces) > MAX_NAMESPACES:
+        row.fault("namespaces", f"{len(namespaces)} entries, at most {MAX_NAMESPACES} are allowed")
     for index, namespace in enumerate(namespaces):
         if not is_dns_label(namespace):
             row.fault(f"namespaces[{index}]", f"expected the name of a namespace, got {namespace!r}")

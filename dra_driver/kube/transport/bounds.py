@@ -16,9 +16,9 @@ import time
 
 # The largest request that the API server accepts is 3 MiB, and etcd's is 1.5 MiB; a page of a list that is larger than
 # this is requested again with fewer objects.
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 _HEAD_BYTES = 256 * 1024
-_RAW_BYTES = MOST_BYTES + MOST_BYTES // 4  # chunked transfer adds a few bytes to each chunk of some KiB
+_RAW_BYTES = MAX_BYTES + MAX_BYTES // 4  # chunked transfer adds a few bytes to each chunk of some KiB
 _PIECE_BYTES = 16 * 1024  # as much as a record of TLS holds
 _LONGEST_WAIT_S = 3600.0  # after this wait, the time that is left is computed again
 

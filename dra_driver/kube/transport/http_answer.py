@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from dra_driver.kube.transport.bounds import MOST_BYTES, BoundedReader, BrokenError, TooLargeError
+from dra_driver.kube.transport.bounds import MAX_BYTES, BoundedReader, BrokenError, TooLargeError
 
 _TEXT = r"[^\x00-\x08\x0a-\x1f\x7f]*"
 _STATUS_LINE = re.compile(rf"HTTP/1\.([01]) ([1-9][0-9]{{2}})(?: {_TEXT})?")
@@ -64,7 +64,7 @@ class HttpAnswer:
         body = bytearray(first)
         while piece := self.piece():
             body += piece
-            if len(body) > MOST_BYTES:
+            if len(body) > MAX_BYTES:
                 raise TooLargeError("the answer is too large")
         return bytes(body)
 

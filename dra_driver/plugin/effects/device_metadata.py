@@ -23,7 +23,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-_MOST_BYTES = 256 * 1024  # 32 devices with 32 attributes each need less than half of this, in both versions
+_MAX_BYTES = 256 * 1024  # 32 devices with 32 attributes each need less than half of this, in both versions
 _OPTIONS = ("ro", "bind", "nosuid", "nodev", "noexec")
 
 
@@ -110,7 +110,7 @@ def _read(path: str) -> bytes:
     except OSError:
         return b""
     try:
-        return os.read(fd, _MOST_BYTES)
+        return os.read(fd, _MAX_BYTES)
     except OSError:
         return b""
     finally:

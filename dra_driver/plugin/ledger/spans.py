@@ -38,7 +38,7 @@ _GONE = "SELECT 1 FROM spans WHERE ended IS NULL AND claim_uid NOT IN (SELECT ui
 _END_GONE = (
     "UPDATE spans SET ended = max(began, ?) WHERE ended IS NULL AND claim_uid NOT IN (SELECT uid FROM main.claims)"
 )
-MOST_SPANS = 20_000  # beyond this, the oldest ended ones are dropped: perhaps nothing adds them up any more
+MAX_SPANS = 20_000  # beyond this, the oldest ended ones are dropped: perhaps nothing adds them up any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def end(connection: sqlite3.Connection, record: ClaimRecord) -> None:
     )
     if done.rowcount:
         connection.execute(
-            "DELETE FROM spans WHERE ended IS NOT NULL AND id <= (SELECT max(id) FROM spans) - ?", (MOST_SPANS,)
+            "DELETE FROM spans WHERE ended IS NOT NULL AND id <= (SELECT max(id) FROM spans) - ?", (MAX_SPANS,)
         )
 
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 SUFFIX = ".yaml"
 UNNAMED = "unknown"  # for a device that the file does not name; neither we nor NVIDIA's driver use this name
 FILE_BYTES = 1 << 20
-MOST_FILES = 1_000
+MAX_FILES = 1_000
 _UID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
@@ -55,9 +55,9 @@ def _files(cdi_root: Path, driver: str) -> Iterator[tuple[str, Path]]:
     except OSError:
         return
     left = [name for name in found if name.endswith(SUFFIX)]
-    if len(left) > MOST_FILES:
+    if len(left) > MAX_FILES:
         log.warning("too many CDI files of another driver", extra=fields(count=len(left)))
-    for name in left[:MOST_FILES]:
+    for name in left[:MAX_FILES]:
         uid = name.removeprefix(prefix).removesuffix(SUFFIX)
         if _UID.fullmatch(uid):
             yield uid, cdi_root / name

@@ -32,8 +32,8 @@ from dra_driver.plugin.rpc.client import call
 SERVICE = "v1.PodResourcesLister"
 ASK_SECONDS = 5.0
 ANSWER_BYTES = 8 << 20
-MOST_PODS = 5_000
-MOST_CLAIMS = 5_000
+MAX_PODS = 5_000
+MAX_CLAIMS = 5_000
 CODE = "node.pod-resources"
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -85,8 +85,8 @@ class PodResources:
     def pods(self) -> NodePods:
         """Return this node's pods and their claims. Raises: NodeError("node.pod-resources")."""
         answer = self._ask("List", messages.ListPodResourcesRequest(), messages.ListPodResourcesResponse)
-        if len(answer.pod_resources) > MOST_PODS:
-            raise self._fault(f"it reports {len(answer.pod_resources)} pods, more than {MOST_PODS}")
+        if len(answer.pod_resources) > MAX_PODS:
+            raise self._fault(f"it reports {len(answer.pod_resources)} pods, more than {MAX_PODS}")
         claims: dict[ClaimName, PodClaim] = {}
         users: dict[ClaimName, dict[ClaimUser, None]] = {}
         for user, used in _used(answer):
@@ -96,8 +96,8 @@ class PodResources:
             claim.devices = tuple(dict.fromkeys([*claim.devices, *ours]))
             claim.is_prepared |= bool(used.claim_resources)
             users.setdefault(name, {})[user] = None
-            if len(claims) > MOST_CLAIMS:
-                raise self._fault(f"it reports more than {MOST_CLAIMS} claims")
+            if len(claims) > MAX_CLAIMS:
+                raise self._fault(f"it reports more than {MAX_CLAIMS} claims")
         pods = frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
         return NodePods(pods, claims, {name: tuple(found) for name, found in users.items()})
 

@@ -16,7 +16,7 @@ from dra_driver.model.errors import DriverError
 
 log = logging.getLogger(__name__)
 
-APART_SECONDS, APART_MOST_SECONDS = 0.001, 0.2  # the pause between two woken calls, and the most of all such pauses
+APART_SECONDS, APART_MAX_SECONDS = 0.001, 0.2  # the pause between two woken calls, and the most of all such pauses
 POLL_SECONDS = 0.1  # between two checks of the ledger while a call sleeps
 
 
@@ -57,7 +57,7 @@ class InterruptiblePause:
             self._condition.wait_for(lambda: self.is_over or self.seen != seen, seconds)
             others = 0 if self.is_over else self._sleepers - 1
             self._sleepers -= 1
-        time.sleep(random.uniform(0, min(others * APART_SECONDS, APART_MOST_SECONDS)))  # noqa: S311 - no secret
+        time.sleep(random.uniform(0, min(others * APART_SECONDS, APART_MAX_SECONDS)))  # noqa: S311 - no secret
 
     def wake(self) -> None:
         """Wake every call, because a device may be free."""

@@ -85,7 +85,7 @@ class AnswerReader:
             raise ValueError("a ping does not have eight bytes")
         elif kind == frames.PING and not frame.flags & frames.ACK:
             return None, frames.frame(frames.PING, frames.ACK, 0, frame.payload)
-        elif kind == frames.GOAWAY and int.from_bytes(frame.payload[:4]) & frames.MOST_WINDOW < STREAM:
+        elif kind == frames.GOAWAY and int.from_bytes(frame.payload[:4]) & frames.MAX_WINDOW < STREAM:
             raise RpcFault("UNAVAILABLE", "the server accepts no calls any more")
         elif kind == frames.RST_STREAM and frame.stream == STREAM:
             raise RpcFault("UNAVAILABLE", f"the server has ended the call (HTTP/2 error {frame.number()})")

@@ -18,7 +18,7 @@ WINDOW_BYTES = 65_535  # the first window of a connection and of each stream
 FRAME_BYTES = 16_384  # the most that a frame may contain unless the receiver allows more, which we never do
 PING_BYTES = 8
 HEAD_BYTES = 9
-MOST_WINDOW = 2**31 - 1
+MAX_WINDOW = 2**31 - 1
 _PRIORITY_BYTES = 5
 _HEAD = struct.Struct(">HBBBL")
 _SETTING = struct.Struct(">HL")
@@ -49,7 +49,7 @@ class Http2Frame(NamedTuple):
         """Return the payload as one number of 31 bits. Raises: ValueError."""
         if len(self.payload) != 4:
             raise ValueError("a frame that contains a number does not have four bytes")
-        return int.from_bytes(self.payload) & MOST_WINDOW
+        return int.from_bytes(self.payload) & MAX_WINDOW
 
 
 def whole_frames(buffer: bytearray) -> list[Http2Frame]:
@@ -64,7 +64,7 @@ def whole_frames(buffer: bytearray) -> list[Http2Frame]:
         if begin + size > length:
             break
         place = begin + size
-        found.append(Http2Frame(kind, flags, stream & MOST_WINDOW, bytes(buffer[begin:place])))
+        found.append(Http2Frame(kind, flags, stream & MAX_WINDOW, bytes(buffer[begin:place])))
     del buffer[:place]
     return found
 

@@ -15,9 +15,9 @@ Field = tuple[bytes, bytes]
 
 TABLE_BYTES = 4096  # the size of the dynamic table, which is the default of HTTP/2
 _ENTRY_BYTES = 32  # what each field of the table counts beside its name and value
-_MOST_BYTES = 16 * 1024  # the most that a block may have when it is decoded
+_MAX_BYTES = 16 * 1024  # the most that a block may have when it is decoded
 _BLOCKS_KEPT, _BLOCK_KEPT_BYTES = 16, 256  # decoded blocks are kept; those of a kubelet have about ten bytes
-_MOST_SHIFT = 28
+_MAX_SHIFT = 28
 _METHODS = b"|:authority|:method GET|:method POST|:path /|:path /index.html|:scheme http|:scheme https"
 _STATUS = b"|:status 200|:status 204|:status 206|:status 304|:status 400|:status 404|:status 500"
 _NAMES = (
@@ -88,7 +88,7 @@ class FieldDecoder:
                         self._keep(field)
                 fields.append(field)
                 length += len(field[0]) + len(field[1]) + _ENTRY_BYTES
-                if length > _MOST_BYTES:
+                if length > _MAX_BYTES:
                     raise ValueError("the header fields are too long")
         except IndexError:
             raise ValueError("header fields end too early, or refer to a field that does not exist") from None
@@ -150,7 +150,7 @@ def _integer(block: bytes, place: int, bits: int) -> tuple[int, int]:
     place += 1
     if number < most:
         return number, place
-    for shift in range(0, _MOST_SHIFT, 7):
+    for shift in range(0, _MAX_SHIFT, 7):
         byte = block[place]
         place += 1
         number += (byte & 0x7F) << shift

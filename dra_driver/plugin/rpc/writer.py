@@ -20,7 +20,7 @@ from dra_driver.plugin.rpc.header_fields import literal
 from dra_driver.plugin.rpc.stream import RpcStream, framed
 
 SEND_SECONDS = 10
-_MOST_FRAME_BYTES = 64 * 1024
+_MAX_FRAME_BYTES = 64 * 1024
 _DETAILS_CHARS = 4096
 _UNQUOTED = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"  # with letters and digits, all printable characters except "%"
 _FIRST = b"\x88" + literal(b"content-type", b"application/grpc")  # 0x88: status 200
@@ -75,13 +75,13 @@ class AnswerWriter:
         with self._mutex:
             for number, value in values:
                 if number == frames.INITIAL_WINDOW_SIZE:
-                    if value > frames.MOST_WINDOW:
+                    if value > frames.MAX_WINDOW:
                         raise ValueError("a window that is too large")
                     for stream in streams:
                         stream.window += value - self.stream_window
                     self.stream_window = value
                 elif number == frames.MAX_FRAME_SIZE:
-                    self._frame_bytes = min(max(value, frames.FRAME_BYTES), _MOST_FRAME_BYTES)
+                    self._frame_bytes = min(max(value, frames.FRAME_BYTES), _MAX_FRAME_BYTES)
             self._wake()
 
     def widen(self, stream: RpcStream | None, more: int) -> None:
@@ -91,7 +91,7 @@ class AnswerWriter:
                 window = self._window = self._window + more
             else:
                 window = stream.window = stream.window + more
-            if not more or window > frames.MOST_WINDOW:
+            if not more or window > frames.MAX_WINDOW:
                 raise ValueError("a window that is widened by nothing, or by too much")
             self._wake()
 

@@ -34,7 +34,7 @@ _ENTRY = re.compile(
     r"(?: @(?P<since>[\d.]+))?(?: \?(?P<gate>\w+))?"
 )
 _SUFFIX = re.compile(r"(?P<body>[^@?]+?)(?: @(?P<since>[\d.]+))?(?: \?(?P<gate>\w+))?")
-_MOST_RESOLUTIONS = 4096
+_MAX_RESOLUTIONS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Declarations:
 
     def remember(self, key: Any, ids: tuple[str, ...], result: Type) -> None:
         """Keep a resolution that depends only on the types of the arguments."""
-        if len(self.resolutions) >= _MOST_RESOLUTIONS:
+        if len(self.resolutions) >= _MAX_RESOLUTIONS:
             self.resolutions.clear()
         self.resolutions[key] = ids, result
 

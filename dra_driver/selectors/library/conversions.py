@@ -33,7 +33,7 @@ _HEX_FLOAT = re.compile(r"[+-]?0[xX]_?(?=[0-9a-fA-F.])[0-9a-fA-F_]*(?:\.[0-9a-fA
 _INFINITY = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
-_MOST_DIGITS = 400
+_MAX_DIGITS = 400
 
 
 def _mismatch(source: str, target: str) -> CelError:
@@ -67,7 +67,7 @@ def _string_to_double(text: str) -> float:
         return -math.inf if text.startswith("-") else math.inf
     elif text.lower() == "nan":
         return math.nan
-    elif _HEX_FLOAT.fullmatch(text) and len(text) <= _MOST_DIGITS:
+    elif _HEX_FLOAT.fullmatch(text) and len(text) <= _MAX_DIGITS:
         number = _hex_float(text)
     else:
         raise _mismatch("string", "double")

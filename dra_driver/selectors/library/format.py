@@ -22,7 +22,7 @@ from dra_driver.selectors.values.type_names import type_name
 from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Duration, Timestamp, TypeValue, Uint
 
 _PRECISION = 6
-_MOST_PRECISION = 1000
+_MAX_PRECISION = 1000
 _CLAUSE = re.compile(r"(?:\.(?P<precision>[0-9]*))?(?P<verb>.)?", re.DOTALL)
 _SUPERSCRIPTS = str.maketrans("0123456789-+", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺")
 _SPECIAL = frozenset({"NaN", "Infinity", "-Infinity"})
@@ -120,7 +120,7 @@ def format_string(template: str, arguments: Any) -> str:
 
 
 def _write(verb: str, precision: int | None, value: Any) -> str:
-    text = _WRITERS[verb](value, min(_PRECISION if precision is None else precision, _MOST_PRECISION))
+    text = _WRITERS[verb](value, min(_PRECISION if precision is None else precision, _MAX_PRECISION))
     if text is None:
         raise BadArgument(REFUSALS[verb].format(type_name(value)))
     return text

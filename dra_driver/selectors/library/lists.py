@@ -24,7 +24,7 @@ _LONGEST_RANGE = 1_000_000  # Source: cel-go 0.29, ext.Lists
 _LISTS = (list, Concat)
 _ZEROS = {int: 0, Uint: Uint(0), float: 0.0, Duration: Duration(0)}
 _COMPARABLE = frozenset({int, Uint, float, bool, Duration, Timestamp, str, bytes})
-_MOST_INCLUDED = 48  # Source: Kubernetes API resource/v1, the most entries of a list attribute
+_MAX_INCLUDED = 48  # Source: Kubernetes API resource/v1, the most entries of a list attribute
 
 
 def is_list(value: Any) -> bool:
@@ -185,10 +185,10 @@ def _found(element: Any, needle: Any) -> bool:
 def includes(value: Any, needle: Any) -> bool:
     """Return whether a list has an element or, for any other value, whether it equals the argument."""
     if is_list(value):
-        if any(_found(element, needle) for element in unfold(value)[:_MOST_INCLUDED]):
+        if any(_found(element, needle) for element in unfold(value)[:_MAX_INCLUDED]):
             return True
-        if list_size(value) > _MOST_INCLUDED:
-            raise CelError(f"'includes' function cannot be applied to lists longer than {_MOST_INCLUDED} values")
+        if list_size(value) > _MAX_INCLUDED:
+            raise CelError(f"'includes' function cannot be applied to lists longer than {_MAX_INCLUDED} values")
         return False
     return _found(value, needle)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from dra_driver.selectors.values.values import CelError
 
-_MOST_REMEMBERED = 1024  # texts whose answers one pattern remembers
+_MAX_REMEMBERED = 1024  # texts whose answers one pattern remembers
 _LONGEST_REMEMBERED = 256
 _GO_REFUSES = re.compile(r"(?<!\\)(?:\\\\)*\\(?:C)")
 _WORDS = {
@@ -61,7 +61,7 @@ class Pattern:
         if known is None:
             known = self._program.search(text) is not None
             if len(text) <= _LONGEST_REMEMBERED:
-                if len(self._matched) >= _MOST_REMEMBERED:
+                if len(self._matched) >= _MAX_REMEMBERED:
                     self._matched.clear()
                 self._matched[text] = known
         return known
@@ -73,7 +73,7 @@ class Pattern:
             found = self._program.search(text)
             known = found.group() if found is not None else ""
             if len(text) <= _LONGEST_REMEMBERED:
-                if len(self._found) >= _MOST_REMEMBERED:
+                if len(self._found) >= _MAX_REMEMBERED:
                     self._found.clear()
                 self._found[text] = known
         return known

@@ -15,7 +15,7 @@ from dra_driver.selectors.values.containers import is_map, list_size, map_items,
 from dra_driver.selectors.values.type_names import type_name
 from dra_driver.selectors.values.values import CelQuantity, NamedFormat, Optional, TypeValue, Uint, Url
 
-_MOST_ENTRIES = 4
+_MAX_ENTRIES = 4
 _LONGEST = 60
 
 
@@ -60,16 +60,16 @@ def _list(value: Any, depth: int) -> str:
     count = list_size(value)
     if depth == 0 or type(value) is not list:
         return f"[{count} elements]"
-    shown = [_render(element, depth - 1) for element in value[:_MOST_ENTRIES]]
-    return f"[{', '.join(shown)}{', …' if count > _MOST_ENTRIES else ''}]"
+    shown = [_render(element, depth - 1) for element in value[:_MAX_ENTRIES]]
+    return f"[{', '.join(shown)}{', …' if count > _MAX_ENTRIES else ''}]"
 
 
 def _map(value: Any, depth: int) -> str:
     count = map_size(value)
     if depth == 0:
         return f"{{{count} entries}}"
-    shown = [f"{_render(key, 0)}: {_render(item, depth - 1)}" for key, item in map_items(value)[:_MOST_ENTRIES]]
-    return f"{{{', '.join(shown)}{', …' if count > _MOST_ENTRIES else ''}}}"
+    shown = [f"{_render(key, 0)}: {_render(item, depth - 1)}" for key, item in map_items(value)[:_MAX_ENTRIES]]
+    return f"{{{', '.join(shown)}{', …' if count > _MAX_ENTRIES else ''}}}"
 
 
 def kind_of(value: Any) -> str:

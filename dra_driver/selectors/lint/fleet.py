@@ -20,7 +20,7 @@ from dra_driver.selectors.suggestions import unknown_names
 from dra_driver.selectors.syntax.excerpts import text_of
 
 _MISSING = re.compile(r"no such key: (\S+)")
-_MOST_GUARDS = 32
+_MAX_GUARDS = 32
 
 
 def fleet_findings(subject: LintSubject) -> Iterator[LintFinding]:
@@ -63,7 +63,7 @@ def guard_missing_names(subject: LintSubject) -> str | None:
     selector = subject.selector
     unknown = _unknown_names(subject)
     before = outcomes(selector, subject.views)
-    for _ in range(_MOST_GUARDS):
+    for _ in range(_MAX_GUARDS):
         now = outcomes(selector, subject.views)
         missing = next((m[1] for one in now if isinstance(one, str) and (m := _MISSING.fullmatch(one))), None)
         if missing is None:

@@ -16,7 +16,7 @@ from dra_driver.selectors.lint.findings import RULES, LintFinding, LintSubject, 
 from dra_driver.selectors.lint.fleet import fleet_findings, recompiled
 from dra_driver.selectors.lint.text import text_findings
 
-_MOST_ROUNDS = 16
+_MAX_ROUNDS = 16
 _FIRST = "missing-driver-guard"  # once this fix is applied, other guards are often unnecessary
 
 
@@ -49,7 +49,7 @@ def _with_effect(subject: LintSubject, finding: LintFinding) -> LintFinding:
 def apply_safe_fixes(subject: LintSubject, disabled: frozenset[str] = frozenset()) -> str | None:
     """Apply safe fixes until none is left; return the better expression, or None if there was nothing to fix."""
     now = subject = replace(subject, known=subject.names)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         safe = [one for one in lint(now, disabled) if one.is_safe]
         safe.sort(key=lambda one: one.rule != _FIRST)
         fix = safe[0].fix if safe else None

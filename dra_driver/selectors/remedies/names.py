@@ -18,7 +18,7 @@ from dra_driver.selectors.values.values import CelQuantity
 
 ATTRIBUTES, CAPACITY = "attributes", "capacity"
 NOUNS = {ATTRIBUTES: "attribute", CAPACITY: "capacity"}
-_MOST_VALUES = 256
+_MAX_VALUES = 256
 _CLOSE = 0.75
 
 
@@ -107,7 +107,7 @@ class KnownNames:
     def _add(self, place: NamePlace, kind: str, value: Any = None) -> None:
         held = self._held.setdefault(place, _SeenNames(set(), set()))
         held.kinds.add(kind)
-        if kind in {"string", "version", "quantity"} and len(held.values) < _MOST_VALUES:
+        if kind in {"string", "version", "quantity"} and len(held.values) < _MAX_VALUES:
             held.values.add(value.number if isinstance(value, CelQuantity) else value)
 
     def _add_published(self) -> None:

@@ -21,8 +21,8 @@ from dra_driver.selectors.syntax.depth import room_for
 from dra_driver.selectors.syntax.parser import parse
 from dra_driver.selectors.values.cancellation import check_cancelled
 
-_MOST_ROUNDS = 16
-_MOST_CHARACTERS = 10_240  # the API server refuses longer expressions anyway
+_MAX_ROUNDS = 16
+_MAX_CHARACTERS = 10_240  # the API server refuses longer expressions anyway
 _FRAMES = 40_000
 _SHALLOW = 200  # characters
 
@@ -40,7 +40,7 @@ def remedy(
 ) -> Remedy | None:
     """Return the remedy for an expression, or None if no rule here knows what is wrong with it."""
     text, sentences, seen = expression, [], {expression}
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         check_cancelled()
         mistake = next((one for one in mistakes(text, declarations, names) if one.text not in seen), None)
         if mistake is None:
@@ -55,7 +55,7 @@ def remedy(
 
 def mistakes(text: str, declarations: Declarations, names: KnownNames) -> Iterator[Mistake]:
     """Yield the mistakes of an expression; if it can't be parsed, only those of spelling."""
-    if len(text) > _MOST_CHARACTERS:
+    if len(text) > _MAX_CHARACTERS:
         return
     with room_for(_FRAMES if len(text) > _SHALLOW else 0):
         root, _ = parse(text, declarations.macros)

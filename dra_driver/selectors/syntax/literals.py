@@ -13,7 +13,7 @@ import re
 from dra_driver.selectors.values.values import Uint
 
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
-_MOST_DIGITS = 30  # longer digit strings are read only after their leading zeros are removed
+_MAX_DIGITS = 30  # longer digit strings are read only after their leading zeros are removed
 _SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ESCAPES = re.compile(
     r"\\(?:[xX](?P<byte>[0-9a-fA-F]{2})|u(?P<short>[0-9a-fA-F]{4})|U(?P<long>[0-9a-fA-F]{8})"
@@ -76,7 +76,7 @@ def read_bytes(token: str) -> bytes:
 def _magnitude(text: str) -> int:
     hexadecimal = text.startswith("0x")
     digits = (text[2:] if hexadecimal else text).lstrip("0") or "0"
-    if len(digits) > _MOST_DIGITS:
+    if len(digits) > _MAX_DIGITS:
         return _UINT64_MAX + 1
     return int(digits, 16 if hexadecimal else 10)
 

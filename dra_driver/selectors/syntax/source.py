@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 NOWHERE = -1  # the offset of a fault that concerns the whole text
-_MOST_FAULTS = 100
+_MAX_FAULTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ExpressionText:
     def report(self, faults: list[SyntaxFault]) -> tuple[str, tuple[int, int]]:
         """Format faults as the compiler prints them; return the text and the position of the first fault."""
         located = sorted(((self.position(fault.offset), fault.message) for fault in faults), key=lambda one: one[0])
-        kept = located[:_MOST_FAULTS]
+        kept = located[:_MAX_FAULTS]
         blocks = [self._block(position, message) for position, message in kept]
         if len(located) > len(kept):
             blocks.append(f"{len(located) - len(kept)} more errors were truncated")

@@ -15,7 +15,7 @@ from dra_driver.selectors.syntax.nodes import (
     Select,
 )
 
-_MOST_COPIES = 20_000  # nodes that duplicated targets may add to one expression
+_MAX_COPIES = 20_000  # nodes that duplicated targets may add to one expression
 
 
 class BadMacro(Exception):
@@ -43,8 +43,8 @@ def copy(node: Node, expansion: Expansion) -> Node:
         BadMacro: Duplication made the expression too large (our own limit; the server has none).
     """
     expansion.copies += 1
-    if expansion.copies > _MOST_COPIES:
-        raise BadMacro(node.offset, f"expression grows by more than {_MOST_COPIES} nodes when its macros are expanded")
+    if expansion.copies > _MAX_COPIES:
+        raise BadMacro(node.offset, f"expression grows by more than {_MAX_COPIES} nodes when its macros are expanded")
     twin = _copy(node, expansion)
     twin.visits = node.visits
     return twin

@@ -30,7 +30,7 @@ from dra_driver.selectors.values.values import (
 )
 
 NO_SUCH_OVERLOAD = "no such overload"
-_MOST_COMPARISONS = 2_000_000  # elements of lists and maps that one evaluation may compare
+_MAX_COMPARISONS = 2_000_000  # elements of lists and maps that one evaluation may compare
 _NUMBERS = frozenset({int, Uint, float})
 _STRICT = frozenset({CelQuantity, Semver, Url, Ip, Cidr, NamedFormat})
 
@@ -127,7 +127,7 @@ def _equal_maps(left: Any, right: Any) -> bool:
 def _count(elements: int) -> None:
     ComparedElements.count += elements + 1
     check_cancelled()
-    if ComparedElements.count > _MOST_COMPARISONS:
+    if ComparedElements.count > _MAX_COMPARISONS:
         raise CelAbort(COST_EXCEEDED)
 
 

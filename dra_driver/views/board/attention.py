@@ -17,8 +17,8 @@ from dra_driver.views.fleet.branch import Branch
 from dra_driver.views.fleet.picture import picture_of_slices
 from dra_driver.views.fleet.summary import class_rows, namespace_rows
 
-_MOST = 500
-_MOST_HOLDERS = 200
+_MAX = 500
+_MAX_HOLDERS = 200
 
 
 def attention(board: Board) -> OutputDocument:
@@ -30,9 +30,9 @@ def attention(board: Board) -> OutputDocument:
     content = {
         "version": board.version,
         "counts": dict(counts.most_common()),
-        "flags": sorted(flags, key=lambda one: (counts[one["code"]], one["code"], one["place"]))[:_MOST],
-        "namespaces": plain(namespace_rows(claims)[:_MOST_HOLDERS]),
-        "classes": plain(class_rows(claims)[:_MOST_HOLDERS]),
+        "flags": sorted(flags, key=lambda one: (counts[one["code"]], one["code"], one["place"]))[:_MAX],
+        "namespaces": plain(namespace_rows(claims)[:_MAX_HOLDERS]),
+        "classes": plain(class_rows(claims)[:_MAX_HOLDERS]),
         "unseen": unseen_document(board.world.unseen),
     }
     return OutputDocument(DocumentKind.ATTENTION, content)

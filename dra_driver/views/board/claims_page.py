@@ -22,7 +22,7 @@ from dra_driver.views.worlds.explanations import explanations_document
 from dra_driver.views.worlds.subject_explainer import SubjectExplainer
 from dra_driver.views.worlds.subjects import subjects_of
 
-MOST_ROWS = 200
+MAX_ROWS = 200
 _PENDING, _ALLOCATED = "pending", "allocated"
 
 
@@ -34,7 +34,7 @@ def claims_page(board: Board, text: str, namespace: str, offset: int, count: int
         "pending": sum(one["state"] == _PENDING for one in rows),
         "matching": len(rows),
         "offset": offset,
-        "rows": rows[offset : offset + min(count, MOST_ROWS)],
+        "rows": rows[offset : offset + min(count, MAX_ROWS)],
         "unseen": unseen_document(board.world.unseen),
     }
     return OutputDocument(DocumentKind.CLAIMS_PAGE, content)

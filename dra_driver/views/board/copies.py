@@ -15,17 +15,17 @@ from dra_driver.views.board.board import Board
 from dra_driver.views.fleet.profile_nodes import read_count
 
 _KINDS = {"pod": "Pod", "claim": "ResourceClaim"}
-_MOST = 1_000  # copies in one simulation
+_MAX = 1_000  # copies in one simulation
 
 
 def copies(board: Board, places: Sequence[str]) -> Iterator[tuple[str, Wire]]:
     """Yield each copy with its kind. Raises: InputError for a place without an object, or too many copies."""
-    left = _MOST
+    left = _MAX
     for given in places:
         place, count = read_count(given)
         left -= count
         if left < 0:
-            raise InputError("too-large", f"at most {_MOST:,} copies can be simulated")
+            raise InputError("too-large", f"at most {_MAX:,} copies can be simulated")
         kind, namespace, name = _parts(place)
         found = board.find(_KINDS[kind], namespace, name)
         if found is None:

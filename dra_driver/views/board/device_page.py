@@ -16,7 +16,7 @@ from dra_driver.views.fleet.claim_branches import Holding
 from dra_driver.views.fleet.device_facts import attribute_of, memory_of, memory_text, profile_of
 from dra_driver.views.fleet.device_rows import is_placement
 
-_MOST_HOLDERS = 200
+_MAX_HOLDERS = 200
 
 
 def device_page(board: Board, node: str, pool: str, name: str) -> OutputDocument:
@@ -48,7 +48,7 @@ def device_page(board: Board, node: str, pool: str, name: str) -> OutputDocument
         ],
         "taints": [_taint(one) for _, wire in found for one in wire.get("taints") or ()][:50],
         "placements": _placements([wire for _, wire in found]),
-        "holders": [_holder(board, key, one) for key, one in holders[:_MOST_HOLDERS]],
+        "holders": [_holder(board, key, one) for key, one in holders[:_MAX_HOLDERS]],
     }
     return OutputDocument(DocumentKind.DEVICE_PAGE, content)
 

@@ -17,7 +17,7 @@ from dra_driver.views.board.tiles import Tile, tiles_of
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.labels import label_selector
 
-MOST_NODES = 100  # nodes of one page
+MAX_NODES = 100  # nodes of one page
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def fleet_summary(board: Board) -> OutputDocument:
 def fleet_page(board: Board, wanted: FleetFilter, offset: int, count: int) -> OutputDocument:
     """Return the document of some nodes. Raises: UsageError for wrong labels; InputError for a wrong selector."""
     names, matches = _chosen(board, wanted)
-    shown = names[offset : offset + min(count, MOST_NODES)]
+    shown = names[offset : offset + min(count, MAX_NODES)]
     nodes = [_node_document(board, name, matches.accepted if matches else None) for name in shown]
     notes = [matches.note] if matches and matches.note else []
     content = {"version": board.version, "total": len(board.slices_by_node()), "matching": len(names)}

@@ -31,10 +31,10 @@ from dra_driver.views.verdicts.misses import miss_document, misses
 from dra_driver.views.verdicts.queries import Query, WrittenSelector
 from dra_driver.views.verdicts.query_verdicts import ABORT, MATCH, NO_MATCH, QueryVerdicts, judge
 
-MOST_CHARACTERS = 10_240  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxLength
-_MOST_ROWS = 60  # kinds of nodes that are shown
-_MOST_DEVICES = 64  # devices of each verdict that are shown of a node
-_MOST_VIEWS = 2_000  # devices whose names and values are offered as completions
+MAX_CHARACTERS = 10_240  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxLength
+_MAX_ROWS = 60  # kinds of nodes that are shown
+_MAX_DEVICES = 64  # devices of each verdict that are shown of a node
+_MAX_VIEWS = 2_000  # devices whose names and values are offered as completions
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Trial:
         kubernetes = self.kubernetes or board.rules.kubernetes
         if kubernetes not in VERSIONS:
             raise InputError("kubernetes", f"Kubernetes {kubernetes[:20]!r} is not known", hint=", ".join(VERSIONS))
-        if len(self.expression) > 2 * MOST_CHARACTERS:
-            raise InputError("too-large", f"the expression is longer than {2 * MOST_CHARACTERS:,} characters")
+        if len(self.expression) > 2 * MAX_CHARACTERS:
+            raise InputError("too-large", f"the expression is longer than {2 * MAX_CHARACTERS:,} characters")
         if unknown_objects := [name for name, _ in self.gates if name not in SELECTOR_GATES]:
             raise InputError("gate", f"no selector depends on gate {unknown_objects[0][:80]!r}")
         query = Query("selector", "selector", [WrittenSelector("-e", self.expression)])
@@ -73,8 +73,8 @@ def try_selector(board: Board, trial: Trial) -> OutputDocument:
         "position": {"line": position[0], "column": position[1]} if position else None,
         "costLimit": MAX_COST,
         "counts": {kind: judged.count(kind) for kind in (MATCH, NO_MATCH, ABORT)},
-        "rows": [_row(judged, names, held) for names, held in rows[:_MOST_ROWS]],
-        "moreRows": max(0, len(rows) - _MOST_ROWS),
+        "rows": [_row(judged, names, held) for names, held in rows[:_MAX_ROWS]],
+        "moreRows": max(0, len(rows) - _MAX_ROWS),
         "nearestMisses": [] if judged.count(MATCH) else [miss_document(miss) for miss in misses(judged)],
         "findings": [_finding(one) for one in (remarks.findings if remarks else ())],
         "better": remarks.better if remarks else None,
@@ -109,7 +109,7 @@ def _row(judged: QueryVerdicts, names: Sequence[str], held: dict[str, list[Fleet
         "node": names[0],
         "like": len(names) - 1,
         "counts": {kind: len(held[kind]) for kind in (MATCH, NO_MATCH, ABORT)},
-        **{kind: [named(one) for one in held[kind][:_MOST_DEVICES]] for kind in (MATCH, NO_MATCH, ABORT)},
+        **{kind: [named(one) for one in held[kind][:_MAX_DEVICES]] for kind in (MATCH, NO_MATCH, ABORT)},
     }
 
 
@@ -133,7 +133,7 @@ def explain_on(board: Board, trial: Trial, node: str, pool: str, name: str) -> O
 def completions(board: Board, trial: Trial, before: str) -> list[Wire]:
     """Return what may follow the text before the cursor. Raises: InputError."""
     fleet = board.fleet()
-    some = Fleet(tuple(islice(fleet.devices, _MOST_VIEWS)))
+    some = Fleet(tuple(islice(fleet.devices, _MAX_VIEWS)))
     given = trial.given(board, some)
     declared = declare(given.kubernetes, given.gates, given.environment)
     found = Completions(views_of(some), declared).complete(before[-2_000:])

@@ -20,7 +20,7 @@ from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.verdicts.queries import Query, WrittenSelector
 from dra_driver.views.verdicts.query_verdicts import MATCH, judge
 
-MOST_SINGLE = 4_000  # the largest fleet, in devices, in which every device is evaluated
+MAX_SINGLE = 4_000  # the largest fleet, in devices, in which every device is evaluated
 SECONDS = 0.25  # the time in which as many nodes as possible are evaluated in a larger fleet
 _NODES = 10  # nodes that are evaluated before the clock is read again
 Accepted = Mapping[str, frozenset[tuple[str, str]]]  # driver and name of the devices that match, by node
@@ -37,7 +37,7 @@ class SelectorMatches:
 def distinguishes_many_nodes(given: SelectorInputs) -> bool:
     """Return whether a selector reads values that differ between nodes, in a fleet with too many devices for that."""
     fleet, expression = given.fleet, given.queries[0].selectors[0].expression
-    if fleet.size <= MOST_SINGLE or not fleet.repeats:
+    if fleet.size <= MAX_SINGLE or not fleet.repeats:
         return False
     try:
         reads = given.engine().compile(expression, environment=given.environment).read_set.reads

@@ -27,8 +27,8 @@ from dra_driver.views.worlds.scenario_run import ScenarioRun, moment_document
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
-MOST_TEXT = 1 << 20  # characters of pasted objects
-_MOST_EVENTS, _MOST_NODES = 200, 20_000
+MAX_TEXT = 1 << 20  # characters of pasted objects
+_MAX_EVENTS, _MAX_NODES = 200, 20_000
 _PASTED = "pasted.yaml"
 
 
@@ -52,11 +52,11 @@ class FleetChange:
         """Check that profiles are shipped ones, because a page must not name files. Raises: InputError."""
         for given in (*self.added, *(become for _, become in self.repartitioned if not is_change(become))):
             name, count = read_count(given)
-            if name not in profile_names() or count > _MOST_NODES:
-                hint = f"shipped profiles: {', '.join(profile_names())}; at most {_MOST_NODES:,} nodes"
+            if name not in profile_names() or count > _MAX_NODES:
+                hint = f"shipped profiles: {', '.join(profile_names())}; at most {_MAX_NODES:,} nodes"
                 raise InputError("profile", f"{given[:80]!r} is neither a profile nor a geometry", hint=hint)
-        if len(self.drained) + len(self.lost) + len(self.repartitioned) > _MOST_EVENTS:
-            raise InputError("too-large", f"at most {_MOST_EVENTS} changes can be simulated")
+        if len(self.drained) + len(self.lost) + len(self.repartitioned) > _MAX_EVENTS:
+            raise InputError("too-large", f"at most {_MAX_EVENTS} changes can be simulated")
 
 
 def what_if(board: Board, change: FleetChange) -> OutputDocument:
@@ -103,8 +103,8 @@ def _become(board: Board, world: World, node: str, become: str) -> TimelineEvent
 
 def _paste(world: World, text: str) -> None:
     """Add pasted objects to a world, read in the same way as a file. Raises: InputError."""
-    if len(text) > MOST_TEXT:
-        raise InputError("too-large", f"at most {MOST_TEXT >> 20} Mi characters can be pasted")
+    if len(text) > MAX_TEXT:
+        raise InputError("too-large", f"at most {MAX_TEXT >> 20} Mi characters can be pasted")
     if not text.strip():
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.claims.metadata_reading import MOST_BYTES, DescribedClaim, read_metadata
+from dra_driver.claims.metadata_reading import MAX_BYTES, DescribedClaim, read_metadata
 from dra_driver.model.errors import InputError
 
 FOLDERS = "*-metadata"
-_MOST_FILES = 4096
+_MAX_FILES = 4096
 DeviceKey = tuple[str, str, str, str]
 """The request of a claim, and the driver, pool and name of a device."""
 
@@ -62,7 +62,7 @@ class DeviceFiles:
         return found, faults
 
     def _found(self) -> Iterator[Path]:
-        """Yield at most `_MOST_FILES` files, in the order of their names."""
+        """Yield at most `_MAX_FILES` files, in the order of their names."""
         count = 0
         for folder in sorted(self._folder.glob(FOLDERS)):
             try:
@@ -70,7 +70,7 @@ class DeviceFiles:
             except OSError:
                 continue
             for name in names:
-                if name.endswith(".json") and count < _MOST_FILES:
+                if name.endswith(".json") and count < _MAX_FILES:
                     count += 1
                     yield folder / name
 
@@ -81,7 +81,7 @@ def _read(file: Path, uid: str) -> DescribedClaim:
     with os.fdopen(fd, "rb") as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             raise InputError("metadata", "it is not a regular file")
-        claim = read_metadata(opened.read(MOST_BYTES + 1))
+        claim = read_metadata(opened.read(MAX_BYTES + 1))
     if claim.uid != uid:
         raise InputError("metadata", f"it is about another claim, {claim.uid}")
     return claim

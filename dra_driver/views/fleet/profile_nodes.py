@@ -22,7 +22,7 @@ from dra_driver.model.errors import UsageError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import DeviceWire, Wire
 
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ def read_count(text: str) -> tuple[str, int]:
     name, equals, count = text.rpartition("=")
     if not equals:
         return text, 1
-    is_number = count.isascii() and count.isdigit() and len(count) <= len(str(MOST_NODES))
-    if not (is_number and 1 <= int(count) <= MOST_NODES):
-        raise UsageError("count", f"{text!r} is not PROFILE or PROFILE=COUNT, with a count from 1 to {MOST_NODES:,}")
+    is_number = count.isascii() and count.isdigit() and len(count) <= len(str(MAX_NODES))
+    if not (is_number and 1 <= int(count) <= MAX_NODES):
+        raise UsageError("count", f"{text!r} is not PROFILE or PROFILE=COUNT, with a count from 1 to {MAX_NODES:,}")
     return name, int(count)
 
 

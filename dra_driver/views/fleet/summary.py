@@ -15,7 +15,7 @@ from dra_driver.views.fleet.branch import Branch, has_flags
 from dra_driver.views.fleet.claim_branches import allocation_results
 from dra_driver.views.wording import plural
 
-MOST_ROWS = 8  # with more rows, the partitions of each profile are not listed
+MAX_ROWS = 8  # with more rows, the partitions of each profile are not listed
 _GPU_TYPES = frozenset(map(str, DeviceType))
 _SICK = frozenset({"taint", "incomplete", "pool-gone", "not-published"})
 
@@ -67,7 +67,7 @@ def node_rows(branches: Iterable[Branch]) -> list[NodeRow]:
 
 def compact(rows: Sequence[NodeRow]) -> list[NodeRow]:
     """Return the rows; if there are many, partitions are counted instead of listed, and equal rows are combined."""
-    if len(rows) <= MOST_ROWS:
+    if len(rows) <= MAX_ROWS:
         return list(rows)
     short = (replace(row, partitions=(("", row.most_partitions),), is_compact=True) for row in rows)
     return _together((row, (row.node, *row.like)) for row in short)

@@ -22,18 +22,18 @@ import yaml
 from dra_driver.documents.json_stream import load_json
 from dra_driver.documents.kept_stream import kept_stream
 from dra_driver.documents.yaml_stream import load_yaml_stream
-from dra_driver.documents.yaml_values import NESTING_MAX, Each, TooDeepError, load_yaml
+from dra_driver.documents.yaml_values import MAX_NESTING, Each, TooDeepError, load_yaml
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.objects.equal_slices import EqualSlices
 from dra_driver.views.progress import NoProgress, ProgressLines
 
 STDIN = "-"
-KEPT_MAX = 4 << 20  # in bytes: the largest text that is kept to find lines in it
-SIZE_MAX = 256 << 20  # in bytes, for text
-STREAM_MAX = 1 << 30  # in bytes, for a file that is read piece by piece, so that only a part of its text is in memory
-_SHOWN_MAX = 4096  # in characters of a path; anything longer can't be a file
-_LISTS_MAX = 4  # nesting levels of Lists in Lists
+MAX_KEPT = 4 << 20  # in bytes: the largest text that is kept to find lines in it
+MAX_SIZE = 256 << 20  # in bytes, for text
+MAX_STREAM = 1 << 30  # in bytes, for a file that is read piece by piece, so that only a part of its text is in memory
+_MAX_SHOWN = 4096  # in characters of a path; anything longer can't be a file
+_MAX_LISTS = 4  # nesting levels of Lists in Lists
 
 Step = str | int
 
@@ -108,7 +108,7 @@ def _load_file(origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
             status = os.fstat(file.fileno())
             if stat.S_ISFIFO(status.st_mode):
                 return _load_pipe(file, origin, entries)
-            is_streamed = stat.S_ISREG(status.st_mode) and status.st_size <= STREAM_MAX
+            is_streamed = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_STREAM
             found = _streamed(file, origin, entries) if is_streamed else None
     except (OSError, ValueError) as fault:
         raise _unreadable(origin, fault) from fault
@@ -117,9 +117,9 @@ def _load_file(origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
 
 def _load_pipe(file: BinaryIO, origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
     """Read the documents of a file that can be read only once, and its text if it is short. Raises: OSError."""
-    with kept_stream(file, STREAM_MAX + 1) as kept:
+    with kept_stream(file, MAX_STREAM + 1) as kept:
         found = _streamed(kept, origin, entries)
-        is_short = kept.seek(0, os.SEEK_END) <= KEPT_MAX
+        is_short = kept.seek(0, os.SEEK_END) <= MAX_KEPT
         kept.seek(0)
         text = _text_of(kept, origin) if found is None or is_short else ""
         values = load_text(text, origin, entries.share) if found is None else found
@@ -158,9 +158,9 @@ def _unreadable(path: str, fault: OSError | ValueError) -> InputError:
 
 def _text_of(file: BinaryIO, path: str) -> str:
     """Return the text of an open file. Raises: InputError, OSError."""
-    raw = file.read(SIZE_MAX + 1)
-    if len(raw) > SIZE_MAX:
-        raise InputError("too-large", f"{shown(path)} is larger than {SIZE_MAX >> 20} MiB")
+    raw = file.read(MAX_SIZE + 1)
+    if len(raw) > MAX_SIZE:
+        raise InputError("too-large", f"{shown(path)} is larger than {MAX_SIZE >> 20} MiB")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
@@ -179,7 +179,7 @@ def shown(path: str) -> str:
     """Return the name of a file as shown to people."""
     if path == STDIN:
         return "standard input"
-    return path if len(path) <= _SHOWN_MAX else f"{path[:_SHOWN_MAX]}… ({len(path):,} characters)"
+    return path if len(path) <= _MAX_SHOWN else f"{path[:_MAX_SHOWN]}… ({len(path):,} characters)"
 
 
 def files_of(path: str) -> list[str]:
@@ -197,7 +197,7 @@ def files_of(path: str) -> list[str]:
 
 
 def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...], text: str) -> Iterator[Document]:
-    if len(path) > 2 * _LISTS_MAX:
+    if len(path) > 2 * _MAX_LISTS:
         raise InputError("not-an-object", f"{shown(origin)}: document {number + 1} holds lists in lists")
     if isinstance(loaded, list):
         entries: list[Any] = loaded
@@ -249,7 +249,7 @@ def load_text(text: str, origin: str, each: Each | None = None) -> list[Any]:
 def _shallow(value: Any, origin: str) -> Any:
     """Check that JSON is not nested too deeply, since the code that reads it afterwards may recurse."""
     level = [value]
-    for _ in range(NESTING_MAX):
+    for _ in range(MAX_NESTING):
         level = [
             inner
             for one in level
@@ -262,4 +262,4 @@ def _shallow(value: Any, origin: str) -> Any:
 
 
 def _nested(origin: str) -> InputError:
-    return InputError("not-yaml", f"{shown(origin)} is nested more than {NESTING_MAX} levels deep")
+    return InputError("not-yaml", f"{shown(origin)} is nested more than {MAX_NESTING} levels deep")

@@ -17,8 +17,8 @@ from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.views.progress import ProgressLine
 
 _KIND, _VERSIONS = "ResourceSlice", (None, "resource.k8s.io/v1", "resource.k8s.io/v1beta2")
-_MOST_KINDS = 64
-_MOST_VARYING = 6  # attributes that differ; slices that differ in more of them are of different kinds
+_MAX_KINDS = 64
+_MAX_VARYING = 6  # attributes that differ; slices that differ in more of them are of different kinds
 _FIRST_TRIES = 64
 _DEVICES = ("spec", "devices")
 _NODE = ("spec", "nodeName")
@@ -56,7 +56,7 @@ class _SliceKind:
         pairs = zip(self.base.values, other.values, strict=True)
         holes = self._holes | {number for number, (one, another) in enumerate(pairs) if one != another}
         varying = {path[4] for path in (self.base.paths[number] for number in holes) if path[:2] == _DEVICES}
-        if len(varying) > _MOST_VARYING:
+        if len(varying) > _MAX_VARYING:
             return None
         self._holes = holes
         self._renew()
@@ -129,7 +129,7 @@ class EqualSlices:
         for kind in kinds:
             if (found := kind.widen(own)) is not None:
                 return found
-        if len(self._kinds) >= _MOST_KINDS:
+        if len(self._kinds) >= _MAX_KINDS:
             return value
         kind = _SliceKind(own, value)
         kinds.append(kind)

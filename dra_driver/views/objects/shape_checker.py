@@ -14,7 +14,7 @@ from dra_driver.model.quantity import Quantity
 from dra_driver.model.quantity_text import QuantityError
 from dra_driver.views.objects.shapes import DEVICES, OBJECTS, ListShape, MapShape, ObjectShape, ScalarShape, Shape
 
-_VALID_MAX = 65_536
+_MAX_VALID = 65_536
 
 
 class ShapeChecker:
@@ -78,7 +78,7 @@ class ShapeChecker:
             if type(name) is not str:
                 raise _fault("named by texts", name, at, path)
             self._check(shape.of, inner, at, f"{path}.{name[:80]}")
-            if len(valid) < _VALID_MAX:
+            if len(valid) < _MAX_VALID:
                 valid[id(inner)] = inner
 
 

@@ -31,7 +31,7 @@ _SHAPES: dict[str, Any] = {
 }
 _META = frozenset({"apiVersion", "kind", "metadata", "status"})
 _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[]+)")
-_MOST_BYTES = 4 << 20  # the largest file that is read a second time to find a line
+_MAX_BYTES = 4 << 20  # the largest file that is read a second time to find a line
 Step = str | int
 
 
@@ -111,7 +111,7 @@ def _at(document: Document, path: tuple[Step, ...]) -> str:
 def _mark(document: Document, path: tuple[Step, ...]) -> yaml.Mark | None:
     try:
         text = document.text or ("" if document.origin == STDIN else read_text(document.origin))
-        if len(text) > _MOST_BYTES:
+        if len(text) > _MAX_BYTES:
             return None
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         node = list(yaml.compose_all(text, Loader=loader))[document.number]

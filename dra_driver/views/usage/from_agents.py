@@ -34,7 +34,7 @@ PAGE_BYTES = 8 << 20  # the page of an agent with 224 tenants has half a MiB
 PAGE_ROWS = 4096  # claims, totals and the like
 ALL_ROWS = 500_000
 AT_ONCE = 8
-MOST_NAMED = 5
+MAX_NAMED = 5
 AGENTS = "app.kubernetes.io/name=dra-driver,app.kubernetes.io/component=agent"
 _PREFIX = "dra_"
 INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
@@ -200,8 +200,8 @@ def _text(body: bytes) -> Wire:
 def _notes(silent: list[tuple[AgentPage, DriverError]], count: int) -> tuple[str, ...]:
     if not silent:
         return ()
-    names = ", ".join(page.node or page.pod for page, _ in silent[:MOST_NAMED])
-    more = f" and {len(silent) - MOST_NAMED} more" if len(silent) > MOST_NAMED else ""
+    names = ", ".join(page.node or page.pod for page, _ in silent[:MAX_NAMED])
+    more = f" and {len(silent) - MAX_NAMED} more" if len(silent) > MAX_NAMED else ""
     return (f"{len(silent)} of {count} agents could not be asked: {names}{more} ({silent[0][1].message[:200]})",)
 
 

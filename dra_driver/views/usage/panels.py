@@ -22,11 +22,11 @@ from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.usage.dashboards import DashboardPanel, GpuDashboard, gpu_dashboards
 from dra_driver.views.usage.from_prometheus import PrometheusAddress, ask_range
 
-MOST_HOURS = 24 * 31
+MAX_HOURS = 24 * 31
 _AT_ONCE = 4
 _POINTS = 120  # points of a line
-_MOST_SERIES = 8  # series of a panel
-_MOST_READ = 2_000  # series of one answer
+_MAX_SERIES = 8  # series of a panel
+_MAX_READ = 2_000  # series of one answer
 _LONGEST = 200  # characters of a name
 _FIELD = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 Point = list[float | None]
@@ -35,8 +35,8 @@ Point = list[float | None]
 def dashboard(address: PrometheusAddress, name: str, hours: int, now: datetime) -> OutputDocument:
     """Return the document of a dashboard. Raises: InputError for an unknown dashboard, UsageError for a bad URL."""
     known = gpu_dashboards()
-    if name not in known or not 0 < hours <= MOST_HOURS:
-        raise InputError("question", f"a dashboard is one of {', '.join(known)}, over 1 to {MOST_HOURS} hours")
+    if name not in known or not 0 < hours <= MAX_HOURS:
+        raise InputError("question", f"a dashboard is one of {', '.join(known)}, over 1 to {MAX_HOURS} hours")
     chosen, begin, api = known[name], now - timedelta(hours=hours), address.connect()
     try:
         with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -73,8 +73,8 @@ def _panel(api: KubeApi, of: GpuDashboard, panel: DashboardPanel, begin: datetim
         "unit": panel.unit,
         "note": panel.note,
         "stacked": panel.is_stacked,
-        "series": series[:_MOST_SERIES],
-        "more": max(0, len(series) - _MOST_SERIES),
+        "series": series[:_MAX_SERIES],
+        "more": max(0, len(series) - _MAX_SERIES),
         "fault": fault,
     }
 
@@ -91,7 +91,7 @@ def _written(expression: str, of: GpuDashboard, step: int, span: timedelta) -> s
 def _series(answer: Wire, legend: str) -> Iterator[Wire]:
     data = answer.get("data")
     rows = data.get("result") if answer.get("status") == "success" and isinstance(data, dict) else None
-    if not isinstance(rows, list) or len(rows) > _MOST_READ:
+    if not isinstance(rows, list) or len(rows) > _MAX_READ:
         raise ApiError("prometheus", "this is not the answer to a query, or it has too many series")
     for row in rows:
         labels, values = (row.get("metric"), row.get("values")) if isinstance(row, dict) else (None, None)

@@ -24,7 +24,7 @@ from dra_driver.model.errors import InputError
 
 VERSION = "prices/v1"
 CAPACITIES = ("on-demand", "spot")
-_MOST = Decimal(1_000_000)
+_MAX = Decimal(1_000_000)
 _CURRENCY = r"[A-Z]{3}"
 
 
@@ -118,7 +118,7 @@ def _amount(fields: Fields) -> Decimal:
         amount = Decimal(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else None
     except InvalidOperation:
         amount = None
-    if amount is None or amount > _MOST:
+    if amount is None or amount > _MAX:
         fields.fault("perHour", 'expected an amount of money such as "2.99"')
         return Decimal(0)
     return amount

@@ -15,8 +15,8 @@ from typing import Any
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 
-MOST_SAMPLES = 200_000
-MOST_LABELS = 64
+MAX_SAMPLES = 200_000
+MAX_LABELS = 64
 LONGEST_LABEL = 1024
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: -?\d+)?")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?')
@@ -41,8 +41,8 @@ def samples_of_answer(answer: Wire, where: str) -> list[Sample]:
     result = data.get("result")
     if not isinstance(result, list):
         raise _bad(where, "its result is not a list")
-    if len(result) > MOST_SAMPLES:
-        raise _bad(where, f"it has {len(result)} series; at most {MOST_SAMPLES} are allowed; use -n for one namespace")
+    if len(result) > MAX_SAMPLES:
+        raise _bad(where, f"it has {len(result)} series; at most {MAX_SAMPLES} are allowed; use -n for one namespace")
     found = (_of_row(row, where) for row in result)
     return [one for one in found if math.isfinite(one.value)]
 
@@ -51,7 +51,7 @@ def _of_row(row: Any, where: str) -> Sample:
     metric, value = (row.get("metric"), row.get("value")) if isinstance(row, dict) else (None, None)
     if not isinstance(metric, dict) or not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], str):
         raise _bad(where, "one of its series has no labels or no value")
-    if len(metric) > MOST_LABELS or not all(_is_label(text) for pair in metric.items() for text in pair):
+    if len(metric) > MAX_LABELS or not all(_is_label(text) for pair in metric.items() for text in pair):
         raise _bad(where, "one of its series has too many labels, or labels that are too long or not texts")
     try:
         number = float(value[1])
@@ -71,8 +71,8 @@ def samples_of_page(text: str, prefix: str, where: str) -> Iterator[Sample]:
         count += 1
         matched = _SAMPLE.fullmatch(line)
         labels = _labels(matched[2] or "") if matched else None
-        if matched is None or labels is None or count > MOST_SAMPLES:
-            raise _bad(where, f"{line[:80]!r} is not a sample, or there are more than {MOST_SAMPLES} samples")
+        if matched is None or labels is None or count > MAX_SAMPLES:
+            raise _bad(where, f"{line[:80]!r} is not a sample, or there are more than {MAX_SAMPLES} samples")
         try:
             value = float(matched[3])
         except ValueError as error:
@@ -87,7 +87,7 @@ def _labels(text: str) -> dict[str, str] | None:
     at = 0
     while at < len(text):
         matched = _LABEL.match(text, at)
-        if matched is None or matched[1] in found or len(matched[2]) > LONGEST_LABEL or len(found) >= MOST_LABELS:
+        if matched is None or matched[1] in found or len(matched[2]) > LONGEST_LABEL or len(found) >= MAX_LABELS:
             return None
         found[matched[1]] = re.sub(r"\\(.)", lambda one: _ESCAPES.get(one[1], one[0]), matched[2])
         at = matched.end()

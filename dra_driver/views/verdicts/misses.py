@@ -14,7 +14,7 @@ from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.near_misses import nearest_misses
 from dra_driver.views.verdicts.query_verdicts import MATCH, QueryVerdicts, VerdictGroup
 
-_MOST = 3
+_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def misses(judged: QueryVerdicts) -> list[Miss]:
         for miss in nearest_misses(selector, [group.view for group in near]):
             count = sum(judged.size(near[position]) for position in miss.devices)
             found.append(Miss(judged.compiled[step].written.label, miss.clause, miss.reason, count, total))
-    return sorted(found, key=lambda miss: -miss.devices)[:_MOST]
+    return sorted(found, key=lambda miss: -miss.devices)[:_MAX]
 
 
 def miss_document(miss: Miss) -> Wire:

@@ -16,7 +16,7 @@ from dra_driver.selectors.remedies.remedies import Remedy
 from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.verdicts.query_verdicts import CompiledSelector, QueryVerdicts
 
-_MOST_VIEWS = 2_000  # devices that are examined for the names and values that the author may have meant
+_MAX_VIEWS = 2_000  # devices that are examined for the names and values that the author may have meant
 _NO_CONDITION = Remedy(("a selector is a condition, true or false: compare this value with what is wanted",), "")
 
 
@@ -45,7 +45,7 @@ def _is_ours(selector: object) -> bool:
 
 
 def _views(given: SelectorInputs) -> list[DeviceView]:
-    return [prepare_device(device.wire, device.driver) for device in islice(given.fleet.devices, _MOST_VIEWS)]
+    return [prepare_device(device.wire, device.driver) for device in islice(given.fleet.devices, _MAX_VIEWS)]
 
 
 def _holds(selector: KubernetesSelector | None, view: DeviceView) -> bool:

@@ -25,7 +25,7 @@ from dra_driver.views.worlds.subjects import ExplainedSubject
 from dra_driver.views.worlds.world import World
 
 WRITE = "write: "  # what follows is an expression to copy
-_MOST_VIEWS = 2_000  # devices that are examined for the names and values that the author may have meant
+_MAX_VIEWS = 2_000  # devices that are examined for the names and values that the author may have meant
 
 
 def advised(
@@ -36,7 +36,7 @@ def advised(
         return subject, explanation
     gates = {name: on for name, on in rules.gates.items() if name in SELECTOR_GATES}
     engine = KubernetesEngine(rules.kubernetes, gates=gates)
-    views = list(islice(_views(world), _MOST_VIEWS))
+    views = list(islice(_views(world), _MAX_VIEWS))
     notes: tuple[str, ...] = ()
     if not explanation.ok:
         notes = (

@@ -15,7 +15,7 @@ from dra_driver.views.worlds.scenario import running_jobs
 from dra_driver.views.worlds.subjects import ExplainedSubject
 from dra_driver.views.worlds.world import World
 
-_MOST_TRIES = 100
+_MAX_TRIES = 100
 
 
 def capacity_advice(world: World, rules: AppliedRules, subject: ExplainedSubject) -> Iterator[str]:
@@ -32,7 +32,7 @@ def capacity_advice(world: World, rules: AppliedRules, subject: ExplainedSubject
         gates=rules.gates,
     )
     job = Job(subject.name, (*subject.claims, *subject.allocated), subject.pod)
-    found = fewest_moves(state, running, job, subject.allocated, most_tries=_MOST_TRIES)
+    found = fewest_moves(state, running, job, subject.allocated, most_tries=_MAX_TRIES)
     if found is not None:
         yield f"would fit on {found.node} if {'; '.join(map(_elsewhere, found.moves))}"
 

@@ -18,7 +18,7 @@ from dra_driver.views.worlds.workloads import SHORT_KINDS
 from dra_driver.views.worlds.world import World
 
 _SECONDS = 30.0
-_MOST_EVENTS = "500"
+_MAX_EVENTS = "500"
 
 
 def add_cluster_workload(world: World, access: ClusterAccess, asked: Sequence[str], namespace: str) -> None:
@@ -49,7 +49,7 @@ def _is_made_of(pod: Wire, namespace: str, labels: Wire) -> bool:
 
 def last_event(access: ClusterAccess, namespace: str, name: str) -> str:
     """Return the last event of a pod, reason and message; "" if there is none or it may not be read."""
-    selector = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={name}", "limit": _MOST_EVENTS}
+    selector = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={name}", "limit": _MAX_EVENTS}
     try:
         answer = _read(access, within(EVENTS, namespace), selector)
     except ApiError:

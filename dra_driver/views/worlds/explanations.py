@@ -17,7 +17,7 @@ from dra_driver.views.worlds.subjects import ExplainedSubject
 from dra_driver.views.worlds.unknown import holds_nevertheless
 from dra_driver.views.worlds.world import World
 
-MOST_WRITTEN = 256  # kinds of nodes that a document describes device by device
+MAX_WRITTEN = 256  # kinds of nodes that a document describes device by device
 
 Explained = tuple[ExplainedSubject, AllocationExplanation | None]
 
@@ -46,13 +46,13 @@ def explanations_document(judged: Sequence[Explained], rules: AppliedRules, *, i
 
 
 def _document(subject: ExplainedSubject, explanation: AllocationExplanation | None, rules: AppliedRules) -> Wire:
-    """Return the document of a subject. Only the first `MOST_WRITTEN` kinds of nodes are described by their devices."""
+    """Return the document of a subject. Only the first `MAX_WRITTEN` kinds of nodes are described by their devices."""
     gates = {name: {"on": on, "how": rules.how[name]} for name, on in sorted(rules.gates.items())}
     head: Wire = {"subject": _subject(subject), "notes": list(subject.notes), "gates": gates}
     if explanation is None:
         ended: Wire = {"ok": subject.ok, "sentence": subject.answer, "nodes": [], "aborts": False}
         return {**ended, "kubernetes": rules.kubernetes, "exact": True, **head}
-    nodes = [_node(node, with_funnels=place < MOST_WRITTEN) for place, node in enumerate(explanation.nodes)]
+    nodes = [_node(node, with_funnels=place < MAX_WRITTEN) for place, node in enumerate(explanation.nodes)]
     return {
         "ok": explanation.ok,
         "sentence": explanation.sentence,

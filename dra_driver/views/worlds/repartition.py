@@ -22,7 +22,7 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.mig.geometry import WantedGeometry, is_geometry, wanted_of
 from dra_driver.inventory.mig.partitions import MigPolicy
 from dra_driver.inventory.offering import Inventory, KeptFields
-from dra_driver.inventory.sharing.rules import REPLICAS_MOST, SharingRule, SharingRules
+from dra_driver.inventory.sharing.rules import MAX_REPLICAS, SharingRule, SharingRules
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 from dra_driver.model.errors import InputError
 from dra_driver.model.names import NVIDIA_DRIVER
@@ -89,8 +89,8 @@ def _changed(profile: Profile, node: str, change: str) -> Inventory:
     shares = _SHARES.fullmatch(change)
     if shares is not None:
         count = int(shares[1])
-        if not 2 <= count <= REPLICAS_MOST:
-            raise InputError("recut", f"{change}: a GPU can have 2 to {REPLICAS_MOST} shares")
+        if not 2 <= count <= MAX_REPLICAS:
+            raise InputError("recut", f"{change}: a GPU can have 2 to {MAX_REPLICAS} shares")
         rules = SharingRules((SharingRule("what-if", mode=ShareMode.REPLICAS, replicas=count),), node)
         return build_inventory(facts_of(profile, node), sharing=rules)
     gpus = tuple(

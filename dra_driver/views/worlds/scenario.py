@@ -42,7 +42,7 @@ from dra_driver.views.worlds.rules import KNOWN_GATES, AppliedRules, apply_rules
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
-MOST_JOBS = 100_000
+MAX_JOBS = 100_000
 _Kind = TypeVar("_Kind", list[Any], dict[Any, Any])
 _KEYS = {"kubernetes", "gates", "fleet", "files", "timeline"}
 
@@ -208,8 +208,8 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent
         world.idle += coming.idle
         return TimelineEvent("arrive", str(what["file"]), jobs=arrived)
     count = what.get("count", 1)
-    if not isinstance(what.get("name"), str) or type(count) is not int or not 0 <= count <= MOST_JOBS:
-        text = f"timeline entry {number}: arrive needs a name, and a count of at most {MOST_JOBS:,}"
+    if not isinstance(what.get("name"), str) or type(count) is not int or not 0 <= count <= MAX_JOBS:
+        text = f"timeline entry {number}: arrive needs a name, and a count of at most {MAX_JOBS:,}"
         raise InputError("scenario", text)
     names = [what["name"]] if count == 1 else [f"{what['name']}-{n}" for n in range(1, count + 1)]
     ShapeChecker().check_devices(what, f"timeline entry {number}")

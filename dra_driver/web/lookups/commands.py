@@ -15,13 +15,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from dra_driver.web.worker.answers import MOST_BYTES, WorkerAnswer, refusal
+from dra_driver.web.worker.answers import MAX_BYTES, WorkerAnswer, refusal
 
 SECONDS = 60.0
 FRESH_SECONDS = 15.0
 _MEMORY = 2 << 30  # bytes of address space
-_MOST_KNOWN = 32
-_MOST_SHOWN = 2_000  # the most characters that are shown of a failed command's output
+_MAX_KNOWN = 32
+_MAX_SHOWN = 2_000  # the most characters that are shown of a failed command's output
 _WITH_DOCUMENT = frozenset({0, 1, 5})  # exit statuses of commands that wrote their document
 
 
@@ -53,7 +53,7 @@ class Commands:
                 answer = await self._answer(words)
             self._known.pop(words, None)
             self._known[words] = self._clock(), answer
-            while len(self._known) > _MOST_KNOWN:
+            while len(self._known) > _MAX_KNOWN:
                 del self._known[next(iter(self._known))]
             return answer
         finally:
@@ -96,7 +96,7 @@ async def _document_of(words: tuple[str, ...], *descriptors: int) -> WorkerAnswe
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGKILL)
         return refusal(422, "question.too-slow", f"this took longer than {SECONDS:g} s and was ended")
-    if process.returncode in _WITH_DOCUMENT and stdout.startswith(b"{") and len(stdout) < MOST_BYTES:
+    if process.returncode in _WITH_DOCUMENT and stdout.startswith(b"{") and len(stdout) < MAX_BYTES:
         return WorkerAnswer(200, stdout)
-    text = stderr.decode(errors="replace")[-_MOST_SHOWN:].strip()
+    text = stderr.decode(errors="replace")[-_MAX_SHOWN:].strip()
     return refusal(502, "command", text.removeprefix("dra-driver: ") or f"{words[0]} ended with {process.returncode}")

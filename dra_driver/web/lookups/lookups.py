@@ -22,7 +22,7 @@ from dra_driver.web.worker.answers import WorkerAnswer, of_fault, refusal, writt
 
 # The values of `views.usage.report.Grouping`. Importing that module would double the time until the first page.
 GROUPINGS = ("claim", "pod", "namespace", "class", "node", "pool")
-_MOST_HOURS = 1_000_000  # the dashboard itself has a lower limit
+_MAX_HOURS = 1_000_000  # the dashboard itself has a lower limit
 QUESTIONS = frozenset({"offers", "doctor", "usage", "dashboard"})
 _OFF = {
     "doctor": "the doctor reads a cluster with your own kubeconfig, which this console does not have",
@@ -108,7 +108,7 @@ class ViewerLookups:
     async def _dashboard(self, given: Mapping[str, Any]) -> WorkerAnswer:
         """Return a dashboard. Raises: InputError, UsageError."""
         source, name = self.source, str(given.get("name") or "fleet")
-        hours = _number(given, "hours", 6, _MOST_HOURS)
+        hours = _number(given, "hours", 6, _MAX_HOURS)
         return WorkerAnswer(200, written(await asyncio.to_thread(_drawn, source, name, hours)))
 
 

@@ -15,7 +15,7 @@ from dra_driver.web.viewers.identity import PresentedIdentity
 from dra_driver.web.viewers.rights_resolvers import AdmittedViewer, RightsResolver
 
 FRESH_SECONDS = 30.0
-_MOST_KNOWN = 1_000
+_MAX_KNOWN = 1_000
 _AT_ONCE = 4  # verdicts that are asked for at the same time
 
 
@@ -45,7 +45,7 @@ class Admissions:
                 admitted = await asyncio.to_thread(self._resolver.resolve, one)
             self._known.pop(digest, None)  # removed first, so that it becomes the last entry, which is dropped last
             self._known[digest] = began, admitted
-            while len(self._known) > _MOST_KNOWN:
+            while len(self._known) > _MAX_KNOWN:
                 del self._known[next(iter(self._known))]
             return admitted
         finally:

@@ -16,8 +16,8 @@ from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers
 
-MOST_TOKEN = 3_800  # characters of a token in a cookie, of which a browser keeps 4,096 bytes
-_MOST_HEADER = 64 << 10  # characters of a token in a header; a proxy may send longer ones than fit into a cookie
+MAX_TOKEN = 3_800  # characters of a token in a cookie, of which a browser keeps 4,096 bytes
+_MAX_HEADER = 64 << 10  # characters of a token in a header; a proxy may send longer ones than fit into a cookie
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # the characters that are allowed both in a cookie and in a header
 
 
@@ -69,7 +69,7 @@ def presented_identity(
     return PresentedIdentity(token) if is_token(token) else None
 
 
-def is_token(text: str, most: int = _MOST_HEADER) -> bool:
+def is_token(text: str, most: int = _MAX_HEADER) -> bool:
     """Return whether a text can be a token."""
     return len(text) <= most and _TOKEN.fullmatch(text.strip()) is not None
 

@@ -16,7 +16,7 @@ from dra_driver.model.errors import DriverError
 from dra_driver.web.guard import document
 from dra_driver.web.pages import document_of
 from dra_driver.web.viewers.admissions import Admissions
-from dra_driver.web.viewers.identity import MOST_TOKEN, PresentedIdentity, is_token
+from dra_driver.web.viewers.identity import MAX_TOKEN, PresentedIdentity, is_token
 from dra_driver.web.viewers.viewer_authorizer import HEALTH, SIGN_IN, SIGN_OUT
 
 
@@ -41,8 +41,8 @@ class _SignIn:
 
     async def sign_in(self, request: Request) -> Response:
         token = await _token_of(request)
-        if not is_token(token, MOST_TOKEN):
-            text = f"this is no token of at most {MOST_TOKEN:,} characters"
+        if not is_token(token, MAX_TOKEN):
+            text = f"this is no token of at most {MAX_TOKEN:,} characters"
             return document(422, "input.token", text, "kubectl create token NAME prints one")
         try:
             admitted = await self.admissions.admit(PresentedIdentity(token))

@@ -15,7 +15,7 @@ from typing import NoReturn
 from dra_driver.views.board.board import Board
 from dra_driver.views.progress import ProgressLines
 
-_MOST_SOURCE = 1 << 10  # bytes of the text that names a board's source
+_MAX_SOURCE = 1 << 10  # bytes of the text that names a board's source
 
 
 class WorkerSpawner:
@@ -34,7 +34,7 @@ class WorkerSpawner:
 
     def make(self, source: str, feed: Connection, questions: socket.socket) -> None:
         """Fork a worker process that has these ends of its connections. Raises: OSError if the spawner is gone."""
-        words = source.encode()[:_MOST_SOURCE] or b" "
+        words = source.encode()[:_MAX_SOURCE] or b" "
         socket.send_fds(self._line, [words], [feed.fileno(), questions.fileno()])
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ def _spawn_workers(line: socket.socket) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        words, descriptors, _, _ = socket.recv_fds(line, _MOST_SOURCE, 2)
+        words, descriptors, _, _ = socket.recv_fds(line, _MAX_SOURCE, 2)
         if not words:
             os._exit(0)
         if os.fork() == 0:

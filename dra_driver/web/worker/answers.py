@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_driver.model.errors import ApiError, DriverError
 
-MOST_BYTES = 32 << 20  # the most bytes of an answer
+MAX_BYTES = 32 << 20  # the most bytes of an answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.web.worker.answers import MOST_BYTES, WorkerAnswer, refusal, unpacked
+from dra_driver.web.worker.answers import MAX_BYTES, WorkerAnswer, refusal, unpacked
 from dra_driver.web.worker.board_updates import BoardUpdate
 from dra_driver.web.worker.bounds import SECONDS
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dra_driver.web.worker.questions import BoardQuestion
 
 _AT_ONCE = 4
-_MOST_WAITING = 64
+_MAX_WAITING = 64
 _GRACE_SECONDS = 0.5  # for the start of a child, beyond the time that its question may take
 
 
@@ -91,7 +91,7 @@ class WorkerClient:
         """Return the answer to a question."""
         if self._places is None:
             self._places = asyncio.Semaphore(_AT_ONCE)
-        if self._waiting >= _MOST_WAITING:
+        if self._waiting >= _MAX_WAITING:
             return refusal(503, "busy", "too many questions wait: try again in a moment")
         self._waiting += 1
         try:
@@ -132,7 +132,7 @@ class WorkerClient:
         found = bytearray()
         while chunk := await loop.sock_recv(line, 1 << 18):
             found += chunk
-            if len(found) > MOST_BYTES:
+            if len(found) > MAX_BYTES:
                 return refusal(422, "input.too-large", "the answer is too large").packed()
         return bytes(found)
 

@@ -30,7 +30,7 @@ from dra_driver.web.worker.loading import SendMessage, progress_lines
 from dra_driver.web.worker.questions import ANSWERS, BoardQuestion
 from dra_driver.web.worker.update_applier import UpdateApplier
 
-_MOST_QUESTION = 4 << 20  # bytes
+_MAX_QUESTION = 4 << 20  # bytes
 _MORE_MEMORY = 1 << 30  # bytes that a child may add to what the worker holds
 Load = Callable[[ProgressLines], Board]
 
@@ -113,7 +113,7 @@ def _answer_in_child(board: Board, descriptor: int, *others: Any) -> None:
 def _answer(board: Board, line: socket.socket) -> None:
     signal.setitimer(signal.ITIMER_REAL, 5.0)  # ends the process if the question has not arrived in time
     content = b"".join(iter(lambda: line.recv(1 << 16), b""))
-    if len(content) > _MOST_QUESTION:
+    if len(content) > _MAX_QUESTION:
         line.sendall(refusal(413, "input.too-large", "the question is too long").packed())
         return
     question = json.loads(content)

@@ -12,18 +12,18 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.board.attention import attention
 from dra_driver.views.board.board import Board
-from dra_driver.views.board.claims_page import MOST_ROWS, claim_page, claims_page, explanation
+from dra_driver.views.board.claims_page import MAX_ROWS, claim_page, claims_page, explanation
 from dra_driver.views.board.device_page import device_page
-from dra_driver.views.board.fleet_page import MOST_NODES, FleetFilter, fleet_page, fleet_summary
+from dra_driver.views.board.fleet_page import MAX_NODES, FleetFilter, fleet_page, fleet_summary
 from dra_driver.views.board.playground import Trial, completions, explain_on, try_selector
-from dra_driver.views.board.what_if import MOST_TEXT as MOST_PASTED
+from dra_driver.views.board.what_if import MAX_TEXT as MAX_PASTED
 from dra_driver.views.board.what_if import FleetChange, what_if
 
 BoardQuestion = Mapping[str, Any]
-_MOST_TEXT = 32 << 10  # characters of a value
+_MAX_TEXT = 32 << 10  # characters of a value
 
 
-def _text(question: BoardQuestion, name: str, most: int = _MOST_TEXT) -> str:
+def _text(question: BoardQuestion, name: str, most: int = _MAX_TEXT) -> str:
     value = question.get(name, "")
     if not isinstance(value, str) or len(value) > most:
         raise InputError("question", f"{name} is not a text of at most {most:,} characters")
@@ -46,7 +46,7 @@ def _fleet(board: Board, question: BoardQuestion) -> Wire:
     fields = ("name", "labels", "model", "namespace", "state", "expression")
     wanted = FleetFilter(**{name: _text(question, name) for name in fields})
     offset = _count(question, "offset", 0, 10**8)
-    return fleet_page(board, wanted, offset, _count(question, "count", MOST_NODES, MOST_NODES)).wire()
+    return fleet_page(board, wanted, offset, _count(question, "count", MAX_NODES, MAX_NODES)).wire()
 
 
 def _device(board: Board, question: BoardQuestion) -> Wire:
@@ -78,7 +78,7 @@ def _selector_on(board: Board, question: BoardQuestion) -> Wire:
 
 
 def _claims(board: Board, question: BoardQuestion) -> Wire:
-    offset, count = _count(question, "offset", 0, 10**8), _count(question, "count", MOST_ROWS, MOST_ROWS)
+    offset, count = _count(question, "offset", 0, 10**8), _count(question, "count", MAX_ROWS, MAX_ROWS)
     return claims_page(board, _text(question, "name"), _text(question, "namespace"), offset, count).wire()
 
 
@@ -105,7 +105,7 @@ def _texts(question: BoardQuestion, name: str) -> tuple[str, ...]:
 def _what_if(board: Board, question: BoardQuestion) -> Wire:
     pairs = tuple(one.partition("=") for one in _texts(question, "recut"))
     change = FleetChange(
-        _text(question, "objects", MOST_PASTED),
+        _text(question, "objects", MAX_PASTED),
         _texts(question, "picked"),
         _texts(question, "added"),
         _texts(question, "drained"),

@@ -18,7 +18,7 @@ from dra_driver.kube.credentials import load
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.views.fleet.devices import fleet_of_slices
 from dra_driver.views.objects.classes import shipped_classes
-from dra_driver.views.objects.documents import NESTING_MAX, parse_documents
+from dra_driver.views.objects.documents import MAX_NESTING, parse_documents
 
 ROOT = Path(__file__).parents[3]
 DRIVER = "gpu.nvidia.com"
@@ -227,10 +227,10 @@ def test_a_file_that_is_wrong_is_named_without_a_traceback(text, tmp_path, capsy
 
 
 def test_nesting_up_to_the_limit_is_read():
-    wire = next(parse_documents("kind: x\na: " + "[" * (NESTING_MAX - 5) + "]" * (NESTING_MAX - 5), "here")).wire
+    wire = next(parse_documents("kind: x\na: " + "[" * (MAX_NESTING - 5) + "]" * (MAX_NESTING - 5), "here")).wire
     assert wire["kind"] == "x"
     with pytest.raises(InputError, match="levels deep"):
-        next(parse_documents("kind: x\na: " + "[" * NESTING_MAX + "]" * NESTING_MAX, "here"))
+        next(parse_documents("kind: x\na: " + "[" * MAX_NESTING + "]" * MAX_NESTING, "here"))
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_every_text_that_is_recognised_as_a_word_is_a_text_for_yaml() -> None:
 
 
 def test_standard_input_is_read_like_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(kept_stream, "MEMORY_MAX", 4096)
+    monkeypatch.setattr(kept_stream, "MAX_MEMORY", 4096)
     outputs = set()
     items = slices("t4=5")
     for text in (listed(items), in_a_row(items), json.dumps({"kind": "List", "items": items})):

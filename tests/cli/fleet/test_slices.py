@@ -9,7 +9,7 @@ import yaml
 
 from dra_driver.cli.main import run
 from dra_driver.model.errors import ExitCode
-from dra_driver.views.fleet.summary import MOST_ROWS, NodeRow, compact
+from dra_driver.views.fleet.summary import MAX_ROWS, NodeRow, compact
 
 LINES_OF_TWO_SCREENS = 100
 DRIVER = "gpu.nvidia.com"
@@ -128,11 +128,11 @@ def test_a_hundred_nodes_fit_on_two_screens_of_eighty_columns(capsys, monkeypatc
 
 
 def test_each_of_many_different_nodes_has_a_short_row():
-    rows = [NodeRow(f"n{n}", 8, 8 - n % 9, (("1g", n % 3), ("7g", 1)), n % 9) for n in range(MOST_ROWS + 1)]
+    rows = [NodeRow(f"n{n}", 8, 8 - n % 9, (("1g", n % 3), ("7g", 1)), n % 9) for n in range(MAX_ROWS + 1)]
     short = compact(rows)
     assert all(row.is_compact and len(row.partitions) == 1 for row in short)
     assert sum(row.count for row in short) == len(rows)
-    assert compact(rows[:MOST_ROWS]) == rows[:MOST_ROWS]
+    assert compact(rows[:MAX_ROWS]) == rows[:MAX_ROWS]
 
 
 def test_a_fleet_in_which_every_node_differs_fits_on_two_screens(tmp_path, capsys, monkeypatch):

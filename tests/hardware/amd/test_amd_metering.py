@@ -74,7 +74,7 @@ def test_files_and_sensors_are_read_in_their_units(tree: AmdTree) -> None:
         Measure.DECODER_PERCENT: 3,
         Measure.PCIE_REPLAYS_TOTAL: 5,
         AmdMeasure.PCIE_SPEED_GTS: 16,
-        AmdMeasure.PCIE_MOST_SPEED_GTS: 32,
+        AmdMeasure.PCIE_MAX_SPEED_GTS: 32,
         Measure.TEMPERATURE_C: 48,
         AmdMeasure.JUNCTION_TEMPERATURE_C: 61,
         Measure.MEMORY_TEMPERATURE_C: 58,

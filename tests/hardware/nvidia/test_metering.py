@@ -90,8 +90,8 @@ def test_what_takes_a_call_of_its_own_is_read_only_where_it_is_selected(metering
     metering.machine.write()
     expected = {
         Measure.FAN_PERCENT: 35, Measure.PERFORMANCE_STATE: 2, Measure.POWER_LIMIT_W: 650,
-        Measure.POWER_LIMIT_LEAST_W: 200, Measure.POWER_LIMIT_MOST_W: 700, Measure.POWER_LIMIT_ENFORCED_W: 600,
-        Measure.SLOWDOWN_TEMPERATURE_C: 89, Measure.SM_CLOCK_MOST_MHZ: 1980,
+        Measure.POWER_LIMIT_LEAST_W: 200, Measure.POWER_LIMIT_MAX_W: 700, Measure.POWER_LIMIT_ENFORCED_W: 600,
+        Measure.SLOWDOWN_TEMPERATURE_C: 89, Measure.SM_CLOCK_MAX_MHZ: 1980,
         Measure.CLOCK_REASONS: 4, Measure.PCIE_GENERATION: 5, Measure.PCIE_LANES: 16,
     }  # fmt: skip
     metering.begin()
@@ -99,10 +99,10 @@ def test_what_takes_a_call_of_its_own_is_read_only_where_it_is_selected(metering
     assert not set(metering.values(one)) & set(expected)
     assert not metering.machine.calls("nvmlDeviceGetFanSpeed")
     metering.hardware.end_metering()
-    metering.begin(selected=frozenset(expected) | {Measure.GPU_TEMPERATURE_MOST_C, "unheardOf"})
+    metering.begin(selected=frozenset(expected) | {Measure.GPU_TEMPERATURE_MAX_C, "unheardOf"})
     metering.await_rounds(2)
     assert {key: metering.values(one).get(key) for key in expected} == pytest.approx(expected)
-    assert Measure.GPU_TEMPERATURE_MOST_C not in metering.values(one)
+    assert Measure.GPU_TEMPERATURE_MAX_C not in metering.values(one)
     assert Measure.FAN_PERCENT not in metering.values(two)
 
 

@@ -94,7 +94,7 @@ def test_an_answer_has_a_size(kubelet):
     with pytest.raises(NodeError, match="RESOURCE_EXHAUSTED"):
         told.pods()
     kubelet.answer = messages.ListPodResourcesResponse(
-        pod_resources=[messages.PodResources()] * (pod_resources.MOST_PODS + 1)
+        pod_resources=[messages.PodResources()] * (pod_resources.MAX_PODS + 1)
     ).SerializeToString()
     with pytest.raises(NodeError, match="5001 pods"):
         told.pods()

@@ -22,7 +22,7 @@ from dra_driver.plugin.rpc.stream import framed
 
 METHOD = "/service/Method"
 SECONDS = 20.0
-MOST = 100_000
+MAX = 100_000
 HEAD = frames.frame(frames.HEADERS, frames.END_HEADERS, 1, literal(b":status", b"200"))
 END = frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 1, literal(b"grpc-status", b"0"))
 OPENING = frames.settings({})
@@ -78,10 +78,10 @@ def raw(path: Path) -> Iterator[Callable[..., Path]]:
 
 
 def asked(path: Path, message: bytes = b"question", seconds: float = SECONDS) -> Any:
-    return call(path, METHOD, message, seconds=seconds, most_bytes=MOST)
+    return call(path, METHOD, message, seconds=seconds, most_bytes=MAX)
 
 
-@pytest.mark.parametrize("size", [0, 1, 10_000, MOST])
+@pytest.mark.parametrize("size", [0, 1, 10_000, MAX])
 def test_an_answer_of_grpcs_own_server_comes_whole(served: Any, size: int) -> None:
     path = served(lambda _, __: b"x" * size)
     assert asked(path).message == b"x" * size
@@ -106,10 +106,10 @@ def test_a_status_is_a_fault_with_its_code_and_its_text(served: Any) -> None:
 def test_a_method_that_is_not_served(served: Any) -> None:
     path = served(lambda request, _: request)
     with pytest.raises(RpcFault, match="UNIMPLEMENTED"):
-        call(path, "/service/Other", b"", seconds=SECONDS, most_bytes=MOST)
+        call(path, "/service/Other", b"", seconds=SECONDS, most_bytes=MAX)
 
 
-@pytest.mark.parametrize("size", [MOST + 1, 10 * MOST])
+@pytest.mark.parametrize("size", [MAX + 1, 10 * MAX])
 def test_an_answer_that_is_too_large_is_refused(served: Any, size: int) -> None:
     path = served(lambda _, __: b"x" * size)
     with pytest.raises(RpcFault, match="RESOURCE_EXHAUSTED"):

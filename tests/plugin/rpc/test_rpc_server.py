@@ -20,7 +20,7 @@ from dra_driver.plugin.rpc.header_fields import literal
 from dra_driver.plugin.rpc.server import RpcServer
 from tests.support.waiting import until
 
-MOST = 4  # calls at once of the method that waits
+MAX = 4  # calls at once of the method that waits
 SECONDS = 60.0
 
 
@@ -36,7 +36,7 @@ class Service:
         read = v1.Claim.FromString
         return {
             "/test/Echo": RpcMethod(self.echo, read, 64),
-            "/test/Wait": RpcMethod(self.wait, read, MOST),
+            "/test/Wait": RpcMethod(self.wait, read, MAX),
             "/test/List": RpcMethod(self.list, read, 8, is_stream=True),
         }
 
@@ -145,26 +145,26 @@ def test_many_calls_at_once_on_one_connection_are_all_answered(served: Served) -
 
 
 def test_calls_that_wait_hold_up_neither_other_methods_nor_more_than_their_turn(served: Served) -> None:
-    waiting = [served.method("Wait").future(v1.Claim(uid=str(n)), timeout=SECONDS) for n in range(3 * MOST)]
-    until(lambda: len(served.service.seen) == MOST)
+    waiting = [served.method("Wait").future(v1.Claim(uid=str(n)), timeout=SECONDS) for n in range(3 * MAX)]
+    until(lambda: len(served.service.seen) == MAX)
     assert served.call("a").uid == "a"
-    assert len(served.service.seen) == MOST + 1, "the rest waits for its turn"
+    assert len(served.service.seen) == MAX + 1, "the rest waits for its turn"
     served.service.gate.set()
-    assert {one.result(SECONDS).uid for one in waiting} == {str(n) for n in range(3 * MOST)}
+    assert {one.result(SECONDS).uid for one in waiting} == {str(n) for n in range(3 * MAX)}
 
 
 def test_a_call_that_was_cancelled_while_it_waited_is_never_begun(served: Served) -> None:
     method = served.method("Wait")
-    running = [method.future(v1.Claim(uid="running"), timeout=SECONDS) for _ in range(MOST)]
-    until(lambda: len(served.service.seen) == MOST)
+    running = [method.future(v1.Claim(uid="running"), timeout=SECONDS) for _ in range(MAX)]
+    until(lambda: len(served.service.seen) == MAX)
     waiting = method.future(v1.Claim(uid="waiting"), timeout=SECONDS)
     assert served.call("later").uid == "later"  # sent after it on the same connection, so it is known by now
     waiting.cancel()
     assert served.call("last").uid == "last"
     served.service.gate.set()
-    assert [one.result(SECONDS).uid for one in running] == ["running"] * MOST
+    assert [one.result(SECONDS).uid for one in running] == ["running"] * MAX
     assert served.call("end").uid == "end"
-    assert len(served.service.seen) == MOST + 3, "three of them are echoes"
+    assert len(served.service.seen) == MAX + 3, "three of them are echoes"
 
 
 def test_a_call_knows_when_its_client_gave_up(served: Served) -> None:

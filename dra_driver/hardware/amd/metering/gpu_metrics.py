@@ -17,7 +17,7 @@ from dra_driver.hardware.amd.metering.quantities import AmdMeasure
 from dra_driver.hardware.metered import Measure
 
 _HEADER = struct.Struct("<HBB")  # size, format revision, content revision
-_MOST_BYTES = 16 << 10
+_MAX_BYTES = 16 << 10
 _ENERGY_AT = {1: 24, 2: 24, 3: 24, 4: 24, 5: 88, 6: 16, 7: 24, 8: 24}  # by content revision of format 1
 _JOULES_EACH = 2**-16
 _OFFSETS_TO_1_3 = {  # of revisions 1.1 to 1.3
@@ -44,7 +44,7 @@ def read_gpu_metrics(path: Path) -> dict[str, float]:
     except OSError:
         return {}
     try:
-        return measures_of(os.read(fd, _MOST_BYTES))
+        return measures_of(os.read(fd, _MAX_BYTES))
     except OSError:
         return {}
     finally:

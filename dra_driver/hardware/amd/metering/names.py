@@ -38,7 +38,7 @@ _NAMES = (
     gauge("gpu_clock", "Clocks (in MHz).", _Q.SM_CLOCK_MHZ, labels=_SYSTEM),
     gauge("gpu_clock", "Clocks (in MHz).", _Q.MEMORY_CLOCK_MHZ, labels=_MEMORY),
     gauge("pcie_speed", "Speed of the PCIe link (in GT/s).", _A.PCIE_SPEED_GTS),
-    gauge("pcie_max_speed", "Highest speed of the PCIe link (in GT/s).", _A.PCIE_MOST_SPEED_GTS),
+    gauge("pcie_max_speed", "Highest speed of the PCIe link (in GT/s).", _A.PCIE_MAX_SPEED_GTS),
     gauge("pcie_replay_count", "PCIe retries.", _Q.PCIE_REPLAYS_TOTAL),
     gauge("gpu_total_vram", "Memory of the GPU (in MiB).", _A.MEMORY_TOTAL_BYTES, scale=_MIB),
     gauge("gpu_used_vram", "Memory that is used (in MiB).", _Q.MEMORY_USED_BYTES, scale=_MIB),

@@ -30,7 +30,7 @@ class AmdMeasure(enum.StrEnum):
     AVERAGE_POWER_W = "averagePowerW"
     GRAPHICS_VOLTAGE_MV = "graphicsVoltageMillivolts"
     PCIE_SPEED_GTS = "pcieSpeedGTs"
-    PCIE_MOST_SPEED_GTS = "pcieMaxSpeedGTs"
+    PCIE_MAX_SPEED_GTS = "pcieMaxSpeedGTs"
     MEMORY_TOTAL_BYTES = "memoryTotalBytes"
     VISIBLE_MEMORY_TOTAL_BYTES = "visibleMemoryTotalBytes"
     VISIBLE_MEMORY_USED_BYTES = "visibleMemoryUsedBytes"

@@ -90,7 +90,7 @@ def _memories(folder: Path) -> dict[str, float]:
 
 def _links(folder: Path) -> dict[str, float]:
     values: dict[str, float] = {}
-    for name, measure in (("current", AmdMeasure.PCIE_SPEED_GTS), ("max", AmdMeasure.PCIE_MOST_SPEED_GTS)):
+    for name, measure in (("current", AmdMeasure.PCIE_SPEED_GTS), ("max", AmdMeasure.PCIE_MAX_SPEED_GTS)):
         found = _SPEED.match(read_text(folder / f"{name}_link_speed") or "")
         if found:
             values[measure] = float(found[1])

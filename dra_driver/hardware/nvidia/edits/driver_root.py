@@ -13,7 +13,7 @@ import time
 
 from dra_driver.model.stamp import Stamp, stamp_of, stamp_of_status
 
-_LINKS_MAX = 40  # the same as the kernel's own limit (ELOOP)
+_MAX_LINKS = 40  # the same as the kernel's own limit (ELOOP)
 _SETTLED_NS = 50_000_000  # file systems take time stamps from the kernel's coarse clock (4 to 10 ms)
 
 
@@ -62,7 +62,7 @@ class DriverRoot:
                 continue
             self._note(inner)
             links += 1
-            if links > _LINKS_MAX:
+            if links > _MAX_LINKS:
                 return None
             target = os.readlink(self._mount + inner)  # noqa: PTH115
             if target.startswith("/"):

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 10.0
 POLLS_APART_SECONDS = 0.5  # the shortest time between two rounds of polling, however many events come
 WAIT_MS = 500  # how long to wait for an event; also the longest that the library stays in use after `stop`
-EVENTS_MOST = 1000  # the most events that are taken in one turn, so that a storm of them can't hold up polling
+MAX_EVENTS = 1000  # the most events that are taken in one turn, so that a storm of them can't hold up polling
 _IDLE = "nothing"  # recorded between two calls, so that only a call that hangs is ever old
 EXPECTED_SECONDS = 5.0  # a call that takes longer makes the watch silent
 
@@ -153,7 +153,7 @@ class HealthWatch:
             return
         began = time.monotonic()
         try:
-            for _ in range(EVENTS_MOST):
+            for _ in range(MAX_EVENTS):
                 event = self._nvml.wait(events, wait_ms)
                 if event is None:
                     break
@@ -191,7 +191,7 @@ class HealthWatch:
                 meter.count_xid(gpu.address, event.gi_id, event.data)
             xid = XidReport(gpu.address, event.data, self._clock(), Source.EVENT, event.gi_id, event.ci_id)
             with self._found.changed:
-                del self._found.xids[:-EVENTS_MOST]
+                del self._found.xids[:-MAX_EVENTS]
                 self._found.xids.append(xid)
         self._is_wanted.set()  # whatever the event is, new readings show what it means
         self._notify()

@@ -13,7 +13,7 @@ from dra_driver.hardware.nvidia.metering.calls import MeterNvml
 from dra_driver.hardware.nvidia.nvml.fault import Handle
 
 _SM, _MEMORY = 1, 2  # NVML_CLOCK_*
-_SHUTDOWN, _SLOWDOWN, _MEMORY_MOST, _GPU_MOST = range(4)  # NVML_TEMPERATURE_THRESHOLD_*
+_SHUTDOWN, _SLOWDOWN, _MAX_MEMORY, _MAX_GPU = range(4)  # NVML_TEMPERATURE_THRESHOLD_*
 _WATTS = 0.001
 
 
@@ -33,19 +33,19 @@ class _NumberCall(NamedTuple):
 _CLOCK, _LIMITS = "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetPowerManagementLimitConstraints"
 _THRESHOLD = "nvmlDeviceGetTemperatureThreshold"
 _CALLS: dict[str, _NumberCall] = {
-    Measure.SM_CLOCK_MOST_MHZ: _NumberCall(_CLOCK, (_SM,)),
-    Measure.MEMORY_CLOCK_MOST_MHZ: _NumberCall(_CLOCK, (_MEMORY,)),
+    Measure.SM_CLOCK_MAX_MHZ: _NumberCall(_CLOCK, (_SM,)),
+    Measure.MEMORY_CLOCK_MAX_MHZ: _NumberCall(_CLOCK, (_MEMORY,)),
     Measure.FAN_PERCENT: _NumberCall("nvmlDeviceGetFanSpeed"),
     Measure.PERFORMANCE_STATE: _NumberCall("nvmlDeviceGetPerformanceState"),
     Measure.CLOCK_REASONS: _NumberCall("nvmlDeviceGetCurrentClocksEventReasons"),
     Measure.POWER_LIMIT_W: _NumberCall("nvmlDeviceGetPowerManagementLimit", scale=_WATTS),
     Measure.POWER_LIMIT_LEAST_W: _NumberCall(_LIMITS, scale=_WATTS, part=0),
-    Measure.POWER_LIMIT_MOST_W: _NumberCall(_LIMITS, scale=_WATTS, part=1),
+    Measure.POWER_LIMIT_MAX_W: _NumberCall(_LIMITS, scale=_WATTS, part=1),
     Measure.POWER_LIMIT_ENFORCED_W: _NumberCall("nvmlDeviceGetEnforcedPowerLimit", scale=_WATTS),
     Measure.SLOWDOWN_TEMPERATURE_C: _NumberCall(_THRESHOLD, (_SLOWDOWN,)),
     Measure.SHUTDOWN_TEMPERATURE_C: _NumberCall(_THRESHOLD, (_SHUTDOWN,)),
-    Measure.GPU_TEMPERATURE_MOST_C: _NumberCall(_THRESHOLD, (_GPU_MOST,)),
-    Measure.MEMORY_TEMPERATURE_MOST_C: _NumberCall(_THRESHOLD, (_MEMORY_MOST,)),
+    Measure.GPU_TEMPERATURE_MAX_C: _NumberCall(_THRESHOLD, (_MAX_GPU,)),
+    Measure.MEMORY_TEMPERATURE_MAX_C: _NumberCall(_THRESHOLD, (_MAX_MEMORY,)),
     Measure.PCIE_GENERATION: _NumberCall("nvmlDeviceGetCurrPcieLinkGeneration"),
     Measure.PCIE_LANES: _NumberCall("nvmlDeviceGetCurrPcieLinkWidth"),
 }

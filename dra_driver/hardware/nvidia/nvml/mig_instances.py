@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dra_driver.hardware.nvidia.nvml.binding import Binding
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 
-_INSTANCES_MAX = 16  # the most instances of one profile on any GPU, with room to spare
+_MAX_INSTANCES = 16  # the most instances of one profile on any GPU, with room to spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class MigInstanceCalls(Binding):
 
     def gpu_instances(self, gpu: Handle, profile_id: int) -> tuple[Handle, ...]:
         """Return the handles of the GPU instances of one profile."""
-        made = (self._api.c_nvmlGpuInstance_t * _INSTANCES_MAX)()
-        count = ctypes.c_uint(_INSTANCES_MAX)
+        made = (self._api.c_nvmlGpuInstance_t * _MAX_INSTANCES)()
+        count = ctypes.c_uint(_MAX_INSTANCES)
         self._call("nvmlDeviceGetGpuInstances", gpu, profile_id, made, ctypes.byref(count))
         return tuple(made[: count.value])
 
@@ -132,8 +132,8 @@ class MigInstanceCalls(Binding):
 
     def compute_instances(self, instance: Handle, ci_profile_id: int) -> tuple[Handle, ...]:
         """Return the handles of a GPU instance's compute instances of one profile."""
-        made = (self._api.c_nvmlComputeInstance_t * _INSTANCES_MAX)()
-        count = ctypes.c_uint(_INSTANCES_MAX)
+        made = (self._api.c_nvmlComputeInstance_t * _MAX_INSTANCES)()
+        count = ctypes.c_uint(_MAX_INSTANCES)
         self._call("nvmlGpuInstanceGetComputeInstances", instance, ci_profile_id, made, ctypes.byref(count))
         return tuple(made[: count.value])
 

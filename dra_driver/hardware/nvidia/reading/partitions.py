@@ -18,7 +18,7 @@ from dra_driver.hardware.nvidia.nvml.nvml import Nvml
 from dra_driver.hardware.nvidia.reading.names import profile_in_name, profile_name
 
 _MIB = 2**20
-_MOST_OF_A_GPU = 0.75  # of its memory; the next smaller instance has half
+_MAX_OF_A_GPU = 0.75  # of its memory; the next smaller instance has half
 SOMEWHERE = (-1, -1)
 
 
@@ -184,7 +184,7 @@ def _whole_profile(gpu: GpuFacts) -> MigProfile | None:
     """
     slices = max((start + profile.size for profile in gpu.mig_profiles for start in profile.starts), default=0)
     for profile in gpu.mig_profiles:
-        has_all = gpu.memory_bytes is not None and profile.memory_bytes > gpu.memory_bytes * _MOST_OF_A_GPU
+        has_all = gpu.memory_bytes is not None and profile.memory_bytes > gpu.memory_bytes * _MAX_OF_A_GPU
         if has_all and profile.size == slices and profile.max_instances == 1:
             return profile
     return None

@@ -18,7 +18,7 @@ from dra_driver.hardware.port import Hardware, ProcessLister, Resettable
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.plugin.node_claims.host_processes import described
 
-NAMED_MOST = 8
+MAX_NAMED = 8
 
 
 class GpuUsers:
@@ -56,7 +56,7 @@ class GpuUsers:
             text = f"{address}, which goes along with GPU {gpu.pci_address}, can't leave its driver"
             self._refuse(users.processes_with(roots, (), numbers=attached.nodes), text)
             if attached.in_use:
-                raise _in_use(f"{text}: it has {', '.join(attached.in_use[:NAMED_MOST])}", "remove them")
+                raise _in_use(f"{text}: it has {', '.join(attached.in_use[:MAX_NAMED])}", "remove them")
 
     def require_left(self, address: str, group: int) -> None:
         """Refuse a GPU that a virtual machine still has. Raises: HardwareError("hardware.gpu-in-use")."""
@@ -68,8 +68,8 @@ class GpuUsers:
         if not pids:
             return
         proc = Path(self._access.roots.proc)
-        named = described(sorted(pids)[:NAMED_MOST], proc)
-        more = f" and {len(pids) - NAMED_MOST} more" if len(pids) > NAMED_MOST else ""
+        named = described(sorted(pids)[:MAX_NAMED], proc)
+        more = f" and {len(pids) - MAX_NAMED} more" if len(pids) > MAX_NAMED else ""
         hint = "end them or make them release the GPU (docs/kubevirt.md lists the usual ones)"
         raise _in_use(f"{text}: it is open in {', '.join(named)}{more}", hint)
 

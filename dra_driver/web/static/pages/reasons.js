@@ -2,14 +2,14 @@
 
 import { h, number, plural } from "../common/dom.js";
 
-const MOST_NODES = 40, MOST_LOST = 4;
+const MAX_NODES = 40, MAX_LOST = 4;
 
 function drawStage(stage, before) {
   const lost = before - stage.left;
   return h("tr", {}, h("td", {}, stage.name), h("td", { class: "count" }, number(stage.left)),
     h("td", {}, lost ? h("span", { class: "bad" }, `−${number(lost)} `) : "",
-      stage.lost.slice(0, MOST_LOST).map((one) => h("div", { class: "muted" }, h("span", { class: "mono" }, one.device), `: ${one.reason}`)),
-      stage.lost.length > MOST_LOST ? h("div", { class: "muted" }, `and ${number(stage.lost.length - MOST_LOST)} more`) : null));
+      stage.lost.slice(0, MAX_LOST).map((one) => h("div", { class: "muted" }, h("span", { class: "mono" }, one.device), `: ${one.reason}`)),
+      stage.lost.length > MAX_LOST ? h("div", { class: "muted" }, `and ${number(stage.lost.length - MAX_LOST)} more`) : null));
 }
 
 function drawFunnel(funnel) {
@@ -53,7 +53,7 @@ function drawChanges(node) {
     if (lacking <= 0) return [];
     const lost = [...funnel.stages].reverse().flatMap((stage) => stage.lost.map((one) => ({ ...one, stage: stage.name })));
     return [h("li", {}, `request ${funnel.request}: ${plural(lacking, "more device")}`,
-      lost.length ? h("ul", {}, lost.slice(0, Math.max(lacking, 1)).slice(0, MOST_LOST * 2).map((one) => h("li", {}, h("span", { class: "mono" }, one.device),
+      lost.length ? h("ul", {}, lost.slice(0, Math.max(lacking, 1)).slice(0, MAX_LOST * 2).map((one) => h("li", {}, h("span", { class: "mono" }, one.device),
         ` would have to ${CHANGES[one.stage] ?? `pass ${one.stage}`}`, h("span", { class: "muted" }, ` (${one.reason})`)))) : null)];
   });
   return rows.length ? h("div", { class: "message warn changes" }, "What would have to change on ", h("b", {}, node.node), ", which is nearest:", h("ul", {}, rows)) : null;
@@ -65,7 +65,7 @@ export function drawReasons(found) {
     h("div", { class: `message ${found.ok ? "good" : "bad"}` }, found.sentence),
     found.notes.map((text) => h("div", { class: "message warn" }, text)),
     found.ok || !nodes.length || lacks(nodes[0]) === Infinity ? null : drawChanges(nodes[0]),
-    nodes.slice(0, MOST_NODES).map((node, index) => drawNode(node, index === 0 && !found.ok)),
-    found.nodes.length > MOST_NODES ? h("div", { class: "muted" }, `and ${number(found.nodes.length - MOST_NODES)} more kinds of nodes`) : null,
+    nodes.slice(0, MAX_NODES).map((node, index) => drawNode(node, index === 0 && !found.ok)),
+    found.nodes.length > MAX_NODES ? h("div", { class: "muted" }, `and ${number(found.nodes.length - MAX_NODES)} more kinds of nodes`) : null,
     h("div", { class: "muted" }, `rules of Kubernetes ${found.kubernetes}${found.exact ? "" : ", derived from its source"}`));
 }

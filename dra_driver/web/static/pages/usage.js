@@ -8,7 +8,7 @@ import { amount, drawLines, lastOf } from "./plots.js";
 const DAYS = [["1", "last day"], ["7", "last 7 days"], ["30", "last 30 days"]];
 const BY = ["namespace", "class", "claim", "pod", "node", "pool"];
 const PARTS = [["busy", "busyHours"], ["idle", "idleHours"], ["unmeasured", "unmeasuredHours"], ["unclaimed", "unclaimedHours"]];
-const MOST = 200;
+const MAX = 200;
 
 const hours = (value) => `${number(value >= 100 ? Math.round(value) : Math.round(value * 10) / 10)} h`;
 const money = (value, currency) => (value === null ? "–" : `${number(Math.round(value * 100) / 100)} ${currency}`);
@@ -35,7 +35,7 @@ function drawReport(found) {
     h("p", { class: "muted" }, PARTS.map(([word]) => h("span", { class: "key-word" }, h("i", { class: `swatch use-${word}` }), word)), ` from ${found.source}`),
     found.rows.length ? h("div", { class: "scrolled" }, h("table", { class: "rows" },
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, found.by), h("th", { scope: "col" }, "device-hours"), titles.map((title) => h("th", { scope: "col", class: "count" }, title)))),
-      h("tbody", {}, found.rows.slice(0, MOST).map(line)),
+      h("tbody", {}, found.rows.slice(0, MAX).map(line)),
       h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "all"), h("td", {}), cells(found.total).map((text) => h("td", { class: "count" }, h("b", {}, text)))))))
       : h("p", { class: "muted" }, "Nothing was counted in this period."),
     found.idleClaims.length ? h("section", {}, h("h3", {}, "Claims that were nearly idle"), found.idleClaims.slice(0, 20).map((one) =>

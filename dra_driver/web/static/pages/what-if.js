@@ -25,7 +25,7 @@ const FIELDS = [
   ["recut", "GPUs partitioned or shared in another way", "node-1=all-1g.10gb node-2=shares:4",
     "NODE=all-1g.10gb, all-balanced, all-disabled, 1g.10gb=4,3g.40gb=1, on-demand, shares:4, or a profile that it becomes"],
 ];
-const MOST = 60, MOST_OFFERED = 100;
+const MAX = 60, MAX_OFFERED = 100;
 
 // Changes of GPUs are separated by blanks only, because a geometry contains commas.
 const split = (name, text) => text.split(name === "recut" ? /\s+/ : /[\s,]+/).filter(Boolean);
@@ -41,9 +41,9 @@ function drawMoment(moment) {
   return h("div", { class: "card" },
     h("h3", {}, moment.message),
     h("div", { class: "muted" }, `${Math.round(usage.held * 10) / 10} of ${plural(usage.devices, "device")} held`),
-    moment.evicted.length ? h("div", { class: "warn" }, `evicted: ${moment.evicted.slice(0, MOST).join(", ")}`) : null,
-    moment.placed.slice(0, MOST).map((one) => h("div", {}, h("span", { class: "good" }, "✓ "), h("b", {}, one.job), ` on ${one.node}: `, h("span", { class: "mono" }, one.devices.map((name) => name.split("/").pop()).join(", ")))),
-    moment.placed.length > MOST ? h("div", { class: "muted" }, `and ${moment.placed.length - MOST} more placed`) : null,
+    moment.evicted.length ? h("div", { class: "warn" }, `evicted: ${moment.evicted.slice(0, MAX).join(", ")}`) : null,
+    moment.placed.slice(0, MAX).map((one) => h("div", {}, h("span", { class: "good" }, "✓ "), h("b", {}, one.job), ` on ${one.node}: `, h("span", { class: "mono" }, one.devices.map((name) => name.split("/").pop()).join(", ")))),
+    moment.placed.length > MAX ? h("div", { class: "muted" }, `and ${moment.placed.length - MAX} more placed`) : null,
     grouped(moment.waiting).map(([reason, jobs]) => h("div", {}, h("span", { class: "bad" }, "✗ "), h("b", {}, jobs.slice(0, 8).join(", ")),
       jobs.length > 8 ? ` and ${jobs.length - 8} more` : "", jobs.length > 1 ? " wait: " : " waits: ", reason)));
 }
@@ -96,7 +96,7 @@ export function whatIfPage(main, parameters) {
   // Suggests pods and claims that wait or hold devices now, to complete the last word of the field `picked`.
   const offered = h("datalist", { id: "picked-options" });
   async function offer() {
-    const found = await ask("claims", { count: MOST_OFFERED }, { lane: "offered" }).catch(() => null);
+    const found = await ask("claims", { count: MAX_OFFERED }, { lane: "offered" }).catch(() => null);
     if (found) replace(offered, found.rows.map((row) => h("option", { value: `${row.subject}/${row.namespace}/${row.name}` })));
   }
 

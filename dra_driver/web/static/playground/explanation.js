@@ -2,7 +2,7 @@
 
 import { h } from "../common/dom.js";
 
-const MOST = 400; // parts drawn
+const MAX = 400; // parts drawn
 
 function drawPart(part, left) {
   left.count -= 1;
@@ -24,5 +24,5 @@ export function drawExplanation(document, name) {
   return h("div", {},
     h("h2", {}, h("span", { class: "mono" }, name), ` ${verdict}`),
     explained.error ? h("div", { class: "message bad" }, explained.error) : null,
-    explained.tree ? h("ul", { class: "tree" }, drawPart(explained.tree, { count: MOST })) : null);
+    explained.tree ? h("ul", { class: "tree" }, drawPart(explained.tree, { count: MAX })) : null);
 }

@@ -22,7 +22,7 @@ SERVE_SECONDS = 10.0  # a process that neither serves nor ends is asked to end a
 END_SECONDS = 20.0
 _NEVER_ENDED = 200
 _BEGUN = (b"plugin serving", b"supervisor ready", b"webhook serving", b"idle until one appears")
-_LOG_MOST = 20_000
+_MAX_LOG = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def served(arguments: list[str], folder: Path, environment: dict[str, str] | Non
     finally:
         with contextlib.suppress(ProcessLookupError):  # what it started and left
             os.killpg(process, signal.SIGKILL)
-    said = log.read_bytes()[-_LOG_MOST:].decode("utf-8", "replace")
+    said = log.read_bytes()[-_MAX_LOG:].decode("utf-8", "replace")
     return Ran(status, said, time.monotonic() - began)
 
 
@@ -108,7 +108,7 @@ def _wait(process: int, seconds: float, log: Path | None = None) -> int | None:
         ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
-        if log is not None and any(word in log.read_bytes()[:_LOG_MOST] for word in _BEGUN):
+        if log is not None and any(word in log.read_bytes()[:_MAX_LOG] for word in _BEGUN):
             return None
         time.sleep(0.02)
     return None
