@@ -211,7 +211,7 @@ def test_a_flag_overrides_its_environment_variable(here):
     assert here.api.items(SLICES)[0]["spec"]["nodeName"] == NODE
 
 
-def test_an_agent_whose_service_socket_was_removed_starts_anew(here):
+def test_an_agent_whose_service_socket_was_removed_restarts_its_process(here):
     agent = here.start("simulated:dgx-h100")
     here.kubelet.wait_registered(NVIDIA_DRIVER).endpoint.unlink()
     until(lambda: "restarting the process" in here.log(), "a new start")

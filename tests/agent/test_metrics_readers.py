@@ -28,7 +28,7 @@ class Server:
         self.released.wait(60)
         self.asked.append(path)
         if self.is_down:
-            raise ApiError("unreachable", "nobody answers")
+            raise ApiError("unreachable", "no answer")
         spec = body["spec"]
         if path == TOKEN_REVIEWS:
             self.reviewed.append(spec["token"])

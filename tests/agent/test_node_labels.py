@@ -138,13 +138,13 @@ def test_changes_are_written_and_a_removed_file_is_written_again(feature):
     assert "count=7" in path.read_text()
 
 
-def test_unknown_labels_leave_the_file_as_it_is_and_no_labels_remove_it(feature):
+def test_unknown_labels_leave_the_file_as_it_is_and_an_empty_set_removes_it(feature):
     file, labels, clock, path = feature
     file.tidy()
     labels.value = None
     clock.now += 10 * EXPIRY_SECONDS
     assert file.tidy() == 0
-    assert "1970-01-02T00:16:40Z" in path.read_text(), "labels that nobody confirms end with the file's expiry"
+    assert "1970-01-02T00:16:40Z" in path.read_text(), "unconfirmed labels must end with the file's expiry"
     labels.value = {}
     file.tidy()
     assert not path.exists()

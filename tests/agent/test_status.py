@@ -115,7 +115,7 @@ def has_ipv6():
 @pytest.mark.parametrize(
     ("address", "hosts"), [("[::1]:0", ["[::1]"]), (":0", ["127.0.0.1", "[::1]"]), ("[::]:0", ["[::1]"])]
 )
-def test_the_page_is_served_by_every_ip_version_that_its_address_stands_for(address, hosts):
+def test_the_page_is_served_over_every_ip_version_of_its_address(address, hosts):
     page = open_page(address)
     page.start()
     try:

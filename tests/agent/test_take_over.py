@@ -27,7 +27,7 @@ def asked(here, contains=""):
     return [(e.method, e.path, "watch" if "watch" in e.query else e.query.get("fieldSelector", "")) for e in ours]
 
 
-def test_what_the_other_drivers_pods_hold_is_kept_back_until_they_end_and_nobody_lists_claims(here):
+def test_devices_of_the_other_drivers_pods_are_withheld_until_they_end_and_no_claims_are_listed(here):
     other = Other(here)
     other.run("old", "gpu-2")
     other.run("nofile", "gpu-3", leaves_file=False)  # only the kubelet reports it
@@ -45,14 +45,14 @@ def test_what_the_other_drivers_pods_hold_is_kept_back_until_they_end_and_nobody
     }
 
 
-def test_a_claim_of_the_other_drivers_pool_that_was_never_prepared_keeps_nothing_back(here):
+def test_no_device_is_withheld_for_a_claim_of_the_other_drivers_pool_that_was_never_prepared(here):
     claim(here, "early", "gpu-2")
     here.start("simulated:dgx-h100")
     until(lambda: len(here.devices()) == 8, "all devices")
     assert asked(here, "resourceclaims") == []
 
 
-def test_a_claim_for_administration_keeps_nothing_back_and_one_that_cannot_be_read_does(here):
+def test_no_device_is_withheld_for_admin_access_but_one_for_a_claim_that_cannot_be_read(here):
     other = Other(here)
     other.run("monitor", "gpu-2", adminAccess=True)
     other.run("old", "gpu-3", leaves_file=False)
@@ -83,7 +83,7 @@ def test_a_kubelet_that_does_not_answer_delays_the_first_slice_but_not_for_ever(
     other.leave()
     here.kubelet.resources.stop()
     here.start("simulated:dgx-h100")
-    until(lambda: len(here.devices()) == 7, "the devices that no file keeps back")
+    until(lambda: len(here.devices()) == 7, "the devices that no file names")
     assert "the kubelet does not report claims" in here.log()
     here.kubelet.resources.start()
 

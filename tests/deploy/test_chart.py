@@ -56,7 +56,7 @@ def test_a_namespace_other_than_default_is_labelled_by_a_job_that_may_do_nothing
 
 
 def test_the_agent_may_list_claims_only_if_that_is_enabled(helm: str) -> None:
-    """The verb list on claims, and any verb on pods, would let a stolen token of one node read every tenant's."""
+    """The verb list on claims, or any verb on pods, would let a stolen token of one node read those of all tenants."""
     for values, verbs in (((), ["get"]), (("takeover.listClaims=true", "agent.mig.geometry=label"), ["get", "list"])):
         found = objects(render(helm, *values))
         (role,) = (o for o in found if o["kind"] == "ClusterRole" and o["metadata"]["name"] == "dra-driver-agent")

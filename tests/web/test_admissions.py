@@ -24,7 +24,7 @@ class Resolver:
     def resolve(self, one):
         self.asked.append(one.token)
         if self.is_down:
-            raise ApiError("unreachable", "nobody answers")
+            raise ApiError("unreachable", "no answer")
         rights = self.rights.get(one.token)
         return None if rights is None else AdmittedViewer((one.digest, rights), rights, None)
 

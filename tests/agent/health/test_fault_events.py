@@ -70,7 +70,7 @@ class NodeWithClaims:
     def settle(self):
         until(lambda: not self.events._waiting and not self.events._loop.is_running, what="everything sent")
 
-    def told(self):
+    def reported(self):
         return sorted((e["involvedObject"]["name"], e["reason"]) for e in self.server.items(EVENTS))
 
 
@@ -81,84 +81,84 @@ def node(tmp_path):
 
 
 def test_pods_that_use_a_faulty_device_are_told_once_of_faults_close_together_and_other_pods_are_not(node):
-    node.prepare("one", "anna", "berta")
-    node.prepare("two", "carla", device=OTHER)
+    node.prepare("one", "first", "second")
+    node.prepare("two", "third", device=OTHER)
     node.fault("needs-reset: it does")
     node.fault("xid (95): it did")
-    assert node.told() == [("anna", FAULT_REASON), ("berta", FAULT_REASON)]
-    event = next(e for e in node.server.items(EVENTS) if e["involvedObject"]["name"] == "anna")
+    assert node.reported() == [("first", FAULT_REASON), ("second", FAULT_REASON)]
+    event = next(e for e in node.server.items(EVENTS) if e["involvedObject"]["name"] == "first")
     assert event["message"] == f"device {GPU}: needs-reset: it does; claim default/one"
-    assert event["involvedObject"]["uid"] == "uid-anna"
+    assert event["involvedObject"]["uid"] == "uid-first"
     assert (event["type"], event["source"]) == ("Warning", {"component": DRIVER, "host": NODE})
     assert (event["reportingComponent"], event["reportingInstance"]) == (DRIVER, NODE)
 
 
 def test_a_pod_that_a_fault_has_ended_is_told_although_its_claim_is_gone(node):
-    node.prepare("one", "anna")
+    node.prepare("one", "first")
     node.at += 60
     node.unprepare("one")
     node.at += 10
     node.fault()
-    assert node.told() == [("anna", FAULT_REASON)]
+    assert node.reported() == [("first", FAULT_REASON)]
 
 
 def test_pods_of_an_earlier_claim_of_the_same_name_get_no_event(node):
-    node.prepare("one", "anna")
+    node.prepare("one", "first")
     node.ledger.held.clear()
     node.server.request("DELETE", CLAIMS.path("default", "one"))
-    node.prepare("one", "berta")
+    node.prepare("one", "second")
     node.users.claim_ended()
     node.at += 60
     node.fault()
-    assert node.told() == [("berta", FAULT_REASON)]
+    assert node.reported() == [("second", FAULT_REASON)]
 
 
 def test_a_claim_that_is_prepared_again_unchanged_has_its_users_again(node):
-    node.prepare("one", "anna")
+    node.prepare("one", "first")
     node.ledger.held.clear()
     node.users.claim_ended()
     node.at += 60
     node.users.get_claim("default", "one", timeout_s=5)
     node.fault()
-    assert node.told() == [("anna", FAULT_REASON)]
+    assert node.reported() == [("first", FAULT_REASON)]
 
 
 def test_pods_that_ended_long_before_a_fault_or_started_after_it_get_no_event(node):
-    node.prepare("one", "anna")
+    node.prepare("one", "first")
     node.unprepare("one")
     node.at += 60
     began = node.at
     node.at += 5
-    node.prepare("two", "berta")
+    node.prepare("two", "second")
     node.fault(at=began)
-    assert node.told() == []
+    assert node.reported() == []
 
 
 def test_an_application_that_crashes_ten_times_a_second_causes_at_most_one_write_a_minute(node):
-    node.prepare("one", "anna", "berta")
+    node.prepare("one", "first", "second")
     for _ in range(600):
         node.crash()
         node.tick += 0.1
-    assert len(node.told()) == 1
+    assert len(node.reported()) == 1
     for _ in range(1200):
         node.crash()
         node.tick += 0.1
-    assert node.told() == [("anna", APPLICATION_REASON), ("berta", APPLICATION_REASON)]
+    assert node.reported() == [("first", APPLICATION_REASON), ("second", APPLICATION_REASON)]
     assert sum(one.method == "POST" for one in node.server.log.entries(contains="/events")) == 2
 
 
-def test_pods_that_joined_a_claim_later_are_told_and_known_ones_also_when_the_server_fails(node):
-    node.prepare("one", "anna")
+def test_pods_that_joined_a_claim_later_are_told_and_known_users_even_if_the_server_fails(node):
+    node.prepare("one", "first")
     path = CLAIMS.path("default", "one")
     wire = node.server.request("GET", path)
-    wire["status"]["reservedFor"] += [{"resource": "pods", "name": "berta", "uid": "uid-berta"}]
+    wire["status"]["reservedFor"] += [{"resource": "pods", "name": "second", "uid": "uid-second"}]
     node.server.request("PUT", f"{path}/status", body=wire)
     node.fault()
-    assert [name for name, _ in node.told()] == ["anna", "berta"]
-    node.prepare("two", "carla", device=OTHER)
+    assert [name for name, _ in node.reported()] == ["first", "second"]
+    node.prepare("two", "third", device=OTHER)
     node.server.faults.fail_next(500, count=1, contains="/resourceclaims")
     node.fault(device=OTHER)
-    assert [name for name, _ in node.told()] == ["anna", "berta", "carla"]
+    assert [name for name, _ in node.reported()] == ["first", "second", "third"]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class Server:
         return self.node
 
     @property
-    def told(self):
+    def condition(self):
         found = next((one for one in self.node["status"]["conditions"] if one["type"] == TYPE), {})
         return found.get("status"), found.get("reason")
 
@@ -82,16 +82,16 @@ def bench():
 
 def test_a_node_is_healthy_until_a_fault_keeps_claims_away_and_again_after_it(bench):
     bench.turn()
-    assert bench.server.told == ("True", "NoFaults")
+    assert bench.server.condition == ("True", "NoFaults")
     since = bench.server.node["status"]["conditions"][1]["lastTransitionTime"]
     bench.health.verdicts = (verdict(FaultKey.GPU_LOST), verdict(FaultKey.XID, "79"))
     bench.turn()
-    assert bench.server.told == ("False", "GpuLost")
+    assert bench.server.condition == ("False", "GpuLost")
     message = bench.server.node["status"]["conditions"][1]["message"]
     assert message.startswith("gpu-0000-1b-00-0: gpu-lost: ")
     bench.health.verdicts = ()
     bench.turn()
-    assert bench.server.told == ("True", "NoFaults")
+    assert bench.server.condition == ("True", "NoFaults")
     assert bench.server.node["status"]["conditions"][1]["lastTransitionTime"] >= since
     assert bench.server.node["status"]["conditions"][0] == READY
 
@@ -100,9 +100,9 @@ def test_an_unchanged_condition_is_not_written_or_read_again_and_a_removed_one_i
     for _ in range(20):
         bench.turn()
     assert (len(bench.server.patches), bench.server.reads) == (1, 1)
-    bench.server.node["status"]["conditions"] = [READY]  # somebody removed it
+    bench.server.node["status"]["conditions"] = [READY]  # the condition was removed
     bench.turn(READ_SECONDS)
-    assert bench.server.told == ("True", "NoFaults")
+    assert bench.server.condition == ("True", "NoFaults")
 
 
 def test_an_agent_that_restarts_does_not_write_a_condition_that_the_node_has(bench):
@@ -117,29 +117,29 @@ def test_a_change_soon_after_another_is_written_after_a_delay(bench):
     bench.turn()
     bench.health.verdicts = (verdict(FaultKey.NVLINK),)
     assert bench.turn(1.0) == pytest.approx(APART_SECONDS - 1)
-    assert bench.server.told == ("True", "NoFaults")
+    assert bench.server.condition == ("True", "NoFaults")
     bench.turn(APART_SECONDS)
-    assert bench.server.told == ("False", "Nvlink")
+    assert bench.server.condition == ("False", "Nvlink")
 
 
 def test_a_request_for_a_reboot_is_an_annotation_and_a_reason_until_it_is_withdrawn(bench):
     bench.health.verdicts, bench.is_asked = (verdict(FaultKey.NEEDS_REBOOT, "node-reboot"),), True
     bench.turn()
-    assert bench.server.told == ("False", "RebootRequested")
+    assert bench.server.condition == ("False", "RebootRequested")
     assert bench.server.node["metadata"]["annotations"] == {"other": "1", ASKED: "boot"}
     bench.is_asked = False
     bench.turn()
-    assert bench.server.told == ("False", "NeedsReboot")
+    assert bench.server.condition == ("False", "NeedsReboot")
     assert bench.server.node["metadata"]["annotations"] == {"other": "1"}
 
 
 def test_a_monitor_that_does_not_answer_makes_the_condition_unknown_and_a_cordon_changes_nothing(bench):
     bench.health.verdicts = (verdict(FaultKey.CORDONED),)
     bench.turn()
-    assert bench.server.told == ("True", "NoFaults")
+    assert bench.server.condition == ("True", "NoFaults")
     bench.health.is_silent = True
     bench.turn()
-    assert bench.server.told == ("Unknown", "Unmonitored")
+    assert bench.server.condition == ("Unknown", "Unmonitored")
 
 
 def test_no_condition_is_written_before_the_health_is_known(bench):
@@ -163,7 +163,7 @@ def test_a_forbidden_write_is_tried_again_after_an_hour_and_other_errors_are_rai
     assert bench.server.reads == 1
     bench.server.refusal = None
     bench.turn(REFUSED_SECONDS)
-    assert bench.server.told == ("True", "NoFaults")
+    assert bench.server.condition == ("True", "NoFaults")
     bench.server.refusal = ApiError("unavailable", "later", status=503, retry=Retry.LATER)
     bench.health.verdicts = (verdict(FaultKey.FABRIC),)
     with pytest.raises(ApiError):

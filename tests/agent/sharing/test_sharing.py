@@ -23,7 +23,7 @@ class Node:
     def get_node(self, name):
         self.asked += 1
         if self.is_away:
-            raise ApiError("unreachable", "nobody answers")
+            raise ApiError("unreachable", "no answer")
         return {"metadata": {"name": name, "labels": self.labels}}
 
 

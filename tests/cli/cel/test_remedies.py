@@ -53,7 +53,7 @@ def test_a_test_without_a_match_names_the_nearest_value(capsys):
     )
 
 
-def test_nodes_of_two_profiles_with_one_name_are_told_apart(capsys):
+def test_nodes_of_two_profiles_with_one_name_get_different_names(capsys):
     """A shipped profile and its own file: the node has the same name in both."""
     again = str(profile_path("demo-h100"))
     assert run(["cel", "test", "-e", "true", "--fleet", "demo-h100=2", "--fleet", again, "-o", "json"]) == ExitCode.OK

@@ -133,7 +133,7 @@ def test_a_text_that_ends_too_early_is_read_piece_by_piece_as_it_is_as_a_whole(w
 
 
 @pytest.mark.parametrize("word", ["yes", "No", "ON", "null", "~", "1e3", "0x10", "1_0", "12:30:45", ".inf", "true", ""])
-def test_a_word_that_is_not_a_text_in_yaml_is_read_as_what_it_is(word: str) -> None:
+def test_a_word_that_is_not_a_text_in_yaml_keeps_its_type(word: str) -> None:
     made = slices("t4=5")
     for one in made:
         one["metadata"]["name"] = "NAME"
