@@ -23,7 +23,7 @@ def use_one_gpu(stage: Stage, *names: str, request: str = "gpu.nvidia.com") -> N
         stage.create(workload.pod("default", name, workload.container("main", "gpu"), templates={"gpu": request}))
 
 
-def run_on(stage: Stage, *names: str) -> None:
+def check_running(stage: Stage, *names: str) -> None:
     """Check that pods run and were never restarted."""
     for name in names:
         assert all(s["restartCount"] == 0 for s in stage.running(name)["status"]["containerStatuses"])

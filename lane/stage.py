@@ -101,7 +101,7 @@ class Stage:
     def seen(self, name: str, container: str = "main") -> Seen:
         """Wait until a container has reported what it sees, and return that."""
         text = until(
-            f"{name}/{container} has told what it sees",
+            f"{name}/{container} has reported what it sees",
             lambda: next((text for text in [self.log(name, container)] if "\nshown" in text), ""),
             20,
         )
@@ -161,8 +161,8 @@ class Stage:
 
     def _held(self, name: str, wanted: set[tuple[str, ...]]) -> list[podresources.Held]:
         held = podresources.held(self.node.kubelet_root, self.namespace, name)
-        told = {(item.container, item.claim, item.driver, item.pool, item.device) for item in held}
-        assert told == wanted, f"the kubelet holds {told}, allocated is {wanted}"
+        reported = {(item.container, item.claim, item.driver, item.pool, item.device) for item in held}
+        assert reported == wanted, f"the kubelet holds {reported}, allocated is {wanted}"
         return held
 
     def check_edits(self, name: str, container: str, edits: list[dict[str, Any]]) -> None:

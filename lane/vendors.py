@@ -1,4 +1,4 @@
-"""What scenarios of several vendors do on a stage: ask for one device of a driver, and look at what came of it."""
+"""What scenarios of several vendors do on a stage: ask for one device of a driver, and look at what pods got."""
 
 from __future__ import annotations
 

@@ -114,15 +114,15 @@ def _progress(part: Part, process: subprocess.Popen[str], started: float) -> lis
     Return its last lines.
     """
     tail: list[str] = []
-    compiled, told = 0, 0.0
+    compiled, shown = 0, 0.0
     report(f"{part.folder} {part.version}: go build of {', '.join(part.binaries)}")
     for line in process.stderr or ():
         tail = [*tail[-20:], line.rstrip()]
         compiled += not line.startswith("go: ")
-        if time.monotonic() - told > 5:
-            told = time.monotonic()
+        if time.monotonic() - shown > 5:
+            shown = time.monotonic()
             report(
-                f"{part.folder} {part.version}: {compiled} packages compiled, {told - started:.0f} s ({line.strip()})"
+                f"{part.folder} {part.version}: {compiled} packages compiled, {shown - started:.0f} s ({line.strip()})"
             )
     return tail
 

@@ -1,7 +1,7 @@
 """Passing PCI functions to virtual machines on a real kernel: `python -m lane.guest [--kernel FOLDER]`.
 
-Boots a guest and runs `lane.guest.inside` there. Ends with 0 when everything held or no guest can be booted here, which
-it says; 1 when something did not hold.
+Boots a guest and runs `lane.guest.inside` there. Exits with 0 if every check held, or if no guest can be booted here
+(which is printed); with 1 if a check did not hold.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def check_there_and_back(folder: Path) -> None:
     rig.close()
 
 
-def check_a_machine_that_still_has_it(folder: Path) -> None:
+def check_a_machine_that_still_has_the_device(folder: Path) -> None:
     rig = GuestRig(folder)
     rig.prepare("u1")
     with HeldDevice(GPU):
@@ -113,7 +113,7 @@ def check_a_machine_that_still_has_it(folder: Path) -> None:
     rig.close()
 
 
-def check_a_write_that_the_kernel_keeps(folder: Path) -> None:
+def check_a_write_that_waits_in_the_kernel(folder: Path) -> None:
     """Unbinding waits in the kernel for the process that has the device; the child is left behind, and ends later."""
     rig = GuestRig(folder)
     rig.prepare("u1")
@@ -223,8 +223,8 @@ CHECKS = (
     check_a_group_that_serves_the_host,
     check_unsafe_settings,
     check_virtual_functions,
-    check_a_machine_that_still_has_it,
-    check_a_write_that_the_kernel_keeps,
+    check_a_machine_that_still_has_the_device,
+    check_a_write_that_waits_in_the_kernel,
     check_kills_of_unprepare,
     check_kills_of_prepare,
 )

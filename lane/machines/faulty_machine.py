@@ -18,8 +18,8 @@ from lane.stage import Stage
 from lane.workload import claim, container, devices, pod, request, template
 
 KEY = "gpu.nvidia.com/needs-reset"
-WELL: dict[str, Any] = {"recoveryAction": 0}
-ILL: dict[str, Any] = {"recoveryAction": 1}
+HEALTHY: dict[str, Any] = {"recoveryAction": 0}
+FAULTY: dict[str, Any] = {"recoveryAction": 1}
 
 
 class FaultyMachine:
@@ -35,12 +35,12 @@ class FaultyMachine:
     ) -> None:
         chosen = machine(SIMULATED, folder, cut=cut)
         self._file = Path(chosen["hardware"].removeprefix("simulated:"))
-        self.say(0, WELL)
+        self.set_health(0, HEALTHY)
         self.agent = start_agent(**chosen, flags=flags, **options)
         self.agent.published()
 
-    def say(self, place: int, health: dict[str, Any], **more: Any) -> None:
-        """Let a GPU report this health from now on; `more` are other fields of the GPU in its profile."""
+    def set_health(self, place: int, health: dict[str, Any], **more: Any) -> None:
+        """Set the health that a GPU reports from now on; `more` are other fields of the GPU in its profile."""
         content = yaml.safe_load(self._file.read_text())
         content["gpus"][place] |= {"health": health, **more}
         new = self._file.with_suffix(".new")
@@ -52,7 +52,7 @@ class FaultyMachine:
         pci = yaml.safe_load(self._file.read_text())["gpus"][place]["pci"]
         return "gpu-" + pci.replace(":", "-").replace(".", "-")
 
-    def one(self, place: int) -> dict[str, Any]:
+    def claim_for(self, place: int) -> dict[str, Any]:
         """Return the spec of a claim for one particular GPU."""
         uuid = self.agent.devices()[self.name(place)]["attributes"]["uuid"]["string"]
         return devices(request("gpu", selector=f'device.attributes["gpu.nvidia.com"].uuid == "{uuid}"'))

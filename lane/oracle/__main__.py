@@ -47,12 +47,12 @@ def _search_selectors(seed: int, count: int) -> int:
     """Print each expression on which we differ; return 1 if there is one."""
     expressions, found = random_expressions(seed, count), Counter()
     for edition in SELECTOR_EDITIONS:
-        for expression, told in zip(expressions, selectors.verdicts_of(expressions, edition), strict=True):
+        for expression, theirs in zip(expressions, selectors.verdicts_of(expressions, edition), strict=True):
             ours = our_selector_verdict(expression, edition)
-            kind = differs(told, ours)
+            kind = differs(theirs, ours)
             found[kind] += 1
             if kind:
-                print(f"{kind} {edition}: {expression}\n   told {told}\n   ours {ours}")
+                print(f"{kind} {edition}: {expression}\n   theirs {theirs}\n   ours {ours}")
     print(f"{sum(found.values())} verdicts: {found['verdict']} differ, {found['text']} in words", file=sys.stderr)
     return int(bool(found["verdict"]))
 
@@ -62,14 +62,14 @@ def _search_worlds(make: Callable[[int], dict[str, Any]], seed: int, count: int)
     worlds = [make(seed * 1_000_000 + number) for number in range(count)]
     found: Counter[str] = Counter()
     for version in VERSIONS:
-        for number, (world, told) in enumerate(zip(worlds, allocations.outcomes_of(worlds, version), strict=True)):
-            ours = our_outcomes(world, version) if told else {}
-            for node, seen in told.items():
+        for number, (world, theirs) in enumerate(zip(worlds, allocations.outcomes_of(worlds, version), strict=True)):
+            ours = our_outcomes(world, version) if theirs else {}
+            for node, seen in theirs.items():
                 found["all"] += 1
                 if ours[node] not in seen:
                     found[version] += 1
                     where = f"{version}: world {seed * 1_000_000 + number} on {node}"
-                    print(f"{where}\n   told {seen}\n   ours {ours[node]}")
+                    print(f"{where}\n   theirs {seen}\n   ours {ours[node]}")
     differing = found.total() - found["all"]
     print(f"{found['all']} outcomes: {differing} differ {dict(found)}", file=sys.stderr)
     return int(bool(differing))

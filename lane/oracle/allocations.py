@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lane.oracle import recordings
-from lane.oracle.outcomes import LATE, Outcome, told_outcomes
+from lane.oracle.outcomes import LATE, Outcome, their_outcomes
 from lane.oracle.program import VERSIONS, ask
 from lane.oracle.searches import random_search
 from lane.oracle.worlds import random_world
@@ -40,7 +40,7 @@ def outcomes_of(worlds: Sequence[dict[str, Any]], kubernetes: str) -> list[Outco
     answers = ask(kubernetes, "allocation", {"seconds": SECONDS, "runs": RUNS}, list(worlds))
     found = []
     for world, answer in zip(worlds, answers, strict=True):
-        seen = told_outcomes(answer) if is_judged(world, kubernetes) and "crash" not in answer else {}
+        seen = their_outcomes(answer) if is_judged(world, kubernetes) and "crash" not in answer else {}
         seen = {node: all_ for node, all_ in seen.items() if LATE not in all_ and "panic" not in all_[0]}
         found.append({node: sorted(all_, key=str) for node, all_ in seen.items()})
     return found
@@ -60,8 +60,8 @@ def changed() -> list[str]:
     found = []
     for version in VERSIONS:
         recorded = list(recordings.read(recordings.ALLOCATIONS, version))
-        told = outcomes_of([world for (_, world), _ in recorded], version)
-        for ((name, _), before), now in zip(recorded, told, strict=True):
+        theirs = outcomes_of([world for (_, world), _ in recorded], version)
+        for ((name, _), before), now in zip(recorded, theirs, strict=True):
             new = [node for node, seen in now.items() if not all(one in before[node] for one in seen)]
             found += [f"{version}: {name}: {node}" for node in new]
     return found

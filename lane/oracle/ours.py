@@ -50,22 +50,22 @@ def _on_device(selector: Any, view: DeviceView) -> bool | str:
         return _first_line(error.text)
 
 
-def told_selector_verdict(told: Verdict) -> Verdict:
+def their_selector_verdict(theirs: Verdict) -> Verdict:
     """Return the part of the oracle's answer that is recorded and compared."""
-    if "panic" in told or "crash" in told:
-        return {"panic": ""} if "panic" in told else {"crash": ""}
-    if "error" in told:
-        return {"error": _first_line(told["error"])}
-    verdict: Verdict = {"type": told["type"], "cost": "unknown" if "unestimated" in told else told["cost"]}
-    if "devices" in told:
-        verdict["devices"] = [_told_device(one) for one in told["devices"]]
+    if "panic" in theirs or "crash" in theirs:
+        return {"panic": ""} if "panic" in theirs else {"crash": ""}
+    if "error" in theirs:
+        return {"error": _first_line(theirs["error"])}
+    verdict: Verdict = {"type": theirs["type"], "cost": "unknown" if "unestimated" in theirs else theirs["cost"]}
+    if "devices" in theirs:
+        verdict["devices"] = [_their_device(one) for one in theirs["devices"]]
     return verdict
 
 
-def _told_device(told: Verdict) -> bool | str:
-    if "panic" in told:
-        return f"panic: {told['panic']}"
-    return _first_line(told["error"]) if "error" in told else told.get("match", False)
+def _their_device(theirs: Verdict) -> bool | str:
+    if "panic" in theirs:
+        return f"panic: {theirs['panic']}"
+    return _first_line(theirs["error"]) if "error" in theirs else theirs.get("match", False)
 
 
 def _first_line(text: str) -> str:
@@ -78,11 +78,11 @@ def _first_line(text: str) -> str:
     return found[0] if found else line
 
 
-def differs(told: Verdict, ours: Verdict) -> str:
+def differs(theirs: Verdict, ours: Verdict) -> str:
     """Return "" for equal verdicts, "text" where only the words of an error differ, else "verdict"."""
-    if told == ours:
+    if theirs == ours:
         return ""
-    return "text" if _wordless(told) == _wordless(ours) else "verdict"
+    return "text" if _wordless(theirs) == _wordless(ours) else "verdict"
 
 
 def _wordless(verdict: Verdict) -> Verdict:

@@ -28,12 +28,12 @@ _CATEGORIES = (
 )
 
 
-def told_outcomes(answer: dict[str, list[Outcome]]) -> dict[str, list[Outcome]]:
+def their_outcomes(answer: dict[str, list[Outcome]]) -> dict[str, list[Outcome]]:
     """Return what the oracle reported of each node, in the form that is recorded and compared."""
-    return {node: [_told(one) for one in seen] for node, seen in answer.items()}
+    return {node: [_theirs(one) for one in seen] for node, seen in answer.items()}
 
 
-def _told(one: Outcome) -> Outcome:
+def _theirs(one: Outcome) -> Outcome:
     if "panic" in one or "late" in one:
         return {"panic": one["panic"]} if "panic" in one else LATE
     if "error" in one:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from lane.oracle import recordings
 from lane.oracle.editions import SELECTOR_EDITIONS, Edition
 from lane.oracle.expressions import random_expressions
-from lane.oracle.ours import Verdict, told_selector_verdict
+from lane.oracle.ours import Verdict, their_selector_verdict
 from lane.oracle.program import ask
 
 SEED, COUNT = 20, 1500
@@ -27,7 +27,7 @@ def written_expressions() -> list[str]:
 def verdicts_of(expressions: Sequence[str], edition: Edition) -> list[Verdict]:
     """Return Kubernetes' verdict on each expression."""
     answers = ask(edition.kubernetes, "selectors", edition.header(), list(expressions))
-    return [told_selector_verdict(answer) for answer in answers]
+    return [their_selector_verdict(answer) for answer in answers]
 
 
 def record() -> None:
@@ -45,7 +45,7 @@ def changed() -> list[str]:
     found = []
     for edition in SELECTOR_EDITIONS:
         recorded = list(recordings.read(recordings.SELECTORS, str(edition)))
-        told = verdicts_of([expression for expression, _ in recorded], edition)
-        rows = zip(recorded, told, strict=True)
+        theirs = verdicts_of([expression for expression, _ in recorded], edition)
+        rows = zip(recorded, theirs, strict=True)
         found += [f"{edition}: {expression}" for (expression, before), now in rows if before != now]
     return found

@@ -22,7 +22,7 @@ class AlertCase:
     series: dict[str, str]
     fires: tuple[int, ...]
     quiet: tuple[int, ...]
-    labels: dict[str, str] = field(default_factory=dict)  # of the alert that fires, as far as they are looked at
+    labels: dict[str, str] = field(default_factory=dict)  # of the alert that fires, as far as they are checked
 
 
 def _fault(alert: str, key: str, after: int) -> AlertCase:
@@ -70,7 +70,7 @@ def _xids() -> Iterator[AlertCase]:
     def xids(code: str, kind: str) -> str:
         return f'dra_driver_xids_total{{code="{code}",class="{kind}",{NODE}}}'
 
-    # The first Xid of a code brings the series into being: nothing has increased, and yet it came.
+    # The first Xid of a code creates the series: no value has increased, but an Xid was reported.
     first = {xids("79", "reboot"): "_x9 1x40", xids("31", "application"): "0+1x50"}
     yield AlertCase("GpuXid", first, (11, 18), (5, 25), {"code": "79", "class": "reboot"})
     again = {xids("119", "reset"): "1x20 2x40"}

@@ -24,7 +24,7 @@ LabelValues = Callable[[str, str], list[str]]
 
 @dataclass(frozen=True)
 class Asked:
-    """One query, and where it stands."""
+    """One query, and where it was found."""
 
     file: str
     title: str

@@ -71,7 +71,7 @@ def _backfill(promtool: Path, server: PrometheusServer, folder: Path, rules: Pat
 
 
 @pytest.mark.parametrize(("dashboard", "title", "expression"), QUERIES, ids=[f"{d}: {t}" for d, t, _ in QUERIES])
-def test_a_panel_of_a_dashboard_shows_something(server, dashboard, title, expression):
+def test_a_panel_of_a_dashboard_has_data(server, dashboard, title, expression):
     found = server.ask(filled(expression), END)
     assert found, filled(expression)
     assert all(math.isfinite(float(one["value"][1])) for one in found)

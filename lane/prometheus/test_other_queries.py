@@ -1,6 +1,6 @@
 """Dashboards and rules that others made for NVIDIA's exporter show data from an agent that a real Prometheus scrapes.
 
-They are not part of this repository: `DASHBOARDS_OF_OTHERS` names a folder of them. Without it nothing is asked.
+They are not part of this repository: `DASHBOARDS_OF_OTHERS` names a folder of them. Without it the test is skipped.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def _lay_out(folder: Path) -> None:
 def _configuration(port: int) -> str:
     """Return the configuration of a Prometheus that scrapes as the page tells the ServiceMonitor to."""
     block = next(one for one in PAGE.split("```yaml\n")[1:] if one.startswith("metrics:")).partition("```")[0]
-    told = yaml.safe_load(block)["metrics"]["serviceMonitor"]
+    monitor = yaml.safe_load(block)["metrics"]["serviceMonitor"]
     snake = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
     lists = {
-        kind: json.dumps([{snake.get(key, key): value for key, value in one.items()} for one in told[kind]])
+        kind: json.dumps([{snake.get(key, key): value for key, value in one.items()} for one in monitor[kind]])
         for kind in ("relabelings", "metricRelabelings")
     }
     return CONFIGURATION.format(
@@ -102,7 +102,7 @@ def _answer(server: PrometheusServer, asked: Asked) -> str:
     return f"needs {', '.join(missing)}" if missing else "no data"
 
 
-def test_what_others_ask_has_data(server):
+def test_the_queries_of_others_have_data(server):
     asked = list(dict.fromkeys(queries_of(FOLDER, server.label_values)))
     assert asked, f"no query below {FOLDER}"
     answers = {one: _answer(server, one) for one in asked}

@@ -42,4 +42,4 @@ def test_the_page_parses_and_our_own_names_follow_the_conventions(tmp_path):
     said = (checked.stdout + checked.stderr).decode()
     assert checked.returncode in {0, LINTED}, said
     complaints = [line for line in said.splitlines() if line and not line.startswith("DCGM_")]
-    assert not [line for line in complaints if "camelCase" not in line], "labels are NVIDIA's, names are ours"
+    assert not [line for line in complaints if "camelCase" not in line], "promtool complains about a name of ours"

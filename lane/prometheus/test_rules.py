@@ -64,7 +64,7 @@ def _minutes(text: str) -> int:
     return amounts.get("d", 0) * 1440 + amounts.get("h", 0) * 60 + amounts.get("m", 0)
 
 
-def test_the_rules_are_rules(promtool):
+def test_the_rules_are_valid(promtool):
     said = run(promtool, "check", "rules", "--lint=all", "--lint-fatal", *FILES)
     assert said.count("SUCCESS") == len(FILES)
 

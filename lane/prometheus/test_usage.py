@@ -17,7 +17,7 @@ STEP_S = 60
 
 
 def samples():
-    """Yield what a scrape every minute would have brought, as the tool that makes blocks wants it."""
+    """Yield what a scrape every minute would have brought, in the format that the tool that makes blocks reads."""
     lines = sorted(week(), key=lambda line: line.name)
     for at, line in enumerate(lines):
         if at == 0 or lines[at - 1].name != line.name:
@@ -59,7 +59,7 @@ def asked(server, tmp_path, capsys):
     return ask
 
 
-def test_the_weekend_that_nobody_used_costs_what_it_costs(asked):
+def test_the_cost_of_a_weekend_without_claims_is_that_worked_out_by_hand(asked):
     document = asked("--by", "node")
     idle = [row for row in document["rows"] if row["name"].startswith("a100-")]
     assert sum(row["unclaimedHours"] for row in idle) == pytest.approx(128 * 60, rel=0.01)

@@ -108,7 +108,7 @@ def _value(name: str, labels: Labels, second: int) -> float:
 
 
 def text(names: Iterable[str], began: int) -> Iterator[str]:
-    """Yield the samples of a week, name by name and series by series, as the tool that makes blocks wants them."""
+    """Yield the samples of a week, name by name and series by series, in the format of promtool."""
     for name in sorted(names):
         yield f"# TYPE {name} unknown\n"
         for labels in series_of(name):

@@ -22,11 +22,13 @@ from lane.workload import container, devices, pod, request, template
         ("missing-cdi-file", "unresolvable CDI devices"),
     ],
 )
-def test_a_broken_driver_is_found_out(start_agent: Callable[..., Agent], stage: Stage, fault: str, cause: str) -> None:
+def test_the_checks_fail_with_a_broken_driver_and_name_the_cause(
+    start_agent: Callable[..., Agent], stage: Stage, fault: str, cause: str
+) -> None:
     with pytest.raises((NotInTime, AssertionError)) as found:
         use(start_agent, stage, fault)
-    told = "\n".join([str(found.value), *getattr(found.value, "__notes__", [])])
-    assert cause in told
+    message = "\n".join([str(found.value), *getattr(found.value, "__notes__", [])])
+    assert cause in message
     # The pod can only end once a working driver runs.
     start_agent()
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("agent", ["simulated"], indirect=True)
 
 @pytest.fixture
 def domains(stage: Stage) -> Iterator[ComputeDomainPlugin]:
-    """The plugin, and at the end nothing of it."""
+    """The plugin; at the end everything of it is removed."""
     plugin = ComputeDomainPlugin(stage)
     until("the kubelet has found the plugin", lambda: plugin.plugin.statuses, 20)
     yield plugin
@@ -33,7 +33,7 @@ def domains(stage: Stage) -> Iterator[ComputeDomainPlugin]:
     plugin.stop()
 
 
-def test_a_pod_gets_a_gpu_of_ours_and_a_channel_of_theirs_once_the_domain_is_ready(
+def test_a_pod_gets_our_gpu_and_the_other_plugins_channel_once_the_domain_is_ready(
     agent: Agent, stage: Stage, domains: ComputeDomainPlugin
 ) -> None:
     stage.create(

@@ -25,7 +25,7 @@ def one_gpu(agent: Agent, name: str, **more: Any) -> dict[str, Any]:
     return devices(request("gpu", selector=f'device.attributes["gpu.nvidia.com"].uuid == "{uuid}"', **more))
 
 
-def check_said(agent: Agent, *fields: str) -> None:
+def check_reported(agent: Agent, *fields: str) -> None:
     """Check that these losses are in the log and among the problems; without fields, that there are none."""
     lines = [line for line in agent.daemon.log.read_text().splitlines() if DROPPED in line]
     assert ('dra_driver_problems{code="controller.fields-dropped"} 1.0' in agent.ask("/metrics")) == bool(fields)
@@ -45,11 +45,11 @@ def test_partitions_on_demand_are_offered_only_where_counters_are_kept(
     kinds = [device["attributes"]["type"]["string"] for device in agent.devices().values()]
     assert kinds.count("gpu") == 7, "a GPU that an administrator cut is not offered whole, the others are"
     if stage.cluster.keeps_gated:
-        check_said(agent)
+        check_reported(agent)
         assert len([one for one in found if one["spec"].get("sharedCounters")]) > 0
         assert kinds.count("mig") > 7, "no placement is offered beside those that are there"
     else:
-        check_said(agent, "sharedCounters")
+        check_reported(agent, "sharedCounters")
         assert not any(one["spec"].get("sharedCounters") for one in found)
         assert not any(device.get("consumesCounters") for device in agent.devices().values())
         assert kinds.count("mig") == 7, "without counters only partitions that exist may be offered"
@@ -70,7 +70,7 @@ def test_partitions_on_demand_are_offered_only_where_counters_are_kept(
 
 
 @pytest.mark.smoke
-def test_a_partition_is_cut_on_demand_where_the_scheduler_counts(
+def test_a_partition_is_made_on_demand_only_where_counters_are_kept(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
 ) -> None:
     agent = start_agent(**machine(KINDS[0], tmp_path, cut=[]), mig="dynamic")
@@ -87,20 +87,22 @@ def test_a_partition_is_cut_on_demand_where_the_scheduler_counts(
 
 
 @pytest.mark.smoke
-def test_taints_that_the_server_drops_are_made_up_for(start_agent: Callable[..., Agent], stage: Stage) -> None:
+def test_a_tainted_device_is_withheld_where_the_server_drops_taints(
+    start_agent: Callable[..., Agent], stage: Stage
+) -> None:
     if stage.cluster.gates and stage.cluster.version < "1.35":
-        pytest.skip("1.34 keeps taints and knows none that is merely told (effect None)")
+        pytest.skip("1.34 keeps taints, but not those with the effect None")
     agent = start_agent(program=[sys.executable, richer_driver.__file__])
     agent.published()
     published = until("the pool as the server keeps it", lambda: kept(agent, gates=stage.cluster.keeps_gated), 15)
     generations = {found["spec"]["pool"]["generation"] for found in agent.slices()}
     if stage.cluster.keeps_gated:
-        check_said(agent)
+        check_reported(agent)
         assert published[BLOCKED]["taints"][0]["key"] == TAINT
         assert published[NOTED]["taints"][0]["effect"] == "None"
         check_taint(agent, stage)
     else:
-        check_said(agent, "devices.taints")
+        check_reported(agent, "devices.taints")
         # The device that no pod may have is withheld, because no taint can be published. The other device is offered.
         assert NOTED in published
         check_free(agent, stage)

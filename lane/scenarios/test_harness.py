@@ -57,7 +57,7 @@ def test_a_killed_run_leaves_nothing_once_the_next_has_begun() -> None:
 
 
 @pytest.mark.smoke
-def test_a_cluster_by_hand_has_the_driver_and_runs_pods() -> None:
+def test_a_cluster_that_is_started_by_hand_has_the_driver_and_runs_pods() -> None:
     said = by_hand("up", "--k8s", VERSION, "--agent", "demo-h100").stdout
     found = dict(re.findall(r"^export (\w+)=(.+)$", said, re.MULTILINE))
     sandbox = Sandbox(Path(found["KUBECONFIG"]).parents[1])

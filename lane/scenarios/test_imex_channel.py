@@ -41,7 +41,7 @@ def test_the_channel_of_a_node_goes_to_labelled_namespaces_and_is_shared_there(
     until("the channel", lambda: CHANNEL in agent.devices(), 60)
     assert agent.devices()[CHANNEL].get("allowMultipleAllocations", False) is HAS_SHARES
 
-    # No class gives it to a pod in a namespace that is not named.
+    # No class gives it to a pod in a namespace without the label.
     assert f"labelled {LABEL}=true" in refusal(cluster, asking)
     stage.create(
         template(stage.namespace, "by-another-class", devices(request("channel", WIDE))),
@@ -50,7 +50,7 @@ def test_the_channel_of_a_node_goes_to_labelled_namespaces_and_is_shared_there(
     until("the allocation is refused", lambda: LABEL in " ".join(stage.events("sneak")), 60)
     stage.delete_pod("sneak")
 
-    # In one that is named, the pods of a node have it: each by a claim of its own, or all by one.
+    # In a labelled namespace the pods of a node get it: each by a claim of its own, or all by one claim.
     KEPT.set_label(cluster, stage.namespace, "true")
     until("the label is known", lambda: not refusal(cluster, asking), 30)
     main = container("main", "channel")

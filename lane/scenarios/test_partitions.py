@@ -33,11 +33,11 @@ BRIEF = SHOW + "sleep 1"
 # Checks both nodes of a partition without a child process, as containers are most of the work of a hundred pods.
 ITS_NODES = 'set -- /dev/nvidia-caps/*; test $# = 2 -a -c "$1" -a -c "$2"'
 # The core lane runs the long scenarios only on the fake library's machine, the soak on both.
-LONG = pytest.mark.parametrize("cutter", KINDS if os.environ.get("SOAK") else ["nvml"], indirect=True)
+LONG = pytest.mark.parametrize("partitioning", KINDS if os.environ.get("SOAK") else ["nvml"], indirect=True)
 
 
 @dataclass(frozen=True)
-class Cutter:
+class PartitioningAgent:
     """An agent that makes partitions on demand, and a function that returns its hardware's current partitions."""
 
     agent: Agent
@@ -64,9 +64,9 @@ def _instances(machine: NvmlMachine) -> Any:
 
 
 @pytest.fixture(params=KINDS)
-def cutter(
-    request: pytest.FixtureRequest, stage_node_counts: None, start_agent: Callable[..., Agent], tmp_path: Path
-) -> Iterator[Cutter]:
+def partitioning(
+    request: pytest.FixtureRequest, needs_counters: None, start_agent: Callable[..., Agent], tmp_path: Path
+) -> Iterator[PartitioningAgent]:
     """An agent that partitions on demand, on either hardware; in the end the partitions must be those from before."""
     if request.param == "simulated":
         agent = start_agent(mig="dynamic")
@@ -77,18 +77,18 @@ def cutter(
         agent = start_agent(hardware="nvidia", mig="dynamic", flags=machine.flags, environment=environment)
         standing = functools.partial(_instances, machine)
     before = standing()
-    yield Cutter(agent, standing)
+    yield PartitioningAgent(agent, standing)
     agent.wait_empty()
     until("every GPU as it was", lambda: _same(before, standing()), 30)
 
 
 def _same(before: Any, now: Any) -> bool:
-    assert now == before, f"{now} stands, {before} stood"
+    assert now == before, f"the partitions are {now}, before they were {before}"
     return True
 
 
 @pytest.fixture
-def stage_node_counts(cluster: Any) -> None:
+def needs_counters(cluster: Any) -> None:
     """Skip where the API server keeps no shared counters."""
     if not cluster.keeps_gated:
         pytest.skip("this Kubernetes drops shared counters")
@@ -98,9 +98,9 @@ def part(profile: str, name: str = "part", *, elsewhere: str = "", **more: Any) 
     return request(name, "mig.nvidia.com", f'device.attributes["{DOMAIN}"].profile == "{profile}"{elsewhere}', **more)
 
 
-def come_and_go(cutter: Cutter, stage: Stage, count: int, *, kill_after: tuple[int, ...] = ()) -> None:
+def come_and_go(partitioning: PartitioningAgent, stage: Stage, count: int, *, kill_after: tuple[int, ...] = ()) -> None:
     """Run `count` pods through the node, with claims of every profile; kill the agent after some of them."""
-    cutter.published()
+    partitioning.published()
     for profile in PROFILES:
         stage.create(template(stage.namespace, _slug(profile), devices(part(profile))))
     names = [f"pod-{number}" for number in range(count)]
@@ -109,8 +109,8 @@ def come_and_go(cutter: Cutter, stage: Stage, count: int, *, kill_after: tuple[i
         stage.create(pod(stage.namespace, name, used, templates={"part": _slug(profile)}, grace=1))
     for done in kill_after:
         until(f"{done} pods ended", functools.partial(_ended, stage, done), PATIENCE, every=0.05)
-        cutter.agent.kill()
-        cutter.agent.start()
+        partitioning.agent.kill()
+        partitioning.agent.start()
     for name in names:
         stage.succeeded(name, PATIENCE + count)
 
@@ -128,20 +128,22 @@ def _ended(stage: Stage, count: int) -> bool:
 
 @pytest.mark.timeout(600 + 3 * MANY)
 @LONG
-def test_claims_of_every_profile_come_and_go(cutter: Cutter, stage: Stage) -> None:
-    writes = len(cutter.agent.writes())
-    come_and_go(cutter, stage, MANY)
-    assert len(cutter.agent.writes()) - writes <= 20, "slices are written at the start, not with claims"
+def test_claims_of_every_profile_come_and_go(partitioning: PartitioningAgent, stage: Stage) -> None:
+    writes = len(partitioning.agent.writes())
+    come_and_go(partitioning, stage, MANY)
+    assert len(partitioning.agent.writes()) - writes <= 20, "slices are written at the start, not with claims"
 
 
 @LONG
-def test_an_agent_killed_among_partitions_leaves_none(cutter: Cutter, stage: Stage) -> None:
-    come_and_go(cutter, stage, 30, kill_after=(4, 12))
+def test_an_agent_killed_while_pods_use_partitions_leaves_none(partitioning: PartitioningAgent, stage: Stage) -> None:
+    come_and_go(partitioning, stage, 30, kill_after=(4, 12))
 
 
 @pytest.mark.smoke
-def test_a_partition_that_did_not_exist_is_there_for_its_pod_and_gone_with_it(cutter: Cutter, stage: Stage) -> None:
-    cutter.published()
+def test_a_partition_that_did_not_exist_is_there_for_its_pod_and_gone_with_it(
+    partitioning: PartitioningAgent, stage: Stage
+) -> None:
+    partitioning.published()
     stage.create(
         template(stage.namespace, "part", devices(part("4g.40gb"))),
         pod(stage.namespace, "user", container("main", "part"), templates={"part": "part"}),
@@ -152,12 +154,12 @@ def test_a_partition_that_did_not_exist_is_there_for_its_pod_and_gone_with_it(cu
     assert len([path for path in seen.nodes if path.startswith("/dev/nvidia-caps/")]) == 2
     assert not [name for name in seen.environment if name.startswith("DRA_DRIVER_")]
     stage.delete_pod("user")
-    cutter.agent.wait_empty(1)
+    partitioning.agent.wait_empty(1)
 
 
 @LONG
-def test_whole_gpus_and_partitions_compete_and_share_no_moment(cutter: Cutter, stage: Stage) -> None:
-    cutter.published()
+def test_no_gpu_is_used_whole_and_in_partitions_at_the_same_time(partitioning: PartitioningAgent, stage: Stage) -> None:
+    partitioning.published()
     stage.create(
         template(stage.namespace, "whole", devices(request("gpu"))),
         template(stage.namespace, "large", devices(part("3g.40gb"))),
@@ -176,11 +178,11 @@ def test_whole_gpus_and_partitions_compete_and_share_no_moment(cutter: Cutter, s
     for gpu, found in spans.items():
         for one, other in itertools.combinations(sorted(found), 2):
             if "whole" in (one[2], other[2]):
-                assert one[1] <= other[0], f"{gpu} was in two hands: {one} and {other}"
+                assert one[1] <= other[0], f"{gpu} was used whole and in parts: {one} and {other}"
 
 
-def test_four_partitions_of_one_gpu_that_nobody_had_cut(cutter: Cutter, stage: Stage) -> None:
-    offered = cutter.published()
+def test_a_claim_gets_four_new_partitions_of_one_gpu(partitioning: PartitioningAgent, stage: Stage) -> None:
+    offered = partitioning.published()
     elsewhere = "" if stage.cluster.version >= "1.36" else _away_from_small_gpus(offered)
     four = devices(part("1g.20gb", elsewhere=elsewhere, count=4), constraints=[SAME_GPU])
     stage.create(
@@ -205,7 +207,7 @@ def _away_from_small_gpus(offered: dict[str, dict[str, Any]]) -> str:
 
 
 @pytest.mark.smoke
-def test_a_server_that_drops_counters_gets_whole_gpus_and_what_stands(
+def test_a_server_that_drops_counters_gets_whole_gpus_and_standing_partitions(
     start_agent: Callable[..., Agent], stage: Stage
 ) -> None:
     if stage.cluster.keeps_gated:
@@ -216,7 +218,7 @@ def test_a_server_that_drops_counters_gets_whole_gpus_and_what_stands(
     assert (kinds.count("gpu"), kinds.count("mig")) == (6, 8)
     assert not any(found["spec"].get("sharedCounters") for found in agent.slices())
     assert agent.metric("dra_driver_problems") >= 1
-    until("the node is told", lambda: "MigNotOnDemand" in _reasons(stage), 20)
+    until("the Event about the node", lambda: "MigNotOnDemand" in _reasons(stage), 20)
     stage.create(
         template(stage.namespace, "part", devices(part("1g.20gb"))),
         template(stage.namespace, "whole", devices(request("gpu"))),

@@ -60,7 +60,7 @@ def test_a_gpu_goes_to_a_labelled_namespaces_virtual_machine_and_comes_back(
     )
     until("the GPU for virtual machines", lambda: PASSED in agent.devices(), 60)
 
-    # No class gives it to a pod in a namespace that is not named.
+    # No class gives it to a pod in a namespace without the label.
     assert f"labelled {LABEL}=true" in refusal(cluster, asking)
     vm = container("main", "gpus")
     stage.create(
@@ -70,7 +70,7 @@ def test_a_gpu_goes_to_a_labelled_namespaces_virtual_machine_and_comes_back(
     until("the allocation is refused", lambda: LABEL in " ".join(stage.events("sneak")), 60)
     stage.delete_pod("sneak")
 
-    # In a namespace that is named, the pod gets the nodes, and the GPU is offered to no other claim meanwhile.
+    # In a labelled namespace the pod gets the nodes, and the GPU is offered to no other claim meanwhile.
     KEPT.set_label(cluster, stage.namespace, "true")
     until("the label is known", lambda: not refusal(cluster, asking), 30)
     stage.create(asking, pod(stage.namespace, "vm", vm, templates={"gpus": "vm-gpu"}))

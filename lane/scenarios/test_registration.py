@@ -1,4 +1,4 @@
-"""The kubelet finds the plugin, the API server keeps the slices as they were sent, and both get them back when lost."""
+"""The kubelet finds the plugin, the API server keeps slices as they were sent, and deleted slices come back."""
 
 from __future__ import annotations
 

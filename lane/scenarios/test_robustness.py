@@ -25,15 +25,7 @@ PARTITION = devices(request("part", "mig.nvidia.com"))
 OVERLAP = 60 if os.environ.get("SOAK") or os.environ.get("GATES") != "default" else 15
 
 
-def restarted(agent: Agent, stage: Stage) -> None:
-    """Restart the kubelet, and wait for the slices, which it deletes."""
-    wiped = {found["metadata"]["uid"] for found in agent.slices()}
-    stage.restart_kubelet()
-    until("slices wiped and published anew", lambda: {it["metadata"]["uid"] for it in agent.slices()} - wiped, 60)
-    agent.published()
-
-
-def _told(stage: Stage, pods: list[str]) -> bool:
+def _has_seen_deletions(stage: Stage, pods: list[str]) -> bool:
     lines = [line for line in stage.node.kubelet.tail(300).splitlines() if '"SyncLoop DELETE"' in line]
     return all(any(f'"{stage.namespace}/{name}"' in line for line in lines) for name in pods)
 
@@ -97,7 +89,7 @@ def test_an_upgrade_is_seamless_while_pods_start_and_stop(
     assert not [name for name in new.sockets() if old.daemon.argv[old.daemon.argv.index("--pod-uid") + 1] in name]
 
 
-def test_unprepare_works_while_the_api_server_is_away(agent: Agent, stage: Stage) -> None:
+def test_unprepare_works_while_the_api_server_is_down(agent: Agent, stage: Stage) -> None:
     stage.create(template(stage.namespace, "one-gpu", ONE_GPU))
     names = [f"pod-{number}" for number in range(4)]
     for name in names:
@@ -108,13 +100,13 @@ def test_unprepare_works_while_the_api_server_is_away(agent: Agent, stage: Stage
     for name in names:
         stage.cluster.api.delete("Pod", name, stage.namespace)
     # The kubelet can act only on what it knows before the outage; the pods' grace period lasts well into the outage.
-    until("the kubelet knows of every deletion", functools.partial(_told, stage, names), 10)
+    until("the kubelet knows of every deletion", functools.partial(_has_seen_deletions, stage, names), 10)
     stage.cluster.api_server.kill()
     try:
-        away = time.monotonic()
+        down = time.monotonic()
         assert len(agent.cdi_files()) == len(names)
         agent.wait_empty(55)
-        until("the outage has lasted a minute", lambda: time.monotonic() - away > 60, 61)
+        until("the outage has lasted a minute", lambda: time.monotonic() - down > 60, 61)
     finally:
         stage.cluster.restart_api_server()
     for name in names:
@@ -124,7 +116,7 @@ def test_unprepare_works_while_the_api_server_is_away(agent: Agent, stage: Stage
     stage.check("after")
 
 
-def test_a_force_deleted_pods_device_is_in_one_hand_at_a_time(agent: Agent, stage: Stage) -> None:
+def test_the_device_of_a_force_deleted_pod_is_used_by_one_container_at_a_time(agent: Agent, stage: Stage) -> None:
     # Once a minute the kubelet unprepares the claims of pods that it has lost, even if their containers still run.
     beats = stage.node.base / f"beats-{stage.namespace}"
     beats.mkdir()
@@ -148,8 +140,8 @@ def test_a_force_deleted_pods_device_is_in_one_hand_at_a_time(agent: Agent, stag
     stage.cluster.api.delete("ResourceClaim", "old", stage.namespace)
     forced = time.monotonic()
     start("new")
-    until("the old container has lived on for thirty seconds", lambda: time.monotonic() > forced + 30, 31)
-    assert "new" not in (beats / "log").read_text(), "the device was given away while the old container lived"
+    until("the old container has run on for thirty seconds", lambda: time.monotonic() > forced + 30, 31)
+    assert "new" not in (beats / "log").read_text(), "the device was given away while the old container ran"
     os.kill(shim, signal.SIGCONT)
     assert stage.devices(stage.check("new", 150 - 30)) == [chosen]
     lines = (beats / "log").read_text().split()
@@ -183,7 +175,7 @@ def test_a_rebooted_node_runs_its_pods_again(agent: Agent, stage: Stage) -> None
     agent.published()
 
 
-def test_a_hanging_library_call_stops_neither_pods_nor_the_agents_end(
+def test_a_hanging_library_call_blocks_neither_pods_nor_the_end_of_the_agent(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
 ) -> None:
     hanging = NvmlMachine(tmp_path)

@@ -68,7 +68,7 @@ def start_user(stage: Stage, name: str) -> None:
     stage.create(workload.pod(stage.namespace, name, workload.container("main", "gpu"), templates={"gpu": "one"}))
 
 
-def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_running_pods(
+def test_nvidias_driver_is_left_alone_while_it_runs_and_then_taken_over_from_with_running_pods(
     stage: Stage, start_agent: Callable[..., Agent], other: OtherDriver, devices: list[Device]
 ) -> None:
     whole = next(device for device in devices if device.partition is None)
@@ -81,7 +81,7 @@ def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_ru
     # Beside the other driver nothing is published or deleted, and the kubelet goes on calling the other one.
     agent = start_agent(flags=STATIC)
     for problem in ('{code="node.namesake"} 1.0', '{code="node.foreign-claim"} 2.0'):
-        until(problem, lambda told=problem: f"dra_driver_problems{told}" in agent.ask("/metrics"), 20)
+        until(problem, lambda text=problem: f"dra_driver_problems{text}" in agent.ask("/metrics"), 20)
     assert [found["metadata"]["name"] for found in agent.slices()] == ["node-1-other"]
     until("an Event", lambda: "AnotherDriverRegistered" in reasons(stage), 20)
     other.run("on-free", foreign_name(free))
@@ -90,7 +90,7 @@ def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_ru
         if f"-{foreign_name(free)}\n" in file.read_text():
             file.unlink()
 
-    # It is gone: free devices are published, those that its pods hold are not, and the pods keep running.
+    # The other driver is gone: free devices are published, those that its pods hold are not, and the pods keep running.
     other.stop()
     held = {whole.name, part.name}
     until("the free devices", lambda: names(agent) == {d.name for d in devices} - held, 60)
@@ -101,7 +101,7 @@ def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_ru
     start_user(stage, "later")
     stage.running("later")
 
-    # Their pods end: Unprepare comes to us and removes what it finds, and then the devices are offered.
+    # Its pods end: the kubelet calls our Unprepare, which removes what it finds, and then the devices are offered.
     for pod in ("on-gpu", "on-part"):
         stage.delete_pod(pod)
     assert list(stage.node.cdi.glob("*.yaml")) == []
@@ -140,7 +140,7 @@ def test_a_gpu_held_under_another_versions_name_is_published_once_its_pod_has_en
 
 
 @pytest.mark.parametrize("order", [("newer-ledger", ""), ("", "newer-ledger")], ids=["downgrade", "upgrade"])
-def test_versions_with_different_ledgers_live_beside_each_other_and_undo_each_others_claims(
+def test_versions_with_different_ledgers_run_side_by_side_and_undo_each_others_claims(
     stage: Stage, start_agent: Callable[..., Agent], order: tuple[str, str], cluster: Cluster
 ) -> None:
     first = start_agent(program=other_agent(order[0]), flags=STATIC, pod_uid="first-000000000000000")
@@ -211,7 +211,9 @@ def test_claims_of_nvidias_driver_that_were_never_prepared_count_only_where_clai
     agent.stop()
     api.delete("ResourceClaim", "one", namespace)
     agent.start()
-    until("what the second claim holds is still kept", lambda: names(agent) == everything - {whole.name, part.name}, 30)
+    until(
+        "the second claim's device is still withheld", lambda: names(agent) == everything - {whole.name, part.name}, 30
+    )
     agent.stop()
     # No driver can prepare them any more, so an agent that asks only its kubelet has no reason to wait.
     agent = start_agent(flags=STATIC)
@@ -221,7 +223,7 @@ def test_claims_of_nvidias_driver_that_were_never_prepared_count_only_where_clai
         api.delete("ResourceClaim", name, namespace)
 
 
-def test_a_start_lists_no_claims_and_a_lost_ledger_learns_its_claims_names_from_the_kubelet(
+def test_a_start_lists_no_claims_and_a_lost_ledger_gets_its_claims_names_from_the_kubelet(
     stage: Stage, start_agent: Callable[..., Agent]
 ) -> None:
     before = len(stage.cluster.audited("list", "watch", resource="resourceclaims"))
@@ -241,4 +243,4 @@ def test_a_start_lists_no_claims_and_a_lost_ledger_learns_its_claims_names_from_
     stage.delete_pod("user")
     until("an empty ledger", lambda: agent.ledger_rows() == [], 10)
     assert len(stage.cluster.audited("list", "watch", resource="resourceclaims")) == before
-    assert stage.cluster.audited("get", resource="resourceclaims"), "the audit log tells of claims at all"
+    assert stage.cluster.audited("get", resource="resourceclaims"), "the audit log has requests for claims"

@@ -1,4 +1,4 @@
-"""Labels of measurements on a real cluster: whose each series is, at every step of what pods and claims go through."""
+"""Labels of measurements on a real cluster: to which claim each series belongs, while pods and claims come and go."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def shown(agent: Agent, name: str, **labels: str) -> list[Sample]:
 
 
 def owners(found: list[Sample]) -> set[tuple[str, str, str]]:
-    """Return whose series are: claim, pod and container."""
+    """Return to whom series belong: claim, pod and container."""
     return {tuple(one.labels.get(label, "") for label in ("dra_claim_name", "pod", "container")) for one in found}
 
 
@@ -67,7 +67,7 @@ def uuid_of(agent: Agent, address: str) -> str:
     return shown(agent, "DCGM_FI_DEV_GPU_TEMP", pci_bus_id=bus)[0].labels["UUID"]
 
 
-def test_a_gpu_s_series_follow_pods_that_come_and_go_under_one_claim_and_claims_under_one_name(
+def test_the_series_of_a_gpu_follow_the_pods_of_one_claim_and_the_claims_of_one_name(
     agent: Agent, stage: Stage
 ) -> None:
     uuid = uuid_of(agent, WHOLE)
@@ -98,7 +98,7 @@ def test_a_gpu_s_series_follow_pods_that_come_and_go_under_one_claim_and_claims_
     assert total >= hours > 0
 
 
-def test_two_claims_on_one_gpu_have_a_line_each_and_what_can_t_be_told_apart_stands_once(
+def test_two_claims_on_one_gpu_have_a_line_each_and_what_is_measured_of_both_has_one(
     agent: Agent, stage: Stage
 ) -> None:
     uuid = uuid_of(agent, SHARED)

@@ -123,7 +123,7 @@ def test_a_claim_that_the_other_driver_can_not_prepare_leaves_nothing_of_ours(
     agent.wait_empty(60)
 
 
-def test_an_agent_under_a_name_that_the_policy_does_not_know_says_that_it_is_refused(
+def test_an_agent_with_a_driver_name_that_the_policy_does_not_allow_reports_the_refusal(
     agent: Agent, stage: Stage
 ) -> None:
     other = Agent(stage.cluster, stage.node, driver=SECOND)
@@ -143,7 +143,7 @@ def test_an_agent_under_a_name_that_the_policy_does_not_know_says_that_it_is_ref
     assert other.sockets() == []
 
 
-def test_a_second_agent_with_the_nodes_name_and_other_folders_stands_back_and_names_the_first(
+def test_a_second_agent_with_the_nodes_name_and_other_folders_withdraws_and_names_the_first(
     agent: Agent, stage: Stage
 ) -> None:
     names, elsewhere = set(agent.devices()), stage.node.base / "e"

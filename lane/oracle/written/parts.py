@@ -47,7 +47,7 @@ def asks(amount: str) -> Wire:
 
 
 def apart(one: Wire, part: Wire) -> list[Wire]:
-    """Return worlds with the counters in another slice of the pool."""
+    """Return the slices of a pool whose counters are in a slice of their own."""
     pool = one["spec"]["pool"] | {"resourceSliceCount": 2}
     rest = {key: value for key, value in one["spec"].items() if key != "devices"} | {"pool": pool}
     return [

@@ -68,7 +68,7 @@ def test_a_gpu_cpus_and_a_network_card_come_from_one_numa_node(
     published = {device["name"]: device for one in example["ResourceSlice"] for device in one["spec"]["devices"]}
     near = claim(stage.namespace, "near", example["ResourceClaimTemplate"][0]["spec"]["spec"])
     user = pod(stage.namespace, "user", container("main", "near"), claims={"near": "near"})
-    told = offline(stage, [near, user], tmp_path)
+    simulated = offline(stage, [near, user], tmp_path)
 
     stage.create(near)
     uid = stage.cluster.api.get("ResourceClaim", "near", stage.namespace)["metadata"]["uid"]
@@ -85,7 +85,7 @@ def test_a_gpu_cpus_and_a_network_card_come_from_one_numa_node(
     everything = published | agent.devices()
     assert len(held) == 3
     assert {numa_of(everything[name]) for name in held} == {numa_of(card)}
-    assert held == told
+    assert held == simulated
 
 
 def offline(stage: Stage, wanted: list[dict[str, Any]], folder: Path) -> set[str]:

@@ -32,7 +32,7 @@ def test_static_mig_partitions_are_claimed_by_profile(either_agent: Agent, stage
     assert attribute(either_agent, device, "type") == "mig"
 
 
-def test_partitions_of_one_parent_by_match_attribute(agent: Agent, stage: Stage) -> None:
+def test_match_attribute_gives_partitions_of_one_parent(agent: Agent, stage: Stage) -> None:
     same = {"matchAttribute": f"{DOMAIN}/parentUUID"}
     both = devices(request("mig", "mig.nvidia.com", count=2), constraints=[same])
     stage.create(
@@ -44,7 +44,7 @@ def test_partitions_of_one_parent_by_match_attribute(agent: Agent, stage: Stage)
     assert len({attribute(agent, name, "parentUUID") for name in found}) == 1
 
 
-def test_gpus_of_one_link_domain_by_match_attribute(agent: Agent, stage: Stage) -> None:
+def test_match_attribute_gives_gpus_of_one_link_domain(agent: Agent, stage: Stage) -> None:
     same = {"matchAttribute": f"{DOMAIN}/nvlinkDomain"}
     stage.create(
         template(stage.namespace, "pair", devices(request("gpus", count=2), constraints=[same])),
@@ -56,7 +56,7 @@ def test_gpus_of_one_link_domain_by_match_attribute(agent: Agent, stage: Stage) 
 
 
 @pytest.mark.smoke
-def test_first_available_falls_back_to_what_there_is(agent: Agent, stage: Stage) -> None:
+def test_first_available_falls_back_to_an_alternative_that_exists(agent: Agent, stage: Stage) -> None:
     impossible = {"cel": {"expression": f'device.attributes["{DOMAIN}"].productName == "NVIDIA Dream"'}}
     choices = [
         {"name": "dream", "deviceClassName": "gpu.nvidia.com", "selectors": [impossible]},
@@ -71,7 +71,7 @@ def test_first_available_falls_back_to_what_there_is(agent: Agent, stage: Stage)
     assert result["request"] == "gpu/any"
 
 
-def test_class_and_request_selectors_both_count(agent: Agent, stage: Stage) -> None:
+def test_the_selectors_of_class_and_request_both_apply(agent: Agent, stage: Stage) -> None:
     chosen = max(name for name in agent.devices() if attribute(agent, name, "type") == "gpu")
     uuid = attribute(agent, chosen, "uuid")
     of_class = f'device.driver == "{DOMAIN}" && device.attributes["{DOMAIN}"].type == "gpu"'
@@ -97,7 +97,7 @@ def test_an_unsatisfiable_claim_stays_pending_with_a_message(agent: Agent, stage
     assert "cannot allocate all claims" in stage.pending("user", "cannot allocate all claims")
 
 
-def test_admin_access_sees_a_gpu_that_another_pod_holds(agent: Agent, stage: Stage) -> None:
+def test_a_claim_with_admin_access_gets_a_gpu_that_another_pod_holds(agent: Agent, stage: Stage) -> None:
     stage.cluster.api.patch("Namespace", stage.namespace, "", {"metadata": {"labels": ADMIN}})
     stage.create(
         template(stage.namespace, "one-gpu", devices(request("gpu"))),

@@ -259,7 +259,7 @@ def test_a_migrated_quota_counts_the_devices_of_claims(stage: Stage) -> None:
 
 
 TRAIN = """
-# Ask Ada.
+# Ask the team.
 apiVersion: v1
 kind: Pod
 metadata: {name: train, namespace: NAMESPACE}
@@ -280,7 +280,7 @@ def _migrate(cluster: Cluster, folder: Path, text: str, kubeconfig: Path | None 
     return done.returncode, done.stdout, " ".join(done.stderr.split())
 
 
-def test_selectors_are_tried_on_the_live_cluster_and_names_there_are_kept(
+def test_selectors_are_tried_on_the_live_cluster_and_names_that_are_taken_are_avoided(
     cluster: Cluster, stage: Stage, fleet: None, tmp_path: Path
 ) -> None:
     text = TRAIN.replace("NAMESPACE", stage.namespace)
@@ -292,7 +292,7 @@ def test_selectors_are_tried_on_the_live_cluster_and_names_there_are_kept(
     status, made, said = _migrate(cluster, tmp_path, text.replace("COUNT", "1"))
     assert status == 0, said
     assert "name: train-gpu-2" in made
-    assert "# Ask Ada." in made
+    assert "# Ask the team." in made
     with_devices = sum(1 for taint in NODES.values() if taint)
     assert re.search(rf"train-gpu-2, request gpu: this selector matches [0-9]+ devices on {with_devices} nodes", said)
     # The API server accepts what the command wrote, and a second run finds its own template.
@@ -305,7 +305,7 @@ def test_selectors_are_tried_on_the_live_cluster_and_names_there_are_kept(
     cluster.kubectl("delete", "resourceclaimtemplates", "--all", "-n", stage.namespace)
 
 
-def test_a_cluster_that_does_not_answer_is_an_error_of_the_surroundings(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_cluster_that_refuses_the_token_is_an_error_of_the_environment(cluster: Cluster, tmp_path: Path) -> None:
     nobody = cluster.authority.kubeconfig("nobody", "wrong", cluster.api.server)
     status, made, said = _migrate(cluster, tmp_path, TRAIN.replace("COUNT", "1"), nobody)
     assert (status, made) == (5, "")

@@ -1,7 +1,7 @@
 """What `simulate` says of manifests without a cluster is what the real scheduler does with them.
 
-The shapes are those that first steps with such a driver are made with: a GPU for each pod, one that containers or pods
-share, partitions of one GPU, selectors, a configuration, more than there is.
+The shapes are those with which users of such a driver begin: a GPU for each pod, one that containers or pods share,
+partitions of one GPU, selectors, a configuration, more devices than there are.
 """
 
 from __future__ import annotations
@@ -183,12 +183,12 @@ def is_judged(stage: Stage, one: Object) -> bool:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_manifest_comes_out_offline_as_the_scheduler_places_it(
+def test_simulate_places_a_manifest_as_the_scheduler_does(
     agent: Agent, stage: Stage, tmp_path: Path, shape: str
 ) -> None:
     assert agent.devices()
     objects = SHAPES[shape](stage.namespace)
-    told = offline(stage, objects, tmp_path)
+    simulated = offline(stage, objects, tmp_path)
     api = stage.cluster.api
     for one in objects:
         version = one["apiVersion"].rpartition("/")[2]
@@ -197,7 +197,7 @@ def test_a_manifest_comes_out_offline_as_the_scheduler_places_it(
         )
         api.call("POST", path, one)
     try:
-        assert told == scheduled(stage, len(told))
+        assert simulated == scheduled(stage, len(simulated))
     finally:
         for one in objects:
             if one["kind"] == "Deployment":

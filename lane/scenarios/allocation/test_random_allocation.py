@@ -95,7 +95,7 @@ def test_random_worlds_are_allocated_as_the_scheduler_does(
 
 
 class Batch:
-    """Some worlds at a time, with one round for the first pods of all worlds, another for the second ones, and on."""
+    """Some worlds at a time, with one round for the first pods of all worlds, another for the second, and so on."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import yaml
 from lane import workload
 from lane.api import Refused
 from lane.chart import CHART, NAMESPACE, Chart
-from lane.chart_use import nothing_is_left, opens_character_devices, run_on, use_one_gpu
+from lane.chart_use import check_running, nothing_is_left, opens_character_devices, use_one_gpu
 from lane.cluster import REPOSITORY
 from lane.drivers import device_plugin
 from lane.sandbox import until
@@ -40,7 +40,7 @@ def test_from_install_to_running_pods_through_an_upgrade_to_nothing_left(chart: 
     (second,) = until("one agent", lambda: [p for p in [chart.pods()] if len(p) == 1], 60)[0]
     assert second["metadata"]["uid"] != first["metadata"]["uid"]
     assert {item["metadata"]["uid"] for item in chart.slices(node)} == slices, "the slices were not adopted"
-    run_on(stage, *names)
+    check_running(stage, *names)
     use_one_gpu(stage, "later")
     stage.running("later")
 
@@ -48,7 +48,7 @@ def test_from_install_to_running_pods_through_an_upgrade_to_nothing_left(chart: 
     with pytest.raises(subprocess.SubprocessError, match=r"claim default/user-0-gpu-.*used by pods user-0"):
         chart.uninstall()
     assert [p for p in cluster.api.list("Pod", NAMESPACE) if "uninstall-check" in p["metadata"]["name"]]
-    assert len(chart.pods()) == 1, "the refused uninstall took the agents away"
+    assert len(chart.pods()) == 1, "the refused uninstall removed the agents"
 
     for name in (*names, "later"):
         stage.delete_pod(name)
@@ -73,7 +73,7 @@ def test_no_value_has_to_be_set_for_an_agent_that_opens_devices_and_takes_less_t
     nothing_is_left(chart)
 
 
-def test_a_release_of_any_name_gets_in_comes_twice_goes_back_and_lets_no_second_one_in(
+def test_a_release_of_any_name_is_installed_twice_and_rolled_back_and_a_second_one_is_refused(
     chart: Chart, stage: Stage
 ) -> None:
     node, api = stage.node, chart.cluster.api
@@ -125,7 +125,7 @@ def is_served(manifest: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("case", [*CASES, "dry run of the manifests"])
-def test_the_api_server_takes_everything_that_the_chart_renders(chart: Chart, case: str) -> None:
+def test_the_api_server_accepts_everything_that_the_chart_renders(chart: Chart, case: str) -> None:
     cluster = chart.cluster
     if case in CASES:
         sets = [word for value in CASES[case] for word in ("--set", value)]

@@ -12,7 +12,7 @@ import pytest
 
 from lane import workload
 from lane.chart import CHART, NAMESPACE, Chart
-from lane.chart_use import POPULATION, nothing_is_left, run_on, run_out_of_memory, use_one_gpu
+from lane.chart_use import POPULATION, check_running, nothing_is_left, run_out_of_memory, use_one_gpu
 from lane.cluster import REPOSITORY
 from lane.machines.nvml_machine import NvmlMachine
 from lane.sandbox import until
@@ -35,10 +35,10 @@ def test_twenty_pods_outlive_an_agent_that_runs_out_of_memory_an_upgrade_and_a_d
     for name in shared:
         stage.create(workload.pod("default", name, workload.container("main", "gpu"), claims={"gpu": "shared"}))
     assert len([*whole, *parts, *shared]) == 20
-    run_on(stage, *whole, *parts, *shared)
+    check_running(stage, *whole, *parts, *shared)
 
     run_out_of_memory(chart)
-    run_on(stage, *whole, *parts, *shared)
+    check_running(stage, *whole, *parts, *shared)
     for kind in (whole, parts, shared):
         stage.delete_pod(kind.pop())
 
@@ -46,7 +46,7 @@ def test_twenty_pods_outlive_an_agent_that_runs_out_of_memory_an_upgrade_and_a_d
     for version in ("second", "first"):
         chart.install(stage.node, agent__mig__mode="static", agent__podAnnotations__version=version)
         until("one agent", lambda: len(chart.pods()) == 1, 60)
-        run_on(stage, *whole, *parts, *shared)
+        check_running(stage, *whole, *parts, *shared)
         use_one_gpu(stage, f"during-{version}")
         stage.running(f"during-{version}")
         stage.delete_pod(f"during-{version}")
@@ -77,7 +77,7 @@ def test_clients_of_mps_outlive_an_agent_that_runs_out_of_memory_and_an_upgrade(
     chart.published(stage.node)
     tenants = ["tenant-0", "tenant-1"]
     use_one_gpu(stage, *tenants, request="gpu-share-mps.nvidia.com")
-    run_on(stage, *tenants)
+    check_running(stage, *tenants)
     assert "CUDA_MPS_PIPE_DIRECTORY" in stage.seen("tenant-0").environment
     before = kept()
     assert len(before[1]) > 0
@@ -89,7 +89,7 @@ def test_clients_of_mps_outlive_an_agent_that_runs_out_of_memory_and_an_upgrade(
     install("second")
     until("one agent", lambda: len(chart.pods()) == 1, 60)
     assert kept() == before, "the upgrade touched the supervisor or its daemons"
-    run_on(stage, *tenants)
+    check_running(stage, *tenants)
     for name in tenants:
         stage.delete_pod(name)
     until("no daemon", lambda: kept()[1] == [], 90)

@@ -11,7 +11,7 @@ import pytest
 
 from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.cluster import Cluster
-from lane.machines.faulty_machine import ILL, KEY, FaultyMachine, use
+from lane.machines.faulty_machine import FAULTY, KEY, FaultyMachine, use
 from lane.sandbox import until
 from lane.stage import Stage
 
@@ -53,7 +53,7 @@ def eviction_leases(cluster: Cluster) -> Iterator[None]:
 
 def tolerating(machine: FaultyMachine, place: int, *tolerations: dict[str, Any]) -> dict[str, Any]:
     """Return the spec of a claim for one GPU, with tolerations."""
-    spec = machine.one(place)
+    spec = machine.claim_for(place)
     spec["devices"]["requests"][0]["exactly"]["tolerations"] = list(tolerations)
     return spec
 
@@ -78,10 +78,10 @@ def test_pods_of_a_sick_gpu_are_deleted_after_their_toleration_and_within_the_bu
         tolerated = {"key": KEY, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATED}
         offered = {"key": KEY, "operator": "Exists", "effect": "NoSchedule"}
         use(stage, name, tolerating(machine, place, tolerated, offered))
-    machine.say(SICK, ILL)
+    machine.set_health(SICK, FAULTY)
     until("NoExecute", lambda: effects(machine, SICK) == ["NoExecute"], RAISED)
     began = time.monotonic()
-    machine.say(FREE, ILL)
+    machine.set_health(FREE, FAULTY)
     until("the budget is spent", lambda: effects(machine, FREE) == ["NoSchedule"], RAISED)
     find = stage.cluster.api.find
     until("the first pod is deleted", lambda: is_ending(find("Pod", "first", stage.namespace)), TOLERATED + 30)
@@ -97,7 +97,7 @@ def test_a_toleration_keeps_a_pod_only_if_it_names_the_effect(
     use(stage, "named", tolerating(machine, SICK, {"key": KEY, "operator": "Exists", "effect": "NoExecute"}))
     use(stage, "unnamed", tolerating(machine, FREE, {"key": KEY, "operator": "Exists"}))
     for place in (SICK, FREE):
-        machine.say(place, ILL)
+        machine.set_health(place, FAULTY)
         until("NoExecute", lambda place=place: effects(machine, place) == ["NoExecute"], RAISED)  # type: ignore[misc]
     find = stage.cluster.api.find
     until("the pod without an effect is deleted", lambda: is_ending(find("Pod", "unnamed", stage.namespace)), 30)

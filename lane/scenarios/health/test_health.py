@@ -15,7 +15,17 @@ import pytest
 
 from lane.agent import Agent
 from lane.cluster import REPOSITORY
-from lane.machines.faulty_machine import ILL, KEY, WELL, FaultyMachine, await_health, events_of, health_of, use, version
+from lane.machines.faulty_machine import (
+    FAULTY,
+    HEALTHY,
+    KEY,
+    FaultyMachine,
+    await_health,
+    events_of,
+    health_of,
+    use,
+    version,
+)
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
 from lane.workload import claim, container, pod
@@ -32,10 +42,10 @@ def machine(start_agent: Callable[..., Agent], tmp_path: Path) -> FaultyMachine:
 
 @pytest.mark.smoke
 def test_a_sick_gpu_goes_to_no_new_pod(machine: FaultyMachine, stage: Stage) -> None:
-    spec = machine.one(SICK)
+    spec = machine.claim_for(SICK)
     until("the writes of the start have ended", lambda: machine.taints(SICK) == [], 10)
     writes, generations = machine.writes(), machine.generations()
-    machine.say(SICK, ILL)
+    machine.set_health(SICK, FAULTY)
     since = await_sick(machine, stage)
     check_quiet(machine, writes + 1)
     stage.create(
@@ -48,7 +58,7 @@ def test_a_sick_gpu_goes_to_no_new_pod(machine: FaultyMachine, stage: Stage) -> 
         machine.agent.stop()
         machine.agent.start()
         assert [one["timeAdded"] for one in machine.taints(SICK)] == since, "a restart changed when the fault began"
-    machine.say(SICK, WELL)
+    machine.set_health(SICK, HEALTHY)
     until(
         "the GPU is well again",
         lambda: machine.name(SICK) in machine.agent.devices() and not machine.taints(SICK),
@@ -61,32 +71,32 @@ def test_a_sick_gpu_goes_to_no_new_pod(machine: FaultyMachine, stage: Stage) -> 
 def test_a_pod_is_told_that_its_gpu_is_sick_and_well_again(
     machine: FaultyMachine, stage: Stage, tmp_path: Path
 ) -> None:
-    use(stage, "user", machine.one(SICK))
+    use(stage, "user", machine.claim_for(SICK))
     if not stage.cluster.keeps_gated:
         check_kept_while_used(machine, stage)
         return
     await_health(stage, "user", "Healthy", PATIENCE)
     before = version(stage, "user")
-    machine.say(SICK, ILL)
+    machine.set_health(SICK, FAULTY)
     until("the GPU is tainted", lambda: machine.taints(SICK), RAISED)
     await_health(stage, "user", "Unhealthy", 5)
     check_doctor(stage, tmp_path)
     (event,) = until("an Event on the pod", lambda: events_of(stage, "user"), PATIENCE)
     assert "needs-reset" in event["message"]
-    told = version(stage, "user")
-    assert told != before
+    written = version(stage, "user")
+    assert written != before
     end = time.monotonic() + LASTING
     while time.monotonic() < end:
         assert health_of(stage, "user") == "Unhealthy"
-        assert version(stage, "user") == told, "the pod's status was written again though nothing changed"
+        assert version(stage, "user") == written, "the pod's status was written again though nothing changed"
         time.sleep(1)
-    machine.say(SICK, WELL)
+    machine.set_health(SICK, HEALTHY)
     await_health(stage, "user", "Healthy", CLEARED)
     assert machine.taints(SICK) == []
 
 
 def test_a_gpu_is_cordoned_by_hand(machine: FaultyMachine, stage: Stage) -> None:
-    spec = machine.one(FREE)
+    spec = machine.claim_for(FREE)
     machine.agent.command("cordon", machine.name(FREE), "--reason", "fan noise")
     if stage.cluster.keeps_gated:
         (taint,) = until("the GPU is tainted", lambda: machine.taints(FREE), 10)
@@ -106,16 +116,16 @@ def test_a_gpu_is_cordoned_by_hand(machine: FaultyMachine, stage: Stage) -> None
 
 
 MANY: dict[str, Any] = {
-    **ILL, "eccUncorrectable": 2, "sramThresholdExceeded": True, "remapFailed": True, "remapPending": True,
+    **FAULTY, "eccUncorrectable": 2, "sramThresholdExceeded": True, "remapFailed": True, "remapPending": True,
     "xids": [{"code": 95}],
 }  # fmt: skip
 BLOCKING = ["needs-reset", "xid", "ecc-uncorrectable", "ecc-threshold", "row-remap-failed"]
 
 
-def test_taints_are_as_many_and_of_such_effects_as_the_version_allows(machine: FaultyMachine, stage: Stage) -> None:
+def test_the_number_and_the_effects_of_taints_are_what_the_version_allows(machine: FaultyMachine, stage: Stage) -> None:
     if not stage.cluster.keeps_gated:
         pytest.skip("the server drops taints without the gate")
-    machine.say(SICK, MANY)
+    machine.set_health(SICK, MANY)
     expected = {**dict.fromkeys(BLOCKING, "NoSchedule"), "row-remap-pending": "None"}
     if stage.cluster.version == "1.34":
         expected = dict.fromkeys(BLOCKING[:4], "NoSchedule")
@@ -134,7 +144,7 @@ def await_sick(machine: FaultyMachine, stage: Stage) -> list[str]:
         return []
     (taint,) = until("the GPU is tainted", lambda: machine.taints(SICK), RAISED)
     assert (taint["key"], taint["effect"]) == (KEY, "NoSchedule")
-    assert not machine.taints(FREE), "a healthy neighbour is tainted"
+    assert not machine.taints(FREE), "a healthy GPU is tainted as well"
     return [taint["timeAdded"]]
 
 
@@ -150,8 +160,8 @@ def check_quiet(machine: FaultyMachine, writes: int) -> None:
 def check_kept_while_used(machine: FaultyMachine, stage: Stage) -> None:
     """Check, where the server keeps no taints, that a sick GPU stays published for as long as a claim holds it."""
     writes = machine.writes()
-    machine.say(SICK, ILL)
-    machine.say(FREE, ILL)
+    machine.set_health(SICK, FAULTY)
+    machine.set_health(FREE, FAULTY)
     until("the free sick GPU is withheld", lambda: machine.name(FREE) not in machine.agent.devices(), RAISED)
     check_quiet(machine, writes + 1)
     assert machine.name(SICK) in machine.agent.devices()

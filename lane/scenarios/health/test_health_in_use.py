@@ -15,7 +15,7 @@ import pytest
 
 from lane.agent import DRIVER, Agent
 from lane.cluster import REPOSITORY
-from lane.machines.faulty_machine import ILL, KEY, WELL, FaultyMachine, await_health, events_of, use
+from lane.machines.faulty_machine import FAULTY, HEALTHY, KEY, FaultyMachine, await_health, events_of, use
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
 from lane.workload import devices, request
@@ -44,16 +44,16 @@ def test_of_eight_gpus_one_is_lost_under_a_running_pod_and_seven_go_on(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
 ) -> None:
     machine = FaultyMachine(start_agent, tmp_path, cut=())
-    lost, other = use(stage, "loser", machine.one(0)), use(stage, "other", machine.one(1))
+    lost, other = use(stage, "loser", machine.claim_for(0)), use(stage, "other", machine.claim_for(1))
     writes = machine.writes()
-    machine.say(0, WELL, lost=True)
+    machine.set_health(0, HEALTHY, lost=True)
     until("the lost GPU is tainted", lambda: tainted(machine) == {lost: {"gpu-lost"}}, RAISED)
     await_health(stage, "loser", "Unhealthy", 5)
     (event,) = until("an Event on the pod", lambda: events_of(stage, "loser"), PATIENCE)
     assert "gpu-lost" in event["message"]
     end = time.monotonic() + QUIET
     while time.monotonic() < end:
-        assert tainted(machine) == {lost: {"gpu-lost"}}, "a neighbour of the lost GPU is tainted"
+        assert tainted(machine) == {lost: {"gpu-lost"}}, "another GPU than the lost one is tainted"
         assert machine.writes() <= writes + 1, "slices are written again though nothing changed"
         time.sleep(1)
     assert len(machine.agent.devices()) == 8
@@ -61,7 +61,7 @@ def test_of_eight_gpus_one_is_lost_under_a_running_pod_and_seven_go_on(
     assert not events_of(stage, "other")
     assert use(stage, "third", devices(request("it"))) not in {lost, other}
     stage.delete_pod("loser")
-    machine.say(0, WELL, lost=False)
+    machine.set_health(0, HEALTHY, lost=False)
     until("the GPU is well again", lambda: not tainted(machine), CLEARED)
 
 
@@ -76,7 +76,7 @@ def test_a_fault_of_a_partition_that_was_made_on_demand_touches_that_partition_a
     )
     sick, well = use(stage, "sick", spec), use(stage, "well", spec)
     placed = int(sick.rpartition("-")[2])
-    machine.say(0, {"xids": [{"code": 95, "gi": placed + 1}]})
+    machine.set_health(0, {"xids": [{"code": 95, "gi": placed + 1}]})
     until("the partition is tainted", lambda: tainted(machine), RAISED)
     assert tainted(machine) == {sick: {"needs-reset", "xid"}}
     await_health(stage, "sick", "Unhealthy", 5)
@@ -86,7 +86,7 @@ def test_a_fault_of_a_partition_that_was_made_on_demand_touches_that_partition_a
     assert well != sick
 
 
-def test_a_release_without_health_and_back_leaves_the_fault_and_its_time(
+def test_a_downgrade_to_a_release_without_health_and_back_keeps_the_fault_and_its_time(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
 ) -> None:
     archive = subprocess.run(
@@ -96,13 +96,13 @@ def test_a_release_without_health_and_back_leaves_the_fault_and_its_time(
         check=False,
     )
     if archive.returncode:
-        pytest.skip("this tree has no history")
+        pytest.skip("this clone has no history")
     old = tmp_path / "old"
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         tar.extractall(old, filter="data")
     machine = FaultyMachine(start_agent, tmp_path)
-    use(stage, "user", machine.one(0))
-    machine.say(0, ILL)
+    use(stage, "user", machine.claim_for(0))
+    machine.set_health(0, FAULTY)
     (before,) = until("the GPU is tainted", lambda: machine.taints(0), RAISED)
     assert before["key"] == KEY
     machine.agent.stop()
@@ -116,5 +116,5 @@ def test_a_release_without_health_and_back_leaves_the_fault_and_its_time(
     machine.agent.start()
     (after,) = until("the GPU is tainted again", lambda: machine.taints(0), RAISED)
     assert after == before
-    machine.say(0, WELL)
+    machine.set_health(0, HEALTHY)
     until("the GPU is well again", lambda: not machine.taints(0), CLEARED)

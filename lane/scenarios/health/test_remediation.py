@@ -11,7 +11,7 @@ import pytest
 
 from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.cluster import Cluster
-from lane.machines.faulty_machine import ILL, WELL, FaultyMachine
+from lane.machines.faulty_machine import FAULTY, HEALTHY, FaultyMachine
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
 from lane.workload import container, pod, template
@@ -53,13 +53,13 @@ def test_a_gpu_that_needs_a_reset_is_drained_reset_and_given_to_the_next_pod(
     root = tmp_path / "driver"
     build_static(root / "usr/bin/nvidia-smi", log=root / "calls")
     machine = FaultyMachine(start_agent, tmp_path, "--remediation=on", f"--nvidia-driver-root={root}", cut=())
-    spec = machine.one(0)
+    spec = machine.claim_for(0)
     stage.create(
         template(stage.namespace, "used", spec),
         pod(stage.namespace, "user", container("main", "gpu"), templates={"gpu": "used"}),
     )
     assert stage.devices(stage.check("user")) == [machine.name(0)]
-    machine.say(0, ILL)
+    machine.set_health(0, FAULTY)
 
     def stages() -> str:
         return machine.agent.ask("/metrics")
@@ -69,8 +69,8 @@ def test_a_gpu_that_needs_a_reset_is_drained_reset_and_given_to_the_next_pod(
         held = {taint["key"].rpartition("/")[2]: taint.get("value") for taint in machine.taints(0)}
         assert held == {"needs-reset": "gpu-reset", "remediation": "reset"}
     path = f"/api/v1/namespaces/{stage.namespace}/events?fieldSelector=involvedObject.name%3Duser"
-    told = lambda: {one["reason"] for one in stage.cluster.api.call("GET", path)["items"]}  # noqa: E731
-    until("the pod is told", lambda: "DeviceFault" in told(), PATIENCE)
+    reasons = lambda: {one["reason"] for one in stage.cluster.api.call("GET", path)["items"]}  # noqa: E731
+    until("the pod is told", lambda: "DeviceFault" in reasons(), PATIENCE)
     assert not (root / "calls").exists(), "reset under a running pod"
     assert not stage.cluster.api.call("GET", slot).get("spec", {}).get("holderIdentity"), "a slot is taken too early"
 
@@ -82,6 +82,6 @@ def test_a_gpu_that_needs_a_reset_is_drained_reset_and_given_to_the_next_pod(
     assert call.startswith("--gpu-reset -i GPU-")
     assert call.endswith(" env=0 root=1")
     assert not stage.cluster.api.call("GET", slot).get("spec", {}).get("holderIdentity"), "the slot is still taken"
-    machine.say(0, WELL)
+    machine.set_health(0, HEALTHY)
     stage.create(pod(stage.namespace, "next", container("main", "gpu"), templates={"gpu": "used"}))
     assert stage.devices(stage.check("next")) == [machine.name(0)]

@@ -45,10 +45,12 @@ def prepared(
         pod(stage.namespace, "user", container("main", "gpu"), claims={"gpu": "one"}),
     )
     stage.running("user")
-    return agent, until("the status is written", lambda: _told(stage), PATIENCE)
+    return agent, until("the status is written", lambda: _written(stage), PATIENCE)
 
 
-def test_a_running_pods_claim_says_what_its_device_is(prepared: tuple[Agent, dict[str, Any]], stage: Stage) -> None:
+def test_the_status_of_a_running_pods_claim_describes_its_device(
+    prepared: tuple[Agent, dict[str, Any]], stage: Stage
+) -> None:
     agent, found = prepared
     (entry,) = found["status"]["devices"]
     (allocated,) = found["status"]["allocation"]["devices"]["results"]
@@ -57,11 +59,11 @@ def test_a_running_pods_claim_says_what_its_device_is(prepared: tuple[Agent, dic
     assert {c["type"]: c["status"] for c in entry["conditions"]} == {"Ready": "True", "Healthy": "True"}
     stage.delete_pod("user")
     agent.wait_empty(1)
-    until("the entry ends with the allocation", lambda: not _told(stage) or None, PATIENCE)
+    until("the entry ends with the allocation", lambda: not _written(stage) or None, PATIENCE)
 
 
 @pytest.mark.parametrize("what", ["another node", "another driver", "allocation", "reservation", "no node"])
-def test_a_node_s_token_changes_nothing_else(
+def test_a_nodes_token_changes_nothing_else_in_the_status_of_claims(
     prepared: tuple[Agent, dict[str, Any]], cluster: Cluster, stage: Stage, what: str
 ) -> None:
     agent, found = prepared
@@ -91,7 +93,7 @@ def test_a_node_s_token_changes_nothing_else(
 
 
 @pytest.mark.skipif(K8S < "1.36", reason="the API server checks nodes and drivers itself from 1.36 on")
-def test_from_1_36_the_servers_own_check_keeps_a_token_to_its_node_and_driver(
+def test_from_1_36_on_the_servers_own_check_limits_a_token_to_its_node_and_driver(
     prepared: tuple[Agent, dict[str, Any]], cluster: Cluster, stage: Stage
 ) -> None:
     """The role alone, without the option's policy."""
@@ -114,6 +116,6 @@ def _merge(user: Api, stage: Stage, change: dict[str, Any]) -> None:
     user.call("PATCH", path, change, "application/merge-patch+json")
 
 
-def _told(stage: Stage) -> dict[str, Any] | None:
+def _written(stage: Stage) -> dict[str, Any] | None:
     found = stage.cluster.api.get("ResourceClaim", "one", stage.namespace)
     return found if found.get("status", {}).get("devices") else None

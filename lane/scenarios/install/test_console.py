@@ -45,7 +45,7 @@ def states(console: RunningConsole, namespace: str) -> dict[str, str]:
     return {f"{row['subject']} {row['name']}": row["state"] for row in rows}
 
 
-def test_a_pod_that_waits_is_explained_mended_and_seen_to_run(
+def test_a_waiting_pod_is_explained_and_seen_to_run_once_it_is_corrected(
     cluster: Cluster, node: Node, agent: Agent, stage: Stage
 ) -> None:
     stage.create(
@@ -61,16 +61,16 @@ def test_a_pod_that_waits_is_explained_mended_and_seen_to_run(
         stage.delete_pod("wants-too-much")
         stage.create(
             template(stage.namespace, "one", devices(request("gpu"))),
-            pod(stage.namespace, "mended", container("main", "gpu"), templates={"gpu": "one"}),
+            pod(stage.namespace, "corrected", container("main", "gpu"), templates={"gpu": "one"}),
         )
-        stage.check("mended")
+        stage.check("corrected")
         until(lambda: "allocated" in states(console, stage.namespace).values())
         [name] = [
             one.partition(" ")[2] for one, state in states(console, stage.namespace).items() if state == "allocated"
         ]
         query = f"?namespace={stage.namespace}&name={name}"
         found = answered(console, "claim", query, DocumentKind.CLAIM_PAGE)
-        assert [(one["pod"], one["phase"]) for one in found["containers"]] == [("mended", "Running")]
+        assert [(one["pod"], one["phase"]) for one in found["containers"]] == [("corrected", "Running")]
         tile = next(
             tile
             for one in answered(console, "fleet", f"?name={node.name}", DocumentKind.FLEET_PAGE)["nodes"]
@@ -78,7 +78,7 @@ def test_a_pod_that_waits_is_explained_mended_and_seen_to_run(
             if tile["state"] == "held"
         )
         assert tile["name"] == found["holds"][0]["device"]
-        stage.delete_pod("mended")
+        stage.delete_pod("corrected")
         until(lambda: "allocated" not in states(console, stage.namespace).values())
 
 

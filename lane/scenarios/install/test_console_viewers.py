@@ -51,7 +51,7 @@ def console_of(cluster: Cluster, identity: str, folder: Path) -> Path:
     return path
 
 
-def hears_nothing(server: RunningServer, token: str, namespace: str) -> bool:
+def sees_nothing(server: RunningServer, token: str, namespace: str) -> bool:
     """Return whether a viewer is answered, but with nothing of a namespace."""
     return server.ask(token, "claims").status == 200 and not claims(server, token, namespace)
 
@@ -72,7 +72,7 @@ def test_each_viewer_of_one_console_sees_what_they_may_read_and_no_longer_what_w
     space = stage.namespace
     everything = account(cluster, space, "everything", "cluster-admin", everywhere=True)
     person = account(cluster, space, "person", "view", everywhere=False)
-    stranger = account(cluster, "default", f"stranger-{space}", "view", everywhere=False)
+    outsider = account(cluster, "default", f"outsider-{space}", "view", everywhere=False)
     stage.create(
         template(space, "one", devices(request("gpu"))),
         pod(space, "mine", container("main", "gpu"), templates={"gpu": "one"}),
@@ -81,22 +81,22 @@ def test_each_viewer_of_one_console_sees_what_they_may_read_and_no_longer_what_w
     try:
         with running_server(str(console_of(cluster, identity, tmp_path)), "--identity", identity) as server:
             with ExitStack() as pages:
-                for token in (everything, person, stranger):
+                for token in (everything, person, outsider):
                     pages.enter_context(server.looked_at(authorization=f"Bearer {token}"))
                 until(lambda: claims(server, everything, space))
                 [name] = claims(server, everything, space)
                 until(lambda: claims(server, person, space) == {name})
-                assert claims(server, stranger, space) == set()
-                assert server.ask(stranger, "claim", f"?namespace={space}&name={name}").status in {422, 502}
+                assert claims(server, outsider, space) == set()
+                assert server.ask(outsider, "claim", f"?namespace={space}&name={name}").status in {422, 502}
                 found = server.ask(person, "claim", f"?namespace={space}&name={name}").json
                 assert [(one["pod"], one["phase"]) for one in found["containers"]] == [("mine", "Running")]
                 assert server.ask(everything, "summary").json["gpus"] > 0
                 assert server.ask(person, "summary").json["gpus"] == 0, "slices are not theirs to read"
                 assert server.ask("a.b.c", "summary").status == 401
                 cluster.kubectl("-n", space, "delete", "rolebinding", "person")
-                until(lambda: hears_nothing(server, person, space), timeout_s=LATER_SECONDS)
+                until(lambda: sees_nothing(server, person, space), timeout_s=LATER_SECONDS)
             cluster.kubectl("-n", space, "delete", "serviceaccount", "person")
             until(lambda: server.ask(person, "claims").status == 401, timeout_s=LATER_SECONDS)
     finally:
         cluster.kubectl("delete", "clusterrolebinding", f"{space}-everything")
-        cluster.kubectl("-n", "default", "delete", "rolebinding,serviceaccount", f"stranger-{space}")
+        cluster.kubectl("-n", "default", "delete", "rolebinding,serviceaccount", f"outsider-{space}")

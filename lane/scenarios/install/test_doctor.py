@@ -1,4 +1,4 @@
-"""The doctor on a real cluster: it finds nothing wrong with a healthy one, and the right fault in a spoilt one."""
+"""The doctor on a real cluster: it finds nothing wrong with a healthy one, and the right fault in a broken one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def found(report: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.smoke
-def test_a_healthy_cluster_and_node_are_clean_and_gates_are_told(
+def test_a_healthy_cluster_and_node_have_no_findings_and_gates_that_are_off_are_noted(
     cluster: Cluster, agent: Agent, stage: Stage, examine: Callable[..., dict[str, Any]]
 ) -> None:
     stage.create(
@@ -75,7 +75,7 @@ def test_a_healthy_cluster_and_node_are_clean_and_gates_are_told(
     stage.delete_pod("healthy")
 
 
-def test_without_its_agent_the_doctor_says_who_is_missing(
+def test_the_doctor_reports_a_node_whose_agent_was_killed(
     agent: Agent, stage: Stage, examine: Callable[..., dict[str, Any]]
 ) -> None:
     stage.create(
@@ -91,7 +91,7 @@ def test_without_its_agent_the_doctor_says_who_is_missing(
     stage.delete_pod("held")
 
 
-def test_spoilt_slices_classes_and_policies_are_found(
+def test_a_broken_class_and_slices_that_differ_from_the_hardware_are_found(
     cluster: Cluster, agent: Agent, examine: Callable[..., dict[str, Any]]
 ) -> None:
     broken = {
@@ -140,7 +140,7 @@ def test_a_node_whose_runtime_ignores_cdi_or_that_a_device_plugin_serves_is_foun
     assert found(examine()) == set()
 
 
-def test_slices_that_were_deleted_are_missed_until_they_are_back(
+def test_missing_slices_are_found_until_they_are_published_again(
     cluster: Cluster, agent: Agent, examine: Callable[..., dict[str, Any]]
 ) -> None:
     agent.kill()
@@ -151,7 +151,7 @@ def test_slices_that_were_deleted_are_missed_until_they_are_back(
     until("all is well again", lambda: found(examine()) == set(), 30)
 
 
-def test_rights_that_were_cut_and_policies_that_do_not_deny_are_found(
+def test_rights_that_were_removed_and_policies_that_do_not_deny_are_found(
     cluster: Cluster, agent: Agent, examine: Callable[..., dict[str, Any]]
 ) -> None:
     labels = {"app.kubernetes.io/name": "dra-driver"}
@@ -202,7 +202,7 @@ def test_classes_without_devices_and_namespaces_without_the_label_are_found(
         cluster.kubectl("delete", "resourceclaimtemplates", "--all", "-n", stage.namespace)
 
 
-def test_a_pod_that_waits_is_told_with_the_schedulers_words(
+def test_a_waiting_pod_is_reported_with_the_schedulers_message(
     agent: Agent, stage: Stage, examine: Callable[..., dict[str, Any]]
 ) -> None:
     stage.create(
@@ -218,7 +218,7 @@ def test_a_pod_that_waits_is_told_with_the_schedulers_words(
 
 
 @pytest.mark.parametrize("role", ["system:aggregate-to-view", ""], ids=["view", "nothing"])
-def test_who_may_see_little_is_told_what_he_could_not_see_and_nothing_false(
+def test_with_few_rights_the_doctor_lists_what_it_could_not_read_and_finds_nothing_false(
     cluster: Cluster, agent: Agent, examine: Callable[..., dict[str, Any]], role: str
 ) -> None:
     name = "doctor-view" if role else "doctor-nothing"
@@ -246,7 +246,7 @@ def test_who_may_see_little_is_told_what_he_could_not_see_and_nothing_false(
 
 
 @pytest.mark.soak
-def test_a_claim_that_is_not_prepared_is_told_with_the_kubelets_words(
+def test_a_claim_that_is_not_prepared_is_reported_with_the_kubelets_message(
     agent: Agent, stage: Stage, examine: Callable[..., dict[str, Any]]
 ) -> None:
     """The doctor gives a pod a minute to start."""
@@ -257,7 +257,7 @@ def test_a_claim_that_is_not_prepared_is_told_with_the_kubelets_words(
         template(stage.namespace, "wrong", devices(request("gpu"), config=config)),
         pod(stage.namespace, "stuck", container("main", "gpu"), templates={"gpu": "wrong"}),
     )
-    until("the doctor's word", lambda: found(examine()) == {"claim-not-prepared"}, 150, every=5)
+    until("the doctor's finding", lambda: found(examine()) == {"claim-not-prepared"}, 150, every=5)
     [finding] = [one for one in examine()["findings"] if one["id"] == "claim-not-prepared"]
     assert "claim.bad-config" in finding["message"]
     stage.delete_pod("stuck")

@@ -13,7 +13,7 @@ from lane.cluster import REPOSITORY, Cluster
 DRIVER = "gpu.example.com"
 
 
-def test_a_healthy_node_with_the_chart_gives_nothing_to_say(cluster: Cluster) -> None:
+def test_a_healthy_node_with_the_chart_has_no_findings(cluster: Cluster) -> None:
     chart = Chart(cluster)
     more = ("--set", "fullnameOverride=second", "--set", f"driverName={DRIVER}", "--set", "deviceClasses.create=false")
     options = ["--install", "--create-namespace", "--wait", "--timeout", "120s"]

@@ -21,7 +21,7 @@ MANIFESTS = sorted(
     # A file of Prometheus' operator alone, which is not installed here.
     and "apiVersion: monitoring.coreos.com/" not in path.read_text()
 )
-NOT_INSTALLED = ("kubevirt.io/",)  # groups of kinds that stand beside ours in a file
+NOT_INSTALLED = ("kubevirt.io/",)  # groups whose kinds occur beside ours in a file
 ADMIN = {"resource.kubernetes.io/admin-access": "true"}
 
 

@@ -25,7 +25,7 @@ REVIEWS = {"tokenreviews", "subjectaccessreviews"}
 
 
 def rendered() -> list[Object]:
-    """Return the chart's ClusterRoles where readers are asked who they are."""
+    """Return the chart's ClusterRoles for metrics that only authorized readers may read."""
     command = [str(programs.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
     command += ["--set", VALUES, "--show-only", "templates/rbac.yaml", "--show-only", "templates/metrics.yaml"]
     said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
@@ -107,11 +107,11 @@ def test_the_api_server_decides_who_reads_and_is_asked_once_a_minute(
     cluster: Cluster, namespace: str, gated: Agent
 ) -> None:
     prometheus = token_of(cluster, namespace, "prometheus")
-    stranger = token_of(cluster, namespace, "stranger")
+    unauthorized = token_of(cluster, namespace, "unauthorized")
     status, page = until("the page", lambda: found if (found := scrape(gated, prometheus))[0] == 200 else None, 30)
     assert status == 200
     assert "dra_driver_build_info" in page
-    assert [scrape(gated, one)[0] for one in ("", "no-token", prometheus[:-4] + "AAAA", stranger)] == [
+    assert [scrape(gated, one)[0] for one in ("", "no-token", prometheus[:-4] + "AAAA", unauthorized)] == [
         401,
         401,
         401,

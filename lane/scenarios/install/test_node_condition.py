@@ -13,7 +13,7 @@ import pytest
 from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.api import Api, Refused
 from lane.cluster import Cluster
-from lane.machines.faulty_machine import ILL, WELL, FaultyMachine
+from lane.machines.faulty_machine import FAULTY, HEALTHY, FaultyMachine
 from lane.sandbox import until
 
 OPTION = Path(__file__).parents[3] / "deploy/manifests/options/node-condition.yaml"
@@ -49,40 +49,40 @@ def condition(cluster: Cluster, node: str) -> dict[str, Any]:
     return found
 
 
-def test_a_node_says_whether_its_devices_are_well(
+def test_a_condition_of_the_node_reports_whether_its_devices_are_healthy(
     cluster: Cluster, rights: None, start_agent: Callable[..., Agent], tmp_path: Path
 ) -> None:
     machine = FaultyMachine(start_agent, tmp_path, "--node-condition", "on")
     node = machine.agent.node.name
     until("all is well", lambda: condition(cluster, node).get("status") == "True", RAISED)
-    machine.say(0, ILL)
+    machine.set_health(0, FAULTY)
     until("a device is sick", lambda: condition(cluster, node)["status"] == "False", RAISED)
-    told = condition(cluster, node)
-    assert told["reason"] == "NeedsReset"
-    assert told["message"].startswith(f"{machine.name(0)}: needs-reset (gpu-reset)")
+    written = condition(cluster, node)
+    assert written["reason"] == "NeedsReset"
+    assert written["message"].startswith(f"{machine.name(0)}: needs-reset (gpu-reset)")
     end = time.monotonic() + QUIET
     while time.monotonic() < end:
-        assert condition(cluster, node) == told, "the condition was written again though nothing changed"
+        assert condition(cluster, node) == written, "the condition was written again though nothing changed"
         time.sleep(1)
-    machine.say(0, WELL)
+    machine.set_health(0, HEALTHY)
     until("all is well again", lambda: condition(cluster, node)["status"] == "True", CLEARED)
-    assert condition(cluster, node)["lastTransitionTime"] > told["lastTransitionTime"]
+    assert condition(cluster, node)["lastTransitionTime"] > written["lastTransitionTime"]
 
 
-def said(node: str = OWN, kind: str = TYPE) -> dict[str, Any]:
+def applied_node(node: str = OWN, kind: str = TYPE) -> dict[str, Any]:
     """Return what an agent applies: a condition, and that a reboot is asked for."""
     one = {"type": kind, "status": "False", "reason": "RebootRequested", "message": "gpu-0: needs-reboot"}
     meta = {"name": node, "annotations": {ASKED: "boot"}}
     return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": {"conditions": [one]}}
 
 
-def test_a_node_s_token_writes_our_condition_and_annotation_of_its_own_node(cluster: Cluster, rights: None) -> None:
+def test_a_nodes_token_writes_our_condition_and_annotation_of_its_own_node(cluster: Cluster, rights: None) -> None:
     user = user_of(cluster, OWN)
-    apply(user, said())
+    apply(user, applied_node())
     node = cluster.api.get("Node", OWN)
     assert node["metadata"]["annotations"][ASKED] == "boot"
     assert condition(cluster, OWN)["reason"] == "RebootRequested"
-    gone = said()
+    gone = applied_node()
     del gone["metadata"]["annotations"]
     gone["status"] = {}
     apply(user, gone)
@@ -105,7 +105,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_node_s_token_changes_nothing_else_of_its_node(cluster: Cluster, rights: None, what: str) -> None:
+def test_a_nodes_token_changes_nothing_else_of_its_node(cluster: Cluster, rights: None, what: str) -> None:
     user = user_of(cluster, OWN)
     before = known(cluster, OWN)
     with pytest.raises(Refused, match=r"403 Forbidden"):
@@ -121,11 +121,11 @@ def test_a_token_writes_no_other_node_and_nothing_but_status(cluster: Cluster, r
         token = cluster.api.path("ServiceAccount", ACCOUNT, NAMESPACE) + "/token"
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         user = cluster.api.as_user(cluster.api.call("POST", token, body)["status"]["token"])
-    request: tuple[Any, ...] = ("PATCH", f"{path}/status?fieldManager=it&force=true", said(), APPLY)
+    request: tuple[Any, ...] = ("PATCH", f"{path}/status?fieldManager=it&force=true", applied_node(), APPLY)
     if what == "spec":
         request = ("PATCH", path, {"spec": {"unschedulable": True}}, MERGE)
     elif what == "a new node":
-        request = ("POST", cluster.api.path("Node"), said("node-9"))
+        request = ("POST", cluster.api.path("Node"), applied_node("node-9"))
     before = known(cluster, OWN)
     with pytest.raises(Refused, match=r"403 Forbidden"):
         user.call(*request)

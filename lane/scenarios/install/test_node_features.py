@@ -77,7 +77,7 @@ def test_an_agent_asks_for_the_labels_of_its_node(applied: dict[str, Any], clust
 @pytest.mark.parametrize(
     "what", ["another node", "another name", "another label", "features", "annotations", "no node"]
 )
-def test_a_node_s_token_asks_for_nothing_else(applied: dict[str, Any], cluster: Cluster, what: str) -> None:
+def test_a_nodes_token_can_ask_for_no_other_labels(applied: dict[str, Any], cluster: Cluster, what: str) -> None:
     node = applied["metadata"]["labels"]["nfd.node.kubernetes.io/node-name"]
     user = cluster.api.as_user(cluster.node_token(OTHER_NODE if what == "another node" else node, ACCOUNT, NAMESPACE))
     if what == "no node":

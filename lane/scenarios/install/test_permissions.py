@@ -55,7 +55,7 @@ def test_an_agent_writes_slices_of_its_own_node(cluster: Cluster, agent_of_node_
     ],
     ids=["node", "driver", "pool", "pool-of-driver", "longer-name", "longer-pool"],
 )
-def test_a_foreign_slice_is_refused_to_be_created_changed_and_deleted(
+def test_creating_changing_and_deleting_a_foreign_slice_is_refused(
     cluster: Cluster, agent_of_node_1: Api, foreign: dict[str, str], says: str, content: dict[str, Any]
 ) -> None:
     if content is COUNTERS and not cluster.keeps_gated:
@@ -78,7 +78,7 @@ def test_a_foreign_slice_is_refused_to_be_created_changed_and_deleted(
         cluster.api.delete("ResourceSlice", stored["metadata"]["name"])
 
 
-def test_a_slice_of_another_node_can_t_be_made_ones_own(cluster: Cluster, agent_of_node_1: Api) -> None:
+def test_a_slice_of_another_node_cannot_be_taken_over(cluster: Cluster, agent_of_node_1: Api) -> None:
     stored = cluster.api.create(resource_slice(node=OTHER, pool=f"{OTHER}/{DRIVER}"))
     try:
         taken = {**resource_slice(), "metadata": stored["metadata"]}
@@ -126,7 +126,7 @@ def fault_of_pod(namespace: str = "default", **more: Any) -> dict[str, Any]:
     return event("Pod", "it", namespace, **{**signed, **text, **more})
 
 
-def test_an_agent_tells_of_its_own_node_and_of_nothing_else(cluster: Cluster, agent_of_node_1: Api) -> None:
+def test_an_agent_writes_events_about_its_own_node_and_no_other_object(cluster: Cluster, agent_of_node_1: Api) -> None:
     made = agent_of_node_1.call("POST", "/api/v1/namespaces/default/events", event())
     cluster.api.call("DELETE", f"/api/v1/namespaces/default/events/{made['metadata']['name']}")
     for wrong in (event(name=OTHER), event("Pod", OWN, "kube-system"), event("Pod", "it")):
@@ -135,7 +135,9 @@ def test_an_agent_tells_of_its_own_node_and_of_nothing_else(cluster: Cluster, ag
             agent_of_node_1.call("POST", path, wrong)
 
 
-def test_of_pods_an_agent_tells_nothing_but_faults_in_its_own_name(cluster: Cluster, agent_of_node_1: Api) -> None:
+def test_an_agent_writes_events_about_pods_for_faults_only_and_in_its_own_name(
+    cluster: Cluster, agent_of_node_1: Api
+) -> None:
     path = "/api/v1/namespaces/kube-system/events"
     for reason in ("DeviceFault", "DeviceApplicationError"):
         made = agent_of_node_1.call("POST", path, fault_of_pod("kube-system", reason=reason))

@@ -1,6 +1,6 @@
 """What people ask of a live cluster with the rights that they have: an administrator, an account of one namespace.
 
-Every command runs as a process of its own; what it writes for programs is held against its schema.
+Every command runs as a process of its own; what it writes for programs is checked against its schema.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ def test_a_pod_is_explained_whatever_it_waits_for(
     found = document((status, out, ""), DocumentKind.EXPLANATIONS)["explanations"]
     assert {one["subject"]["name"]: one["ok"] for one in found} == {"runs": True, "misspelt": False, "extended": False}
     gates = {name: one["how"] for one in found for name, one in one["gates"].items()}
-    assert all(gates.values()), "where each gate is known from"
+    assert all(gates.values()), "the source of each gate's state"
     status, out, _ = administrator("doctor", "--only", "cluster", "-o", "json", *where)
     wrong = {one["id"] for one in document((status, out, ""), DocumentKind.DOCTOR_REPORT)["findings"]}
     assert {"pod-reference-missing", "pod-resource-unserved"} <= wrong
 
 
-def test_an_account_of_one_namespace_sees_what_is_its_own_and_hears_what_is_not(
+def test_an_account_of_one_namespace_sees_its_own_objects_and_is_told_what_it_may_not_read(
     person: Run, administrator: Run, agent: Agent, stage: Stage, tmp_path: Path
 ) -> None:
     manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "old"}}

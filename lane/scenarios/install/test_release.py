@@ -51,7 +51,7 @@ def test_checksums_name_everything_that_is_handed_out_and_are_right(release: Pat
     assert named == {WHEEL, CHART, IMAGE, *bills} == {one.name for one in release.iterdir()} - {"SHA256SUMS"}
 
 
-def test_each_bill_of_materials_is_of_the_bytes_beside_it(release: Path) -> None:
+def test_each_bill_of_materials_has_the_digest_of_its_file(release: Path) -> None:
     for name in (WHEEL, CHART):
         subject = read(release, f"{name}.cdx.json")["metadata"]["component"]
         [digest] = [one["content"] for one in subject["hashes"] if one["alg"] == "SHA-256"]

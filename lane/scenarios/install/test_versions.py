@@ -58,7 +58,7 @@ def start(stage: Stage, wave: str, specs: dict[str, Any]) -> list[str]:
 
 
 def before_downgrade(cluster: Cluster) -> list[str]:
-    """Return what doctor has against going back to 0.1.1."""
+    """Return the doctor's findings against a downgrade to 0.1.1."""
     words = ["doctor", "--only", "cluster", "--before-downgrade", "0.1.1", "-o", "json"]
     surroundings = os.environ | {"PYTHONPATH": str(REPOSITORY), "KUBECONFIG": str(cluster.kubeconfig)}
     argv = [sys.executable, "-m", "dra_driver", *words]
@@ -67,7 +67,7 @@ def before_downgrade(cluster: Cluster) -> list[str]:
     return [f"{one['subject']}: {one['message']}" for one in found if one["id"].startswith("downgrade-")]
 
 
-def untouched(stage: Stage, names: list[str]) -> None:
+def check_untouched(stage: Stage, names: list[str]) -> None:
     """Check that pods run as they did, and that every device is held by one of them alone, or is shared."""
     held: list[str] = []
     for name in names:
@@ -77,7 +77,7 @@ def untouched(stage: Stage, names: list[str]) -> None:
     assert len(set(held)) == len(held)
 
 
-def test_pods_with_claims_of_every_kind_run_on_through_an_upgrade_from_0_1_and_the_way_back(
+def test_pods_with_claims_of_every_kind_run_on_through_an_upgrade_from_0_1_and_a_downgrade(
     stage: Stage, cluster: Cluster, start_agent: Callable[..., Agent], older: OlderVersion, tmp_path: Path
 ) -> None:
     rules = tmp_path / "rules.yaml"
@@ -95,11 +95,11 @@ def test_pods_with_claims_of_every_kind_run_on_through_an_upgrade_from_0_1_and_t
     first.stop()
     newer.published()
     running += start(stage, "of-this", specs)
-    untouched(stage, running)
+    check_untouched(stage, running)
     stage.delete_pod("whole-of-0-1")
     running.remove("whole-of-0-1")
 
-    # Nothing of this stands against the way back; a device that an administrator took out of use does.
+    # Nothing of this prevents a downgrade; a device that an administrator cordoned does.
     assert before_downgrade(cluster) == []
     if cluster.keeps_gated:
         device = min(newer.devices())
@@ -107,17 +107,17 @@ def test_pods_with_claims_of_every_kind_run_on_through_an_upgrade_from_0_1_and_t
         assert device in "".join(until("doctor to name the cordon", lambda: before_downgrade(cluster), 30))
         newer.command("uncordon", device)
 
-    # And back: the older agent undoes what the newer one has made.
+    # The downgrade: the older agent undoes what the newer one has made.
     back = start_agent(mig="dynamic", flags=flags, pod_uid="back-0000000000000000", **older.options())
     newer.stop()
     back.published()
-    untouched(stage, running)
+    check_untouched(stage, running)
     running += start(stage, "again", {"whole": specs["whole"]})
     for name in running:
         stage.delete_pod(name)
     until("an empty ledger", lambda: back.ledger_rows() == [], 30)
     assert back.metric("dra_driver_problems") == 0
-    # 0.1 knows nothing of the records beside the CDI files of a later version, which removes them when it comes again.
+    # 0.1 ignores the records beside the CDI files of a later version, which removes them when it runs again.
     assert {file.suffix for file in back.cdi_files()} <= {".record"}
     again = start_agent(mig="dynamic", flags=flags, pod_uid="again-00000000000000")
     back.stop()

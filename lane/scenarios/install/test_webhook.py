@@ -211,7 +211,7 @@ def test_an_expired_certificate_is_renewed_and_reviews_go_on(served: Served) -> 
     assert served.cluster.api.get("Secret", NAME, NAMESPACE)["data"]["tls.crt"] != data["tls.crt"]
 
 
-def test_a_stored_config_holds_up_no_change_and_what_is_worse_is_refused(installed: Cluster) -> None:
+def test_a_stored_wrong_config_prevents_no_change_and_a_further_wrong_one_is_refused(installed: Cluster) -> None:
     """The class was written before the webhook was installed."""
     cluster = installed
     before = obj("DeviceClass", WRONG, name="ratchet")
@@ -239,7 +239,9 @@ def _made_worse(cluster: Cluster, name: str) -> str:
     return str(refused.value)
 
 
-def test_with_files_that_somebody_else_renews_it_asks_for_no_right(installed: Cluster, tmp_path: Path) -> None:
+def test_a_webhook_whose_certificate_is_renewed_from_outside_needs_no_rights(
+    installed: Cluster, tmp_path: Path
+) -> None:
     """As with cert-manager, the files are mounted and caBundle is filled in from outside."""
     names = (f"{NAME}.{NAMESPACE}.svc", f"{NAME}.{NAMESPACE}.svc.cluster.local")
     pair = make_pair(names, datetime.now(UTC))
@@ -258,7 +260,7 @@ def test_with_files_that_somebody_else_renews_it_asks_for_no_right(installed: Cl
     assert served.daemon.stop(20) == 0
 
 
-def test_while_it_is_down_the_failure_policy_decides_and_only_for_configs_of_this_driver(served: Served) -> None:
+def test_while_the_webhook_is_down_the_failure_policy_decides_for_configs_of_this_driver_only(served: Served) -> None:
     served.daemon.stop(20)
     cluster = served.cluster
     until("fail open", lambda: not refusal(cluster, obj("ResourceClaim", WRONG)), 20)
@@ -322,7 +324,7 @@ def test_the_policy_of_a_release_for_several_vendors_judges_each_drivers_configs
         cluster.kubectl("delete", "-f", "-", stdin=text)
 
 
-def test_the_charts_deployment_serves_and_an_upgrade_keeps_its_trust(cluster: Cluster) -> None:
+def test_the_charts_deployment_serves_and_an_upgrade_keeps_its_authority(cluster: Cluster) -> None:
     chart = Chart(cluster)
     nothing_else = ("--set", "agent.nodeSelector.nowhere=x", "--set", "deviceClasses.create=false")
     nothing_else += ("--set", "fullnameOverride=second", "--set", "driverName=gpu.example.com")

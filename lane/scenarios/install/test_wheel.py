@@ -52,9 +52,9 @@ class Installed:
 
     def run(self, *words: str, kubeconfig: Path, program: str = "dra-driver") -> tuple[int, str, str]:
         """Run a program as it was installed; return its status, what it wrote, and what it complained of."""
-        return self.surrounded([str(self.folder / program), *words], kubeconfig)
+        return self.run_any([str(self.folder / program), *words], kubeconfig)
 
-    def surrounded(self, argv: list[str], kubeconfig: Path) -> tuple[int, str, str]:
+    def run_any(self, argv: list[str], kubeconfig: Path) -> tuple[int, str, str]:
         """Run anything with the programs on PATH, in a folder that is not the checkout."""
         path = f"{self.folder}:{os.environ['PATH']}"
         kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
@@ -68,7 +68,7 @@ class Installed:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel, built and installed; what it depends on is that of this run."""
+    """The wheel, built and installed; its dependencies are those of this run."""
     spec = importlib.util.spec_from_file_location("deploy_dist", REPOSITORY / "deploy" / "dist.py")
     assert spec is not None
     assert spec.loader is not None
@@ -119,7 +119,7 @@ def test_a_shell_completes_names_of_the_cluster_by_the_installed_command(
     if not shutil.which(shell):
         pytest.skip(f"{shell} is not installed")
     plain = {"bash": ["--norc", "--noprofile"], "zsh": ["-f"], "fish": ["--no-config"]}[shell]
-    status, out, err = installed.surrounded([shell, *plain, "-c", ASKED[shell]], cluster.kubeconfig)
+    status, out, err = installed.run_any([shell, *plain, "-c", ASKED[shell]], cluster.kubeconfig)
     assert (status, node.name in out.split()) == (0, True), (out, err)
 
 
@@ -127,7 +127,7 @@ def test_kubectl_runs_the_plugin_and_completes_what_is_in_the_cluster(
     installed: Installed, cluster: Cluster, node: Node, agent: Agent, stage: Stage
 ) -> None:
     def said(*words: str) -> str:
-        status, out, err = installed.surrounded([str(cluster.programs["kubectl"]), *words], cluster.kubeconfig)
+        status, out, err = installed.run_any([str(cluster.programs["kubectl"]), *words], cluster.kubeconfig)
         assert status in {0, 1}, err
         return out
 

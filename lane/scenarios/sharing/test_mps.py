@@ -37,7 +37,7 @@ LIST = 'for file in /dev/shm/*; do echo "met $file"; done; '
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class MpsNode:
     """An agent whose GPUs are shared by MPS, and the supervisor beside it."""
 
     agent: Agent
@@ -69,9 +69,9 @@ class Party:
 
 
 @pytest.fixture(params=["simulated", "nvml"])
-def party(
+def mps_node(
     request: pytest.FixtureRequest, node: Node, start_agent: Callable[..., Agent], tmp_path: Path
-) -> Iterator[Party]:
+) -> Iterator[MpsNode]:
     """An agent and its supervisor, of two kinds: simulated, and the real vendor over a fake library.
 
     The real vendor comes with a fake MPS control program.
@@ -88,7 +88,7 @@ def party(
         agent = start_agent(hardware="nvidia", flags=[*machine.flags, *flags], environment=machine.environment)
     argv = [sys.executable, "-m", "dra_driver", "mps", "--kubelet-plugins-directory-path", str(node.plugins), *hardware]
     supervisor = node.daemon("mps", argv, environment={"PYTHONPATH": str(REPOSITORY)})
-    made = Party(agent, supervisor, machine)
+    made = MpsNode(agent, supervisor, machine)
     made.begin()
     agent.published()
     yield made
@@ -96,8 +96,8 @@ def party(
     assert processes_below(made.folder) == [], "MPS daemons left after all pods"
 
 
-def test_two_pods_run_under_mps_on_one_gpu_and_leave_nothing(party: Party, stage: Stage) -> None:
-    agent = party.agent
+def test_two_pods_run_under_mps_on_one_gpu_and_leave_nothing(mps_node: MpsNode, stage: Stage) -> None:
+    agent = mps_node.agent
     of_gpus = [one for one in agent.devices().values() if one["attributes"]["type"]["string"] == "gpu-share"]
     uuid = min(one["attributes"]["uuid"]["string"] for one in of_gpus)
     only = f'device.attributes["gpu.nvidia.com"].uuid == "{uuid}"'
@@ -110,50 +110,52 @@ def test_two_pods_run_under_mps_on_one_gpu_and_leave_nothing(party: Party, stage
         assert seen.environment["FOUND"] == "channel"
         assert {"/tmp/nvidia-mps", "/dev/shm"} <= seen.mounts
     assert {"met /dev/shm/first", "met /dev/shm/second"} <= set(stage.log("second", "main").splitlines())
-    (daemon,) = processes_below(party.folder)
-    assert len(party.daemons()) == 1
-    (pipe,) = party.folder.glob("d/*/pipe")
-    client = FakeClient(pipe, root=f"/proc/{party.supervisor.pid}/root")
+    (daemon,) = processes_below(mps_node.folder)
+    assert len(mps_node.daemons()) == 1
+    (pipe,) = mps_node.folder.glob("d/*/pipe")
+    client = FakeClient(pipe, root=f"/proc/{mps_node.supervisor.pid}/root")
     assert (client.percentage, client.memory_mib) == (50.0, 4096)
-    assert party.machine is None or "3" in party.compute_modes()
+    assert mps_node.machine is None or "3" in mps_node.compute_modes()
 
     agent.kill()
     assert client.works()
     agent.start()
     agent.published()
-    party.supervisor.signal(signal.SIGKILL)
-    party.supervisor.wait(10)
+    mps_node.supervisor.signal(signal.SIGKILL)
+    mps_node.supervisor.wait(10)
     assert client.works()
-    party.begin()
+    mps_node.begin()
     assert client.works()
-    assert daemon in processes_below(party.folder)
+    assert daemon in processes_below(mps_node.folder)
 
     stage.delete_pod("first")
     assert client.works(), "the other pod still has the GPU"
     stage.delete_pod("second")
     agent.wait_empty(5)
     assert not client.works()
-    assert processes_below(party.folder) == []
-    assert party.daemons() == []
-    assert list(party.folder.glob("d/*")) == []
-    assert party.compute_modes() <= {"0"}
+    assert processes_below(mps_node.folder) == []
+    assert mps_node.daemons() == []
+    assert list(mps_node.folder.glob("d/*")) == []
+    assert mps_node.compute_modes() <= {"0"}
 
 
-@pytest.mark.parametrize("party", ["simulated"], indirect=True)
-def test_a_pod_waits_for_a_supervisor_and_a_claim_deleted_early_leaves_no_daemon(party: Party, stage: Stage) -> None:
-    party.supervisor.stop()
+@pytest.mark.parametrize("mps_node", ["simulated"], indirect=True)
+def test_a_pod_waits_for_a_supervisor_and_a_claim_deleted_early_leaves_no_daemon(
+    mps_node: MpsNode, stage: Stage
+) -> None:
+    mps_node.supervisor.stop()
     stage.create(template(stage.namespace, "share", devices(request("share", "gpu-share-mps.nvidia.com"))))
     stage.create(pod(stage.namespace, "user", container("main", "share"), templates={"share": "share"}))
-    told = until("the event says what is missing", lambda: _events(stage, "sharing.mps-unavailable"), 60)
-    assert "dra-driver mps" in told
-    party.begin()
+    message = until("the event says what is missing", lambda: _events(stage, "sharing.mps-unavailable"), 60)
+    assert "dra-driver mps" in message
+    mps_node.begin()
     stage.check("user")
-    party.agent.kill()
+    mps_node.agent.kill()
     stage.cluster.api.call("DELETE", stage.cluster.api.path("ResourceClaim", namespace=stage.namespace))
     stage.cluster.api.delete("Pod", "user", stage.namespace)
-    party.agent.start()
-    party.agent.wait_empty(90)
-    until("no daemon is left", lambda: processes_below(party.folder) == [], 90)
+    mps_node.agent.start()
+    mps_node.agent.wait_empty(90)
+    until("no daemon is left", lambda: processes_below(mps_node.folder) == [], 90)
 
 
 def _events(stage: Stage, word: str) -> str:

@@ -138,9 +138,7 @@ def test_twenty_eight_tenants_share_one_gpu_cut_into_seven(sharing_agent: Agent,
     assert len(sharing_agent.cdi_files()) == 28
 
 
-def test_rules_that_change_under_users_leave_them_what_they_have(
-    sharing_agent: Agent, stage: Stage, tmp_path: Path
-) -> None:
+def test_changed_rules_leave_running_pods_their_shares(sharing_agent: Agent, stage: Stage, tmp_path: Path) -> None:
     only = 'device.attributes["resource.kubernetes.io"].pciBusID == "0000:52:00.0"'
     tenants(stage, ["tenant"], devices(request("share", "gpu-share.nvidia.com", only)))
     (held,) = shares(stage, "tenant")

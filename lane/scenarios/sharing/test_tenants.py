@@ -143,7 +143,7 @@ def test_a_class_that_names_a_namespace_and_does_not_select_by_it_is_refused(ten
     assert "a selector has to say" in tenants.refusal(named("team-y"))
 
 
-def test_each_namespace_gets_its_own_shares_and_no_way_leads_to_another_s(
+def test_each_namespace_gets_its_own_shares_and_cannot_get_those_of_another(
     tenants: Tenants, agent: Agent, stage: Stage, cluster: Cluster
 ) -> None:
     other = Stage(cluster, cluster.nodes[0], tenants.theirs)
@@ -170,13 +170,13 @@ def test_each_namespace_gets_its_own_shares_and_no_way_leads_to_another_s(
         stage.create(template(stage.namespace, name, devices(spec)))
         stage.create(pod(stage.namespace, name, container("main", "share"), templates={"share": name}))
     for name in tries:
-        until(f"{name} is told why", lambda name=name: _told(stage, name), 60)
+        until(f"the Event about {name}", lambda name=name: _is_explained(stage, name), 60)
         assert not cluster.api.get("Pod", name, stage.namespace)["spec"].get("nodeName")
     claims = [row for row in agent.ledger_rows() if row[0] == "claims"]
     assert len(claims) == 4
 
 
-def _told(stage: Stage, name: str) -> bool:
+def _is_explained(stage: Stage, name: str) -> bool:
     return "may lead to shares of other namespaces" in " ".join(stage.events(name))
 
 
@@ -204,7 +204,9 @@ def test_a_share_that_was_allocated_before_the_switch_is_refused_with_what_to_de
     stage.delete_pod("late")
 
 
-def test_no_extended_resource_of_others(tenants: Tenants, agent: Agent, stage: Stage, cluster: Cluster) -> None:
+def test_an_extended_resource_of_another_namespaces_class_is_refused(
+    tenants: Tenants, agent: Agent, stage: Stage, cluster: Cluster
+) -> None:
     if not cluster.gates:
         pytest.skip("without the gate DRAExtendedResource the name means nothing")
     name = f"deviceclass.resource.kubernetes.io/{own_class(tenants.theirs)}"
@@ -212,6 +214,6 @@ def test_no_extended_resource_of_others(tenants: Tenants, agent: Agent, stage: S
     main["resources"] = {"limits": {name: "1"}}
     stage.create(pod(stage.namespace, "extended", main))
     said = "its device class is for claims of another namespace"
-    until("the scheduler is told why", lambda: said in " ".join(stage.events("extended")), 60)
+    until("the Event with the reason", lambda: said in " ".join(stage.events("extended")), 60)
     assert not cluster.api.get("Pod", "extended", stage.namespace)["spec"].get("nodeName")
     assert agent.ledger_rows() == []

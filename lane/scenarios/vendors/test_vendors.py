@@ -68,7 +68,9 @@ def test_a_pod_with_a_request_for_each_vendor_sees_its_devices_and_no_others(mix
     mixed_agent.wait_empty(10)
 
 
-def test_a_claim_over_vendors_gets_what_there_is(mixed_agent: Agent, cluster: Cluster, stage: Stage) -> None:
+def test_a_claim_over_vendors_gets_devices_of_those_that_have_some_free(
+    mixed_agent: Agent, cluster: Cluster, stage: Stage
+) -> None:
     classes = rendered("deviceclasses.yaml", values=r"agent.hardware=nvidia\,amd\,intel")
     (any_class,) = (one for one in classes if one["metadata"]["name"] == "any-accelerator")
     either = next(
