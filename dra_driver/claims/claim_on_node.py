@@ -99,7 +99,8 @@ class ClaimOnNode:
 
     def refuse(self, faults: Collection[ConfigFault]) -> None:
         """Refuse the claim for these faults, if there are any. Raises: ClaimError, as `config.refuse`."""
-        refuse(faults, f"claim {self.claim.namespace}/{self.claim.name}")
+        if faults:
+            refuse(faults, f"claim {self.claim.namespace}/{self.claim.name}")
 
 
 def join_claim(claim: AllocatedClaim, devices: Mapping[str, Device], names: CdiNames) -> ClaimOnNode:

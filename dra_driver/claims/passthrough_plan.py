@@ -37,6 +37,8 @@ def plan_passthrough(on_node: ClaimOnNode) -> tuple[PassthroughStep, ...]:
     Raises: ClaimError("claim.device-in-use") if the same claim also has one of these GPUs for containers.
     """
     owned = {one.device.name: one for one in on_node.results if one.is_made and one.device.type is DeviceType.VFIO}
+    if not owned:
+        return ()
     _refuse_both_sides(on_node, {one.device.gpu.pci_address: name for name, one in owned.items()})
     return tuple(PassthroughStep(name, one.device.gpu, one.iommu.prefers_iommufd) for name, one in owned.items())
 

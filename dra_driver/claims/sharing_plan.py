@@ -60,6 +60,8 @@ def plan_sharing(on_node: ClaimOnNode) -> tuple[SharingStep, ...]:
         faults += faults_of(requested)
         if requested.settings is not None:
             by_device.setdefault(one.device.shared_name, []).append(requested)
+    if not (by_device or faults):
+        return ()
     faults += faults_together(by_device)
     on_node.refuse(faults)
     return tuple(_step(group) for group in by_device.values() if _has_effect(group[0]))

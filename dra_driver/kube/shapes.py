@@ -118,7 +118,7 @@ _ALLOCATION = {"devices": {"results": [_RESULT], "config": [{}]}, "nodeSelector"
 _CLAIM = _Shape(
     {
         "metadata!": {**_METADATA, "namespace!": str},
-        "spec": {"devices": {"requests": [{"name": str}], "config": [{}], "constraints": [{}]}},
+        "spec": {},  # it decides nothing on a node
         "status": {"allocation": _ALLOCATION, "reservedFor": [{"name": str, "uid": str}], "devices": [{}]},
     }
 )

@@ -9,12 +9,14 @@ Source: RFC 9110, section 15.2 (interim answers); RFC 9112, sections 4, 5, 6.3 a
 from __future__ import annotations
 
 import re
+from operator import methodcaller
 
 from dra_driver.kube.transport.bounds import MAX_BYTES, BoundedReader, BrokenError, TooLargeError
 
 _TEXT = r"[^\x00-\x08\x0a-\x1f\x7f]*"
 _STATUS_LINE = re.compile(rf"HTTP/1\.([01]) ([1-9][0-9]{{2}})(?: {_TEXT})?")
 _FIELD = re.compile(rf"(?:\A|\r\n)([!#$%&'*+.^_`|~0-9A-Za-z-]++):({_TEXT})(?=\r\n|\Z)")  # a whole line
+_lower, _stripped = methodcaller("lower"), methodcaller("strip", " \t")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _PIECE_BYTES = 256 * 1024
@@ -127,8 +129,11 @@ def _fields(lines: str) -> dict[str, str]:
     found = _FIELD.findall(lines)
     if len(found) != (lines.count("\r\n") + 1 if lines else 0):
         raise BrokenError("a line of the answer's head is not a header field")
+    if not found:
+        return {}
+    names, values = zip(*reversed(found), strict=True)
     # Blanks are stripped here because a pattern that matches them would take quadratic time.
-    fields = {name.lower(): value.strip(" \t") for name, value in reversed(found)}
+    fields = dict(zip(map(_lower, names), map(_stripped, values), strict=True))
     if len(fields) == len(found):
         return fields
     for name, value in found:

@@ -15,6 +15,7 @@ from dra_driver.claims.plan import CdiFileStep
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import HardwareError
+from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.file_records import partition_env
@@ -24,6 +25,7 @@ from dra_driver.plugin.steps.performer import StepPerformer
 from dra_driver.plugin.steps.step_run import MadePartition, StepRun, UndoRun
 
 NODE_SECONDS = 2.0  # how long to wait for the device nodes of a new partition
+MAX_DOCUMENTS = 16  # as many as a node has GPUs; each has 1 to 15 KiB
 _POLL_SECONDS = 0.05
 
 
@@ -58,6 +60,7 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
 
     def __init__(self, store: CdiStore, hardware: Hardware, metadata: DeviceMetadata) -> None:
         self._store, self._hardware, self._metadata = store, hardware, metadata
+        self._documents: FifoCache[str, tuple[CdiFileStep, bytes]] = FifoCache(MAX_DOCUMENTS)
 
     def intent(self, step: CdiFileStep) -> RecordedFile:
         """Return the record of a file: its name."""
@@ -84,6 +87,26 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         self._store.remove(recorded.file)
 
     def _write(self, step: CdiFileStep, run: StepRun, patience: Deadline) -> None:
+        if step.made or step.metadata or run.shared or run.variables:
+            document = render(step.cdi_kind, self._edits(step, run, patience), step.common)
+        else:
+            document = self._kept_document(step)
+        run.is_file_changed |= self._store.write(step.file, document)
+
+    def _kept_document(self, step: CdiFileStep) -> bytes:
+        """Return the document of a step that needs nothing else; repeated calls of a claim have the same step."""
+        kept = self._documents.get(step.file)
+        if kept is not None and kept[0] is step:
+            return kept[1]
+        document = render(step.cdi_kind, step.devices, step.common)
+        self._documents.keep(step.file, (step, document))
+        return document
+
+    def _edits(self, step: CdiFileStep, run: StepRun, patience: Deadline) -> dict[str, Edits]:
+        """Return the edits of the claim's devices, by their name in the file, with what the other steps made.
+
+        Raises: HardwareError, PrepareError.
+        """
         edits = dict(step.devices)
         for name, device in step.made.items():
             if device in run.passed:
@@ -102,7 +125,7 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
             uuids = {device: partition.facts.uuid for device, partition in run.partitions.items()}
             for name, mount in self._metadata.write(step.metadata, uuids):
                 edits[name] = replace(edits[name], mounts=(*edits[name].mounts, mount))
-        run.is_file_changed |= self._store.write(step.file, render(step.cdi_kind, edits, step.common))
+        return edits
 
     def _edits_of(self, partition: MadePartition, patience: Deadline) -> Edits:
         """Return the edits of a partition that was just made, whose device nodes may appear a moment later.

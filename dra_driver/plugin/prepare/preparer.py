@@ -106,9 +106,9 @@ class Preparer:
         """Prepare the claim; if other claims hold a device, return those claims and change nothing."""
         claim = plan.claim
         own = {device.device for device in claim.devices if not device.is_admin}
+        if not self._ledger.has_seen(claim.uid) and self._prepare_if_unknown(plan, own, deadline):
+            return ()
         with self._locks.hold([claim_lock(claim.uid)], deadline):
-            if not self._ledger.has_seen(claim.uid) and self._prepare_if_unknown(plan, own, deadline):
-                return ()
             record, held = self._ledger.get_with_holds(claim.uid)
             names = own.union(record.owned_names() if record else ())
             with self._locks.hold(map(device_lock, names), deadline):
@@ -127,7 +127,7 @@ class Preparer:
         """
         if not all(isinstance(step, _SIMPLE_STEPS) for step in plan.steps):
             return False
-        with self._locks.hold(map(device_lock, own), deadline):
+        with self._locks.hold([claim_lock(plan.claim.uid), *map(device_lock, own)], deadline):
             record, is_synced = self._intent(plan, deadline)
             require_separation(plan, self._ledger.effects)
             is_new = self._ledger.intend_if_unknown(record, plan.claim, plan.occupied, is_synced=is_synced)

@@ -129,12 +129,12 @@ class RpcConnection:
         kind = frame.kind
         if self._block is not None or kind == frames.CONTINUATION:
             return self._continued(frame)
-        if kind == frames.HEADERS:
-            return self._headers(frame, bytearray(frame.content()))
-        if kind == frames.DATA:
-            return self._data(frame)
         if kind == frames.WINDOW_UPDATE:
             self._widen(frame)
+        elif kind == frames.HEADERS:
+            return self._headers(frame, bytearray(frame.content()))
+        elif kind == frames.DATA:
+            return self._data(frame)
         elif kind == frames.PING:
             self._ping(frame)
         elif kind == frames.SETTINGS and not frame.flags & frames.ACK:
@@ -154,8 +154,9 @@ class RpcConnection:
             self._writer.write(frames.frame(frames.PING, frames.ACK, 0, frame.payload))
 
     def _widen(self, frame: Http2Frame) -> None:
-        more, stream = frame.number(), self._streams.get(frame.stream)
-        if stream is not None or not frame.stream:
+        more, number = frame.number(), frame.stream
+        stream = self._streams.get(number) if number else None
+        if stream is not None or not number:
             self._writer.widen(stream, more)
 
     def _continued(self, frame: Http2Frame) -> RpcStream | None:

@@ -54,17 +54,17 @@ class Http2Frame(NamedTuple):
 
 def whole_frames(buffer: bytearray) -> list[Http2Frame]:
     """Remove the complete frames from the buffer, and return them. Raises: ValueError."""
-    found, place, length = [], 0, len(buffer)
-    while length - place >= HEAD_BYTES:
-        high, low, kind, flags, stream = _HEAD.unpack_from(buffer, place)
-        size = high << 8 | low
-        if size > FRAME_BYTES:
+    data, place, begin = bytes(buffer), 0, HEAD_BYTES
+    length, found = len(data), list[Http2Frame]()
+    while begin <= length:
+        high, low, kind, flags, stream = _HEAD.unpack_from(data, place)
+        end = begin + (high << 8 | low)
+        if end - begin > FRAME_BYTES:
             raise ValueError("a frame is longer than is allowed")
-        begin = place + HEAD_BYTES
-        if begin + size > length:
+        if end > length:
             break
-        place = begin + size
-        found.append(Http2Frame(kind, flags, stream & MAX_WINDOW, bytes(buffer[begin:place])))
+        found.append(Http2Frame(kind, flags, stream & MAX_WINDOW, data[begin:end]))
+        place, begin = end, end + HEAD_BYTES
     del buffer[:place]
     return found
 
