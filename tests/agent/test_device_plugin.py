@@ -40,7 +40,7 @@ def listening(path):
         ({}, False),
     ],
 )
-def test_a_device_plugin_is_recognized_by_the_allocatable_resources_of_the_node(allocatable, counts):
+def test_a_device_plugin_is_recognised_by_the_allocatable_resources_of_the_node(allocatable, counts):
     node = {"status": {"allocatable": allocatable}}
     assert bool(allocatable_gpus(node)) is counts
     assert bool(serving(allocatable_gpus(node), Path("/nowhere"))) is counts

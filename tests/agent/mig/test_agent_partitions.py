@@ -41,7 +41,7 @@ def test_a_partition_is_made_and_destroyed_without_a_write_even_by_a_restarted_a
         assert not isinstance(answer, str), answer
         here.end(agent)
         here.start("simulated:dgx-h100")
-        until(lambda: "hardware scanned devices=208" in here.log(), "the partition recognized as the agent's own")
+        until(lambda: "hardware scanned devices=208" in here.log(), "the partition recognised as the agent's own")
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
         until(lambda: answers(here, plugin, ref), "unprepare")
         until(lambda: "partition destroyed and MIG mode switched off" in here.log(), "a log line, after the answer")

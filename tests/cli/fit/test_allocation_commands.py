@@ -90,7 +90,7 @@ def test_simulate_runs_the_example_and_the_same_with_added_nodes(capsys):
     assert run(["simulate", scenario, "--add-nodes", "dgx-h100=2", "-o", "json"]) == ExitCode.OK
 
 
-def test_simulate_places_all_claims_of_the_files(claims, capsys):
+def test_claims_of_files_arrive_in_a_simulation_and_are_placed_or_wait(claims, capsys):
     assert run(["simulate", "-f", claims, "--fleet", "dgx-h100=2", "-o", "json"]) == ExitCode.NO_MATCH
     [moment] = json.loads(capsys.readouterr().out)["moments"]
     assert [one["job"] for one in moment["placed"]] == ["default/small"]
@@ -136,7 +136,7 @@ def test_slices_and_claims_print_trees_of_a_profile_and_of_files(claims, capsys)
         ("DRADeviceTaints", "is not NAME=true or NAME=false"),
     ],
 )
-def test_a_gate_without_meaning_for_allocation_is_refused(command, gate, said, claims, capsys):
+def test_an_unknown_or_invalid_gate_is_refused(command, gate, said, claims, capsys):
     assert run([*command, "-f", claims, "--fleet", "dgx-h100", "--gate", gate]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
 
@@ -146,7 +146,7 @@ def test_gates_may_be_given_in_one_option_or_in_several(claims, capsys):
     assert run(["explain", "claim", "small", "-f", claims, "--fleet", "dgx-h100", *rows]) == ExitCode.OK
 
 
-def test_a_scenario_with_a_gate_without_meaning_for_allocation_is_refused(tmp_path, capsys):
+def test_a_scenario_with_an_unknown_gate_is_refused(tmp_path, capsys):
     path = tmp_path / "scenario.yaml"
     path.write_text("fleet: {dgx-h100: 1}\ngates: {DRATypo: true}\ntimeline: []\n")
     assert run(["simulate", str(path)]) == ExitCode.BAD_INPUT

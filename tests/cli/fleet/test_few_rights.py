@@ -63,7 +63,7 @@ def answer(capsys, *words):
     return status, " ".join(out.split()), " ".join(err.split())
 
 
-def test_the_namespace_is_that_of_the_context_and_a_means_all_of_them(cluster, capsys):
+def test_the_namespace_is_that_of_the_context_and_dash_a_means_all_namespaces(cluster, capsys):
     _, kubeconfig = cluster
     to = ("--kubeconfig", kubeconfig)
     _, out, _ = answer(capsys, "claims", *to, "--context", "a")
