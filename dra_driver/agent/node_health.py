@@ -28,7 +28,7 @@ from dra_driver.health.eviction_budget import EvictionBudget, Slots
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.monitor import HealthMonitor
-from dra_driver.health.policy import HealthPolicy, HeldBack, Verdict
+from dra_driver.health.policy import FaultVerdict, HealthPolicy, HeldBackReason
 from dra_driver.health.store import HealthStore
 from dra_driver.health.xid_table import row_of
 from dra_driver.inventory.offering import CurrentInventory
@@ -79,7 +79,7 @@ class NodeHealth:
         self._is_running = False
         self._new_faults = NewFaults(events)
         self._refreshing = threading.RLock()  # ensures that the later of two results is the newer one
-        self._latest: Mapping[str, tuple[Verdict, ...]] = {}
+        self._latest: Mapping[str, tuple[FaultVerdict, ...]] = {}
         self._held: tuple[Fault, ...] = ()
         self.stream = HealthStream(self)
 
@@ -121,7 +121,7 @@ class NodeHealth:
             self._listener.health_changed(taints_of(verdicts, self._domain))
             self.stream.changed()
             self._new_faults.report(verdicts, self._monitor.now.faults)
-            if self.held_back().get(HeldBack.NODE):
+            if self.held_back().get(HeldBackReason.NODE):
                 text = "more than half of this node's GPUs are faulty: their pods stay"
                 self._events.tell_node(HELD_BACK_REASON, text)
 
@@ -169,7 +169,7 @@ class NodeHealth:
         is_stale = time.time() - self._monitor.turned_at > STALE_SECONDS
         return is_stale or any(one.key is FaultKey.UNMONITORED for one in self._monitor.now.faults)
 
-    def blocking(self) -> tuple[Verdict, ...] | None:
+    def blocking(self) -> tuple[FaultVerdict, ...] | None:
         """Return the verdicts that keep claims from devices, the most important first; None before any is known."""
         if not self._is_running or self._monitor.turned_at == 0.0 or not self._places():
             return None
@@ -190,7 +190,7 @@ class NodeHealth:
         """Return how often each Xid was reported since the agent started, by code and class."""
         return {(str(code), str(row_of(code).kind)): count for code, count in self._monitor.now.xids.items()}
 
-    def _verdicts(self) -> Mapping[str, tuple[Verdict, ...]]:
+    def _verdicts(self) -> Mapping[str, tuple[FaultVerdict, ...]]:
         now = self._monitor.now
         places = self._places().values()
         if not places:  # no fault is judged before the first look at the hardware
@@ -234,7 +234,7 @@ def _no_tests(_: Iterable[Fault]) -> Mapping[Subject, str]:
     return {}
 
 
-def _report(pool: str, name: str, verdicts: tuple[Verdict, ...]) -> DeviceReport:
+def _report(pool: str, name: str, verdicts: tuple[FaultVerdict, ...]) -> DeviceReport:
     message = "; ".join(one.fault.sentence for one in verdicts)
     if any(one.fault.key == "unmonitored" for one in verdicts):
         return DeviceReport(pool, name, DeviceState.UNKNOWN, message)

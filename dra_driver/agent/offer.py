@@ -126,7 +126,7 @@ class NodeOffer:
             return frozenset(["static"])
         is_counting = self._keeps.counters
         self._is_reported &= not is_counting
-        foreign = (gpu.pci_address for gpu in facts.gpus if self._ownership.foreign_places(gpu))
+        foreign = (gpu.pci_address for gpu in facts.gpus if self._ownership.foreign_placements(gpu))
         return frozenset(foreign) if is_counting else frozenset(["uncounted", *foreign])
 
     # -- from devices to what is offered -------------------------------------------------------------------------------

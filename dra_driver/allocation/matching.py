@@ -20,7 +20,7 @@ from dra_driver.selectors.grouping import key_maker
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
 from dra_driver.selectors.readset import ReadSet
 
-Verdict = bool | AllocatorError
+ChainVerdict = bool | AllocatorError
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class Matcher:
             frozenset(read for one in read_sets for read in one.guarded),
         )
         self._keys: dict[str, Callable[[DeviceWire], Hashable]] = {}  # by driver
-        self._by_key: dict[Hashable, Verdict] = {}
-        self._by_device: dict[DeviceRecord, Verdict] = {}
+        self._by_key: dict[Hashable, ChainVerdict] = {}
+        self._by_device: dict[DeviceRecord, ChainVerdict] = {}
 
-    def verdict(self, device: DeviceRecord) -> Verdict:
+    def verdict(self, device: DeviceRecord) -> ChainVerdict:
         """Return whether the chain accepts a device, or the error with which a selector failed."""
         verdict = self._by_device.get(device)
         if verdict is None:
@@ -68,11 +68,11 @@ class Matcher:
             self._by_device[device] = verdict
         return verdict
 
-    def _judge(self, device: DeviceRecord) -> Verdict:
+    def _judge(self, device: DeviceRecord) -> ChainVerdict:
         refused = self.first_refusal(device)
         return True if refused is None else refused[1]
 
-    def first_refusal(self, device: DeviceRecord) -> tuple[OwnedSelector, Verdict] | None:
+    def first_refusal(self, device: DeviceRecord) -> tuple[OwnedSelector, ChainVerdict] | None:
         """Return the selector that refuses a device, with False or its error, or None if all accept it."""
         view: DeviceView | None = None
         for one in self.chain:

@@ -46,7 +46,7 @@ class PartitionFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceFacts:
+class PlacementFacts:
     """What is at one placement of a GPU now: whether MIG mode is on, and the finished partition, if there is one."""
 
     mig_enabled: bool

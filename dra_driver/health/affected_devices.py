@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from dra_driver.health.cordons import Cordon
 from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.health.policy import HealthPolicy, Verdict
+from dra_driver.health.policy import FaultVerdict, HealthPolicy
 from dra_driver.model.names import gpu_name
 from dra_driver.model.taints import DeviceTaint, DeviceTaints, TaintEffect
 
@@ -53,8 +53,8 @@ def verdicts_of(
     now: float,
     cordons: Iterable[Cordon] = (),
     *,
-    limited: Callable[[Iterable[Verdict]], Iterable[Verdict]] = tuple,
-) -> Mapping[str, tuple[Verdict, ...]]:
+    limited: Callable[[Iterable[FaultVerdict]], Iterable[FaultVerdict]] = tuple,
+) -> Mapping[str, tuple[FaultVerdict, ...]]:
     """Return, by device name, the policy's verdicts on the faults that affect the device, the most important first.
 
     Of two faults with the same key, the one with the worse effect counts, with the earlier start of both. `limited`
@@ -62,9 +62,9 @@ def verdicts_of(
     """
     places, cordons = tuple(places), tuple(cordons)
     verdicts = tuple(limited(policy.verdicts(faults, len({place.gpu for place in places}), now)))
-    found: dict[str, tuple[Verdict, ...]] = {}
+    found: dict[str, tuple[FaultVerdict, ...]] = {}
     for place in places:
-        worst: dict[FaultKey, Verdict] = {}
+        worst: dict[FaultKey, FaultVerdict] = {}
         for verdict in verdicts:
             if is_affected(place, verdict.fault):
                 key = verdict.fault.key
@@ -77,21 +77,21 @@ def verdicts_of(
     return found
 
 
-def taints_of(verdicts: Mapping[str, tuple[Verdict, ...]], domain: str) -> DeviceTaints:
+def taints_of(verdicts: Mapping[str, tuple[FaultVerdict, ...]], domain: str) -> DeviceTaints:
     """Return the taints of each device that has verdicts. Their keys begin with `domain`, the driver's name."""
     return {name: tuple(_taint(verdict, domain) for verdict in found) for name, found in verdicts.items()}
 
 
-def _cordon_verdict(place: DevicePlace, since: float, policy: HealthPolicy) -> Verdict:
+def _cordon_verdict(place: DevicePlace, since: float, policy: HealthPolicy) -> FaultVerdict:
     fault = Fault(FaultKey.CORDONED, Subject(place.gpu, place.partition), "", since, since)
-    return Verdict(fault, policy.rules[FaultKey.CORDONED].effect, since)
+    return FaultVerdict(fault, policy.rules[FaultKey.CORDONED].effect, since)
 
 
-def _worse(one: Verdict, other: Verdict) -> Verdict:
+def _worse(one: FaultVerdict, other: FaultVerdict) -> FaultVerdict:
     worse = min(one, other, key=lambda verdict: (_WORST.index(verdict.effect), verdict.since))
     return replace(worse, since=min(one.since, other.since))
 
 
-def _taint(verdict: Verdict, domain: str) -> DeviceTaint:
+def _taint(verdict: FaultVerdict, domain: str) -> DeviceTaint:
     since = datetime.fromtimestamp(verdict.since, UTC)
     return DeviceTaint(f"{domain}/{verdict.fault.key}", verdict.fault.value, verdict.effect, since)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from dra_driver.health.fault import Subject
-from dra_driver.health.policy import HeldBack, Verdict
+from dra_driver.health.policy import FaultVerdict, HeldBackReason
 from dra_driver.health.store import GRANTS, HealthStore
 from dra_driver.model.errors import ApiError, DriverError
 from dra_driver.model.names import gpu_name
@@ -70,7 +70,7 @@ class EvictionBudget:
         self._ask_at = float("-inf")  # the earliest time of the next request
         self._loop = Loop("evictions", self._turn, failure="the budget of evictions can't be asked")
 
-    def limited(self, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    def limited(self, verdicts: Iterable[FaultVerdict]) -> tuple[FaultVerdict, ...]:
         """Return the verdicts with NoExecute only if it was granted, and ask for the slots that are missing."""
         verdicts = tuple(verdicts)
         wanted = frozenset(one.fault.subject for one in verdicts if one.effect is TaintEffect.NO_EXECUTE)
@@ -84,7 +84,7 @@ class EvictionBudget:
         if wanted - granted:
             self._loop.resume()
         return tuple(
-            replace(one, effect=TaintEffect.NO_SCHEDULE, held_back=HeldBack.BUDGET)
+            replace(one, effect=TaintEffect.NO_SCHEDULE, held_back=HeldBackReason.BUDGET)
             if one.effect is TaintEffect.NO_EXECUTE and one.fault.subject not in granted
             else one
             for one in verdicts

@@ -41,7 +41,7 @@ DEFAULT_RULES: Mapping[FaultKey, HealthRule] = {
 }
 
 
-class HeldBack(enum.StrEnum):
+class HeldBackReason(enum.StrEnum):
     """Why NO_EXECUTE became NO_SCHEDULE."""
 
     NODE = "node"  # too many GPUs of the node would lose their pods
@@ -49,7 +49,7 @@ class HeldBack(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FaultVerdict:
     """A fault that counts, with its effect.
 
     `since` (seconds since 1970) stays the same as long as the fault lasts.
@@ -58,7 +58,7 @@ class Verdict:
     fault: Fault
     effect: TaintEffect
     since: float
-    held_back: HeldBack | None = None
+    held_back: HeldBackReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ class HealthPolicy:
     ignored_xids: frozenset[int] = frozenset()
     evictions: EvictionLimit = EvictionLimit()
 
-    def verdicts(self, faults: Iterable[Fault], gpus: int, now: float) -> tuple[Verdict, ...]:
+    def verdicts(self, faults: Iterable[Fault], gpus: int, now: float) -> tuple[FaultVerdict, ...]:
         """Return a verdict for each fault that counts, on a node that has this number of GPUs."""
         verdicts = tuple(verdict for fault in faults if (verdict := self._verdict(fault, now)) is not None)
         evicted = {verdict.fault.subject.gpu for verdict in verdicts if verdict.effect is NO_EXECUTE}
         if len(evicted) < EVICTED_LEAST or 2 * len(evicted) <= gpus:
             return verdicts
         return tuple(
-            replace(one, effect=NO_SCHEDULE, held_back=HeldBack.NODE) if one.effect is NO_EXECUTE else one
+            replace(one, effect=NO_SCHEDULE, held_back=HeldBackReason.NODE) if one.effect is NO_EXECUTE else one
             for one in verdicts
         )
 
@@ -93,11 +93,11 @@ class HealthPolicy:
         """Return whether any fault may delete pods."""
         return any(rule.effect is NO_EXECUTE and not rule.is_ignored for rule in self.rules.values())
 
-    def _verdict(self, fault: Fault, now: float) -> Verdict | None:
+    def _verdict(self, fault: Fault, now: float) -> FaultVerdict | None:
         rule = self.rules[fault.key]
         if rule.is_ignored or (rule.time_to_live is not None and now - fault.last_seen > rule.time_to_live):
             return None
         effect = NONE if fault.is_mild else rule.effect
         if effect is NONE and rule.escalates_after is not None and now - fault.since >= rule.escalates_after:
             effect = NO_SCHEDULE
-        return Verdict(fault, effect, fault.since)
+        return FaultVerdict(fault, effect, fault.since)

@@ -23,11 +23,11 @@ _KEYS_OF_CLASS = {
     XidClass.LINK: FaultKey.NVLINK,
     XidClass.SUPPORT: FaultKey.NEEDS_ATTENTION,
 }
-MAX_SIGHTINGS = 4096  # limit on different Xids of different subjects; no real machine has so many
+MAX_XIDS = 4096  # limit on different Xids of different subjects; no real machine has so many
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class XidHistory:
     """One Xid of one subject: when it was first and last reported, and how often by each source."""
 
     first: float
@@ -39,15 +39,15 @@ class Sighting:
         """How often the Xid occurred, whichever sources reported it."""
         return max((count for _, count, _ in self.counts), default=0)
 
-    def with_report(self, report: XidReport) -> Sighting:
-        """Return the sighting with one more report. A report that its source has made before changes nothing."""
+    def with_report(self, report: XidReport) -> XidHistory:
+        """Return the history with one more report. A report that its source has made before changes nothing."""
         known = {source: (count, newest) for source, count, newest in self.counts}
         count, newest = known.get(report.source, (0, float("-inf")))
         if report.at <= newest:
             return self
         known[report.source] = (count + 1, max(newest, report.at))
         counts = tuple((source, *known[source]) for source in sorted(known))
-        return Sighting(min(self.first, report.at), max(self.last, report.at), counts)
+        return XidHistory(min(self.first, report.at), max(self.last, report.at), counts)
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class HealthRecord:
     """Everything that is remembered in one boot. Not thread-safe."""
 
     boot: str = ""
-    sightings: dict[tuple[Subject, int], Sighting] = field(default_factory=dict)
+    xids: dict[tuple[Subject, int], XidHistory] = field(default_factory=dict)
     tracks: dict[tuple[Subject, FaultKey], FaultTrack] = field(default_factory=dict)
     gpus: dict[str, GpuState] = field(default_factory=dict)
     log_position: int = -1
@@ -97,14 +97,14 @@ class HealthRecord:
     def forget(self, gpus: Iterable[str]) -> None:
         """Forget everything about GPUs that an administrator declared gone or that are absent on purpose."""
         gone = set(gpus)
-        self.sightings = {key: one for key, one in self.sightings.items() if key[0].gpu not in gone}
+        self.xids = {key: one for key, one in self.xids.items() if key[0].gpu not in gone}
         self.tracks = {key: one for key, one in self.tracks.items() if key[0].gpu not in gone}
         self.gpus = {gpu: state for gpu, state in self.gpus.items() if gpu not in gone}
 
     def forget_xids(self, gpus: Iterable[str]) -> None:
         """Forget the Xids of GPUs that were reset."""
         cured = set(gpus)
-        self.sightings = {key: one for key, one in self.sightings.items() if key[0].gpu not in cured}
+        self.xids = {key: one for key, one in self.xids.items() if key[0].gpu not in cured}
 
     def in_boot(self, boot: str) -> HealthRecord:
         """Return the record for a boot: this one, or after a reboot a new one with the faults that a reboot leaves."""
@@ -124,7 +124,7 @@ class HealthRecord:
 
         Harmless Xids are not considered.
         """
-        return bool(self.tracks) or any(not row_of(code).kind.is_harmless for _, code in self.sightings)
+        return bool(self.tracks) or any(not row_of(code).kind.is_harmless for _, code in self.xids)
 
     def faults(self, now: float, ignored_xids: frozenset[int] = frozenset()) -> tuple[Fault, ...]:
         """Return the current faults, sorted by subject and key, at most one for each subject and key."""
@@ -138,11 +138,11 @@ class HealthRecord:
 
     def _add_xid(self, xid: XidReport, gpu: GpuFacts) -> None:
         slot = (subject_of(xid, gpu), xid.code)
-        if slot not in self.sightings and len(self.sightings) >= MAX_SIGHTINGS:
+        if slot not in self.xids and len(self.xids) >= MAX_XIDS:
             return
-        known = self.sightings.get(slot, Sighting(xid.at, xid.at))
-        self.sightings[slot] = known.with_report(xid)
-        if xid.code == FALLEN_OFF_BUS and self.sightings[slot] is not known:
+        known = self.xids.get(slot, XidHistory(xid.at, xid.at))
+        self.xids[slot] = known.with_report(xid)
+        if xid.code == FALLEN_OFF_BUS and self.xids[slot] is not known:
             self.observe(Subject(xid.gpu), Indication(FaultKey.GPU_LOST, is_bad=True), xid.at)
 
     def _add_reading(self, reading: Vitals) -> None:
@@ -163,14 +163,14 @@ class HealthRecord:
         """Forget the Xids after which the driver has reported that no action is needed."""
         state = self.gpus[gpu]
         if state.action == 0:
-            self.sightings = {
+            self.xids = {
                 (subject, code): one
-                for (subject, code), one in self.sightings.items()
+                for (subject, code), one in self.xids.items()
                 if subject.gpu != gpu or one.last > state.action_at or row_of(code).kind.is_harmless
             }
 
     def _forget_before_driver(self) -> None:
-        self.sightings.clear()
+        self.xids.clear()
         self.tracks = {key: track for key, track in self.tracks.items() if key[1] in STICKY}
         self.gpus.clear()
 
@@ -182,7 +182,7 @@ class HealthRecord:
                 yield Fault(key, subject, track.value, *times, track.count, self.boot, is_flapping, track.is_mild)
 
     def _of_xids(self, ignored: frozenset[int]) -> Iterator[Fault]:
-        for (subject, code), seen in self.sightings.items():
+        for (subject, code), seen in self.xids.items():
             kind = row_of(code).kind
             state = self.gpus.get(subject.gpu, GpuState())
             has_report = state.action is not None and state.action_at >= seen.last

@@ -13,7 +13,7 @@ from typing import Any
 from dra_driver.hardware.evidence import Source
 from dra_driver.health.fault import FaultKey, Subject
 from dra_driver.health.fault_track import FaultTrack
-from dra_driver.health.record import GpuState, HealthRecord, Sighting
+from dra_driver.health.record import GpuState, HealthRecord, XidHistory
 from dra_driver.health.store import RECORD
 
 
@@ -24,7 +24,7 @@ def record_wire(record: HealthRecord) -> dict[str, Any]:
         "logPosition": record.log_position,
         "sightings": [
             [_subject_wire(subject), code, seen.first, seen.last, [list(one) for one in seen.counts]]
-            for (subject, code), seen in record.sightings.items()
+            for (subject, code), seen in record.xids.items()
         ],
         "tracks": [[_subject_wire(subject), track.to_wire()] for (subject, _), track in record.tracks.items()],
         "gpus": {gpu: asdict(state) for gpu, state in record.gpus.items()},
@@ -38,14 +38,14 @@ def read_record(wire: Mapping[str, Any]) -> HealthRecord:
             (_subject(subject), FaultKey(track["key"])): FaultTrack.from_wire(track)
             for subject, track in wire["tracks"]
         }
-        sightings = {
-            (_subject(subject), int(code)): Sighting(
+        xids = {
+            (_subject(subject), int(code)): XidHistory(
                 float(first), float(last), tuple((Source(s), int(n), float(at)) for s, n, at in counts)
             )
             for subject, code, first, last, counts in wire["sightings"]
         }
         gpus = {str(gpu): _state(state) for gpu, state in wire["gpus"].items()}
-        return HealthRecord(str(wire["boot"]), sightings, tracks, gpus, int(wire["logPosition"]))
+        return HealthRecord(str(wire["boot"]), xids, tracks, gpus, int(wire["logPosition"]))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a record of health: {error!r}") from error
 

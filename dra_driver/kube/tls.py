@@ -5,10 +5,11 @@ In: file names or PEM texts. Out: an ssl.SSLContext. Keys that were given inline
 
 from __future__ import annotations
 
-import os
 import ssl
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from dra_driver.kube.secret_file import secret_file
 from dra_driver.model.stamp import Stamp, stamp_of
 
 
@@ -48,18 +49,7 @@ class TlsMaterial:
 
     def _load_client_certificate(self, context: ssl.SSLContext) -> None:
         """Load certificate and key. OpenSSL reads only files, so inline ones go through anonymous memory."""
-        held: list[int] = []
-        try:
-            cert = _memory_file(self.cert_pem, held) if self.cert_pem else self.cert_file
-            key = _memory_file(self.key_pem, held) if self.key_pem else self.key_file
+        with ExitStack() as files:
+            cert = files.enter_context(secret_file(self.cert_pem)).path if self.cert_pem else self.cert_file
+            key = files.enter_context(secret_file(self.key_pem)).path if self.key_pem else self.key_file
             context.load_cert_chain(cert, key or None)
-        finally:
-            for descriptor in held:
-                os.close(descriptor)
-
-
-def _memory_file(content: bytes, held: list[int]) -> str:
-    descriptor = os.memfd_create("tls", os.MFD_CLOEXEC)
-    held.append(descriptor)
-    os.write(descriptor, content)
-    return f"/proc/self/fd/{descriptor}"

@@ -21,7 +21,7 @@ from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_devi
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.readset import Read, ReadSet
 
-Verdict = bool | SelectorRuntimeError
+SelectorVerdict = bool | SelectorRuntimeError
 _KeyPart = Callable[[Mapping[str, Any], str], Any]
 _NamedRead = tuple[str, str | None]  # the full name, and the one without domain if it may be left out
 
@@ -56,7 +56,7 @@ class DeviceGroups:
                 views.append(prepare_device(device, driver))
             append(group)
 
-    def verdicts(self, selector: KubernetesSelector) -> list[Verdict]:
+    def verdicts(self, selector: KubernetesSelector) -> list[SelectorVerdict]:
         """Evaluate a selector once per group. Where the evaluation fails, the error stands in place of the verdict.
 
         Raises:
@@ -66,7 +66,7 @@ class DeviceGroups:
             raise ValueError("the selector reads attributes that the devices were not grouped by")
         return [_verdict(selector, view) for view in self.views]
 
-    def matches(self, selector: KubernetesSelector) -> list[Verdict]:
+    def matches(self, selector: KubernetesSelector) -> list[SelectorVerdict]:
         """Return the verdict on each device, in the order in which the devices were given."""
         verdicts = self.verdicts(selector)
         return [verdicts[group] for group in self.index]
@@ -79,7 +79,7 @@ class DeviceGroups:
         return found
 
 
-def _verdict(selector: KubernetesSelector, view: DeviceView) -> Verdict:
+def _verdict(selector: KubernetesSelector, view: DeviceView) -> SelectorVerdict:
     try:
         return selector.matches_view(view)
     except SelectorRuntimeError as error:

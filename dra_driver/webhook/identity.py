@@ -19,6 +19,7 @@ from typing import Protocol
 
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import WEBHOOKS, named, secret_path
+from dra_driver.kube.secret_file import secret_file
 from dra_driver.model.errors import ApiError, DriverError, NodeError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
@@ -156,18 +157,8 @@ class ServingIdentity:
 
 def load_pair(context: ssl.SSLContext, pair: Pair) -> None:
     """Load a pair into a TLS context without writing a file to disk, although OpenSSL's loader accepts only paths."""
-    certificate, key = _in_memory(pair.certificate), _in_memory(pair.key)
-    try:
-        context.load_cert_chain(f"/proc/self/fd/{certificate}", f"/proc/self/fd/{key}")
-    finally:
-        os.close(certificate)
-        os.close(key)
-
-
-def _in_memory(text: str) -> int:
-    descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
-    os.write(descriptor, text.encode())
-    return descriptor
+    with secret_file(pair.certificate.encode()) as certificate, secret_file(pair.key.encode()) as key:
+        context.load_cert_chain(certificate.path, key.path)
 
 
 def _pair_of(secret: Wire) -> Pair:

@@ -4,7 +4,7 @@ import pytest
 
 from dra_driver.health.eviction_budget import EvictionBudget
 from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.health.policy import HeldBack, Verdict
+from dra_driver.health.policy import FaultVerdict, HeldBackReason
 from dra_driver.health.store import HealthStore
 from dra_driver.model.errors import ApiError
 from dra_driver.model.taints import TaintEffect
@@ -27,7 +27,7 @@ class Slots:
 
 
 def verdict(subject, effect=NO_EXECUTE):
-    return Verdict(Fault(FaultKey.GPU_LOST, subject, "", 1.0, 1.0), effect, 1.0)
+    return FaultVerdict(Fault(FaultKey.GPU_LOST, subject, "", 1.0, 1.0), effect, 1.0)
 
 
 class Bench:
@@ -52,7 +52,7 @@ def one():
 def test_pods_are_evicted_only_once_a_slot_is_granted(tmp_path, one):
     bench = Bench(tmp_path, 0.0)
     (first,) = bench.budget.limited([verdict(one)])
-    assert (first.effect, first.held_back) == (NO_SCHEDULE, HeldBack.BUDGET)
+    assert (first.effect, first.held_back) == (NO_SCHEDULE, HeldBackReason.BUDGET)
     until(lambda: bench.changes == 1, what="the grant")
     assert bench.effects(one) == [NO_EXECUTE]
     assert bench.slots.holders == ["n1/gpu-0000-1b-00-0"]

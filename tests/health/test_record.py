@@ -43,7 +43,7 @@ def test_an_action_read_before_an_xid_says_nothing_about_it():
 def test_an_application_s_xid_is_no_fault_but_is_counted(code):
     record = fed(*(report(xid(code, 100 + n)) for n in range(20)))
     assert not record.faults(200)
-    assert record.sightings[Subject(ONE), code].count == 20
+    assert record.xids[Subject(ONE), code].count == 20
 
 
 def test_two_sources_of_one_xid_are_counted_once():

@@ -71,7 +71,7 @@ class NodeUnderTreatment:
         self._proof = proof
         self._reboot = reboot
         self._kept = ExitStack()  # the locks of the devices that are kept from Prepare
-        self._is_let_go = False
+        self._is_released = False
         self._slot_at = float("-inf")
 
     def gpus(self) -> tuple[GpuFacts, ...]:
@@ -134,7 +134,7 @@ class NodeUnderTreatment:
 
     def release_library(self, gpus: Sequence[GpuFacts]) -> str:
         """Keep Prepare from these GPUs and release the vendor's library; return why that was not possible."""
-        if self._is_let_go:
+        if self._is_released:
             return ""
         if self._scanner.is_paused:
             return "the signal that lets the agent use the library again (SIGUSR2)"
@@ -145,7 +145,7 @@ class NodeUnderTreatment:
             self._kept.enter_context(self._node.locks.hold(map(device_lock, names), Deadline.after(LOCK_SECONDS)))
         except PrepareError as error:
             return f"a call to end: {error.message}"
-        self._is_let_go = True
+        self._is_released = True
         if self._scanner.release(RELEASE_SECONDS):
             return ""
         self.resume()
@@ -153,8 +153,8 @@ class NodeUnderTreatment:
 
     def resume(self) -> None:
         """Undo `release_library` and look at the hardware."""
-        if self._is_let_go:
-            self._is_let_go = False
+        if self._is_released:
+            self._is_released = False
             self._scanner.reacquire()
             self._kept.close()
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from dra_driver.health.fault import FaultKey
-from dra_driver.health.policy import Verdict
+from dra_driver.health.policy import FaultVerdict
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import node_path
 from dra_driver.model.errors import ApiError
@@ -46,7 +46,7 @@ class KnownHealth(Protocol):
     def is_silent(self) -> bool:
         """Return whether what is known is too old to be relied on."""
 
-    def blocking(self) -> tuple[Verdict, ...] | None:
+    def blocking(self) -> tuple[FaultVerdict, ...] | None:
         """Return the verdicts that keep claims from devices, the most important first; None before any is known."""
 
 

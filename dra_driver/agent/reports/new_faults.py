@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from dra_driver.agent.reports.fault_events import FAULT_REASON, FaultEvents, PodNotice
 from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.health.policy import Verdict
+from dra_driver.health.policy import FaultVerdict
 
 
 class NewFaults:
@@ -28,7 +28,7 @@ class NewFaults:
         """Treat the faults of the next call as reported, because the instance that recorded them reported them."""
         self._is_starting, self._began = True, time.time()
 
-    def report(self, verdicts: Mapping[str, tuple[Verdict, ...]], current: Iterable[Fault]) -> None:
+    def report(self, verdicts: Mapping[str, tuple[FaultVerdict, ...]], current: Iterable[Fault]) -> None:
         """Send an Event about each new fault. `verdicts` are those on each device, `current` all faults of the node."""
         blocking = _notices(verdicts)
         lasting = frozenset((one.subject, one.sentence) for one in current)
@@ -44,7 +44,7 @@ class NewFaults:
         self._reported = frozenset(blocking) | (self._reported & lasting)
 
 
-def _notices(verdicts: Mapping[str, tuple[Verdict, ...]]) -> dict[tuple[Subject, str], PodNotice]:
+def _notices(verdicts: Mapping[str, tuple[FaultVerdict, ...]]) -> dict[tuple[Subject, str], PodNotice]:
     """Return the notice for each fault that keeps claims from devices, with all the devices that it affects."""
     found: dict[tuple[Subject, str], PodNotice] = {}
     for name, of_device in verdicts.items():

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dra_driver.hardware.facts import CreatedPartition, GpuFacts, MigProfile, PartitionFacts, PlaceFacts
+from dra_driver.hardware.facts import CreatedPartition, GpuFacts, MigProfile, PartitionFacts, PlacementFacts
 from dra_driver.hardware.nvidia.discovery import Discovery
 from dra_driver.hardware.nvidia.gpu_calls import GpuCalls
 from dra_driver.hardware.nvidia.library_use import LibraryUse
@@ -55,9 +55,9 @@ class GpuActions:
         """Return the partition of `profile` at `start`, created now unless it exists already."""
         return self._partitioning.create(gpu, profile, start, deadline_s, switches_on=switches_on)
 
-    def place_now(self, gpu: GpuFacts, profile: MigProfile, start: int) -> PlaceFacts:
+    def placement_now(self, gpu: GpuFacts, profile: MigProfile, start: int) -> PlacementFacts:
         """Return what is at one placement, read from the hardware now."""
-        return self._partitioning.place(gpu, profile, start, self._overdue_s)
+        return self._partitioning.placement(gpu, profile, start, self._overdue_s)
 
     def destroy_partition(
         self,

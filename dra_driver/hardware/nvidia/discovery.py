@@ -26,7 +26,7 @@ class Discovery:
 
     Args:
         roots: where the node's trees are.
-        use: the use of the library, opened and let go here under its lock.
+        use: the use of the library, opened and released here under its lock.
         overdue_s: a call in flight for longer, in seconds, makes its GPU "not answering".
         patience_s: how long to wait, in seconds, for slow GPUs once another has answered.
     """

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dra_driver.hardware.facts import CreatedPartition, GpuFacts, MigProfile, PlaceFacts
+from dra_driver.hardware.facts import CreatedPartition, GpuFacts, MigProfile, PlacementFacts
 from dra_driver.hardware.nvidia.gpu_calls import GpuCalls, Work
 from dra_driver.hardware.nvidia.instances import Removal, SeenPartitions, SharedInstance, make_partition, partition_at
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
@@ -77,19 +77,19 @@ class Partitioning:
 
         return self._until_free(gpu, attempt, time.monotonic() + deadline_s, what)
 
-    def place(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PlaceFacts:
+    def placement(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PlacementFacts:
         """Return what is at one placement (port.Partitionable)."""
 
-        def look(nvml: Nvml, handle: Handle, _known: GpuFacts) -> PlaceFacts:
+        def look(nvml: Nvml, handle: Handle, _known: GpuFacts) -> PlacementFacts:
             seen = self._seen.at(gpu.uuid, (profile.gi_profile_id, start))
             if seen is None or not seen.instances(nvml, handle):
                 if not nvml.mig_mode(handle)[0]:
-                    return PlaceFacts(mig_enabled=False)
+                    return PlacementFacts(mig_enabled=False)
                 seen = partition_at(nvml, handle, profile, start)
             if seen is None:
-                return PlaceFacts(mig_enabled=True)
+                return PlacementFacts(mig_enabled=True)
             self._seen.keep(gpu.uuid, seen)
-            return PlaceFacts(True, seen.facts)
+            return PlacementFacts(True, seen.facts)
 
         try:
             return self._calls.ask(gpu, look, time.monotonic() + deadline_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from dra_driver.hardware.facts import CreatedPartition, GpuFacts, MigProfile, PartitionFacts, PlaceFacts
+from dra_driver.hardware.facts import CreatedPartition, GpuFacts, MigProfile, PartitionFacts, PlacementFacts
 
 
 @runtime_checkable
@@ -32,7 +32,7 @@ class Partitionable(Protocol):
         of `set_mig_mode`.
         """
 
-    def place_now(self, gpu: GpuFacts, profile: MigProfile, start: int) -> PlaceFacts:
+    def placement_now(self, gpu: GpuFacts, profile: MigProfile, start: int) -> PlacementFacts:
         """Return what is at one placement, read from the hardware now. Other placements are not looked at.
 
         A GPU instance there that lacks its compute instance, or is divided into smaller ones, is no partition.

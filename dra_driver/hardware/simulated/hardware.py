@@ -19,7 +19,7 @@ from dra_driver.hardware.facts import (
     GpuFacts,
     MigProfile,
     PartitionFacts,
-    PlaceFacts,
+    PlacementFacts,
 )
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.passthrough.writing import BusAccess
@@ -141,11 +141,11 @@ class SimulatedHardware:
         made = self._partitioning.create(gpu, profile.name, start, deadline_s, switches_on=switches_on)
         return CreatedPartition(self._facts_at(gpu, made.placement), made.is_new, made.has_switched)
 
-    def place_now(self, gpu: GpuFacts, profile: MigProfile, start: int) -> PlaceFacts:
+    def placement_now(self, gpu: GpuFacts, profile: MigProfile, start: int) -> PlacementFacts:
         """Return what is at one placement; see port.Partitionable."""
         existing = self._partitioning.placements(gpu)
         at = next((one for one in existing or () if (one.profile.name, one.start) == (profile.name, start)), None)
-        return PlaceFacts(existing is not None, self._facts_at(gpu, at) if at else None)
+        return PlacementFacts(existing is not None, self._facts_at(gpu, at) if at else None)
 
     def _existing(self, gpu: GpuFacts, uuid: str) -> PartitionFacts | None:
         """Return the partition with a UUID if it exists now."""

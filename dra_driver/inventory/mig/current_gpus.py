@@ -50,7 +50,7 @@ def current_gpus(gpus: Iterable[GpuFacts], policy: MigPolicy, describer: Describ
     physical = {gpu.passthrough.physical for gpu in gpus if gpu.passthrough}
     for gpu in gpus:
         held = held_placements(gpu, policy.ownership)
-        is_administrators = bool(policy.ownership.foreign_places(gpu))
+        is_administrators = bool(policy.ownership.foreign_placements(gpu))
         placements, existing = placements_on_demand(gpu, held, policy), existing_partitions(gpu, policy.ownership)
         before = current.get(gpu.pci_address)
         current[gpu.pci_address] = CurrentGpu(

@@ -25,7 +25,7 @@ def offer_text(gpu: GpuFacts, policy: MigPolicy) -> str:
         return f"{form}: it can't be partitioned"
     if not policy.is_dynamic:
         return f"{form}: --mig=static"
-    if places := policy.ownership.foreign_places(gpu):
+    if places := policy.ownership.foreign_placements(gpu):
         profiles = {profile.gi_profile_id: profile.name for profile in gpu.mig_profiles}
         names = {(p.gi_profile_id, p.start): p.profile for p in gpu.partitions}
         found = (f"{names.get(at) or profiles.get(at[0], 'an instance')} at slice {at[1]}" for at in places)

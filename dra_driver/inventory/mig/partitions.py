@@ -19,7 +19,7 @@ from dra_driver.model.names import partition_name
 _EXTENSIONS = ("", "+me")  # what NVIDIA's driver publishes: the plain shapes, and those with media engines
 _SHARES_AN_INSTANCE = re.compile(r"[0-9]+c\.")  # "1c.3g.40gb" is one of the compute instances of a GPU instance
 
-Place = tuple[str, int, int]  # PCI address, GPU-instance profile id, first memory slice
+PlacementKey = tuple[str, int, int]  # PCI address, GPU-instance profile id, first memory slice
 NamedPlacement = tuple[str, MigPlacement]  # a placement with the name of its device
 
 
@@ -27,32 +27,32 @@ NamedPlacement = tuple[str, MigPlacement]  # a placement with the name of its de
 class Ownership:
     """What the ledger records about partitions.
 
-    `uuids` and `places` are those of our finished partitions. `held` are the names of the devices that claims hold:
+    `uuids` and `placements` are those of our finished partitions. `held` are the names of the devices that claims hold:
     these stay published whatever happens. `forms` has the names of those that are known for certain, each with whether
     it is held in shares. `modes` are the GPUs, by PCI address, on which MIG mode was switched on for partitions of
-    ours. `recorded` are the places of all our partitions, including those that are being created or destroyed: an
+    ours. `recorded` are the placements of all our partitions, including those that are being created or destroyed: an
     unusable instance in such a place is an unfinished one of ours. `tenants` has the names of the devices that are held
     in shares, each with the namespace of a holder ("" if it is not known).
     """
 
     uuids: frozenset[str] = frozenset()
-    places: frozenset[Place] = frozenset()
+    placements: frozenset[PlacementKey] = frozenset()
     held: frozenset[str] = frozenset()
     modes: frozenset[str] = frozenset()
     forms: frozenset[tuple[str, bool]] = frozenset()
-    recorded: frozenset[Place] = frozenset()
+    recorded: frozenset[PlacementKey] = frozenset()
     tenants: frozenset[tuple[str, str]] = frozenset()
 
     def owns(self, gpu: GpuFacts, partition: PartitionFacts) -> bool:
         """Return whether a partition is ours."""
         place = (gpu.pci_address, partition.gi_profile_id, partition.start)
-        return partition.uuid in self.uuids or place in self.places
+        return partition.uuid in self.uuids or place in self.placements
 
     def foreign(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Return the GPU's partitions that belong to an administrator."""
         return tuple(p for p in gpu.partitions if not self.owns(gpu, p))
 
-    def foreign_places(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
+    def foreign_placements(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
         """Return the profile id and start of each instance of an administrator on the GPU, usable ones first."""
         others = (place for place in gpu.unusable if (gpu.pci_address, *place) not in self.recorded)
         return (*((p.gi_profile_id, p.start) for p in self.foreign(gpu)), *others)
@@ -92,7 +92,7 @@ def is_dynamic(gpu: GpuFacts, policy: MigPolicy) -> bool:
     """
     if not policy.is_dynamic or not placements_of(gpu, with_all=policy.with_all):
         return False
-    return (gpu.mig_toggles_without_reset or gpu.mig_enabled) and not policy.ownership.foreign_places(gpu)
+    return (gpu.mig_toggles_without_reset or gpu.mig_enabled) and not policy.ownership.foreign_placements(gpu)
 
 
 def held_placements(gpu: GpuFacts, ownership: Ownership) -> dict[str, MigPlacement]:

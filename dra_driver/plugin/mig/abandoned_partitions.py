@@ -156,9 +156,9 @@ class AbandonedPartitions:
         if held & {name, gpu.whole_name} or (found and ours.owns(gpu, found)):
             return "a claim of this driver holds it"
         here = [one for one in named if _is_parent(one, gpu)]
-        places = {one.placement for one in here}
+        placements = {one.placement for one in here}
         is_strange = any(not any(_is_same(one, p) for one in here) for p in ours.foreign(gpu))
-        if is_strange or not places.issuperset(set(ours.foreign_places(gpu)).intersection(gpu.unusable)):
+        if is_strange or not placements.issuperset(set(ours.foreign_placements(gpu)).intersection(gpu.unusable)):
             return "the GPU has partitions that the other driver's checkpoint does not name"
         if found is None:
             return ""

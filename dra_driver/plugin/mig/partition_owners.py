@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import Hardware, Partitionable
-from dra_driver.inventory.mig.partitions import Ownership, Place
+from dra_driver.inventory.mig.partitions import Ownership, PlacementKey
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
@@ -28,22 +28,24 @@ class PartitionOwners:
     def __init__(self, hardware: Hardware, ledger: Ledger, locks: NodeLocks, boot_id: str) -> None:
         self._hardware, self._ledger, self._locks, self._boot_id = hardware, ledger, locks, boot_id
         self._foreign: frozenset[str] = frozenset()  # the UUIDs of partitions that were an administrator's last time
-        self._foreign_places: frozenset[Place] = frozenset()
+        self._foreign_placements: frozenset[PlacementKey] = frozenset()
         self.is_settled = True  # whether every GPU for which that was needed could be read again under its lock
 
     def determine(self, facts: Facts) -> tuple[Facts, Ownership]:
         """Return the facts, and the owner of each partition. Raises: LedgerError."""
         known = self.of_ledger()
         self.is_settled = True
-        gpus = tuple(self._read_again(gpu, known) if known.foreign_places(gpu) else (gpu, known) for gpu in facts.gpus)
+        gpus = tuple(
+            self._read_again(gpu, known) if known.foreign_placements(gpu) else (gpu, known) for gpu in facts.gpus
+        )
         uuids = known.uuids.union(*(ownership.uuids for _, ownership in gpus))
-        places = known.places.union(*(o.places for _, o in gpus))
+        placements = known.placements.union(*(o.placements for _, o in gpus))
         recorded = known.recorded.union(*(o.recorded for _, o in gpus))
-        ownership = replace(known, uuids=uuids, places=places, recorded=recorded)
+        ownership = replace(known, uuids=uuids, placements=placements, recorded=recorded)
         fresh = replace(facts, gpus=tuple(gpu for gpu, _ in gpus))
         self._foreign = frozenset(p.uuid for gpu in fresh.gpus for p in ownership.foreign(gpu))
-        self._foreign_places = frozenset(
-            (gpu.pci_address, *placement) for gpu in fresh.gpus for placement in ownership.foreign_places(gpu)
+        self._foreign_placements = frozenset(
+            (gpu.pci_address, *placement) for gpu in fresh.gpus for placement in ownership.foreign_placements(gpu)
         )
         return fresh, ownership
 
@@ -53,7 +55,7 @@ class PartitionOwners:
         steps = [step for record in self._ledger.with_step(RecordedPartition) for step in self._ours(record)]
         return Ownership(
             uuids=frozenset(step.uuid for step in steps if step.uuid),
-            places=frozenset(step.placement for step in steps if step.placement and not step.uuid),
+            placements=frozenset(step.placement for step in steps if step.placement and not step.uuid),
             held=frozenset(hold.device for hold in holds),
             modes=self._ledger.modes(self._boot_id),
             forms=frozenset((hold.device, bool(hold.share_id)) for hold in holds),
@@ -79,5 +81,5 @@ class PartitionOwners:
         except DriverError:
             self.is_settled = False
             ours = frozenset(p.uuid for p in gpu.partitions) - self._foreign
-            recorded = frozenset((gpu.pci_address, *placement) for placement in gpu.unusable) - self._foreign_places
+            recorded = frozenset((gpu.pci_address, *placement) for placement in gpu.unusable) - self._foreign_placements
             return gpu, replace(known, uuids=known.uuids | ours, recorded=known.recorded | recorded)

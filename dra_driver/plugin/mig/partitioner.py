@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 
 from dra_driver.claims.plan import MigPartitionStep
-from dra_driver.hardware.facts import CreatedPartition, GpuFacts, PartitionFacts, PlaceFacts
+from dra_driver.hardware.facts import CreatedPartition, GpuFacts, PartitionFacts, PlacementFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import GPU_LOST, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
@@ -210,9 +210,9 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             return recorded
         return replace(recorded, boot_id=self._boot_id, owner=OTHER, uuid=found.uuid)
 
-    def _placement_now(self, step: MigPartitionStep) -> PlaceFacts:
+    def _placement_now(self, step: MigPartitionStep) -> PlacementFacts:
         """Return what is at the partition's placement now. Raises: HardwareError."""
-        return self._modes.port(step.gpu).place_now(step.gpu, step.placement.profile, step.placement.start)
+        return self._modes.port(step.gpu).placement_now(step.gpu, step.placement.profile, step.placement.start)
 
     def _uuid_at(self, gpu: GpuFacts, placement: tuple[int, int]) -> str:
         """Return the UUID of the partition at a placement; "" if there is none. Raises: HardwareError."""

@@ -68,7 +68,8 @@ class ClaimEdits:
             return self._hardware.channel_edits() if isinstance(self._hardware, ChannelOffering) else Edits()
         partition = device.partition
         if device.placement is not None and partition is None and isinstance(self._hardware, Partitionable):
-            partition = self._hardware.place_now(device.gpu, device.placement.profile, device.placement.start).partition
+            profile, start = device.placement.profile, device.placement.start
+            partition = self._hardware.placement_now(device.gpu, profile, start).partition
         if device.placement is not None and partition is None:
             raise ClaimError(
                 "partition-missing",

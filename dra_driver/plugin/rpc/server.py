@@ -62,7 +62,7 @@ class RpcServer:
         self._is_stopping = self._is_over = False
         self._done = threading.Event()
         self._handed_over: deque[_Ready] = deque()  # requests for the threads that the bell wakes
-        self._bell = -1
+        self._wake_fd = -1
 
     def add_socket(self, path: Path) -> None:
         """Listen on a new unix socket. Raises: OSError."""
@@ -79,7 +79,7 @@ class RpcServer:
 
     def start(self) -> None:
         """Begin to answer. Raises: OSError."""
-        self._bell = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake_fd = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._begin_thread()
 
     def stop(self, grace_s: float) -> threading.Event:
@@ -112,8 +112,8 @@ class RpcServer:
             self._changed.wait_for(lambda: not self._active, _CUT_OFF_SECONDS)
         self._done.set()
         with self._mutex:
-            if self._changed.wait_for(lambda: not self._pollers, _CUT_OFF_SECONDS) and self._bell >= 0:
-                os.close(self._bell)
+            if self._changed.wait_for(lambda: not self._pollers, _CUT_OFF_SECONDS) and self._wake_fd >= 0:
+                os.close(self._wake_fd)
 
     # Threads
 
@@ -134,7 +134,7 @@ class RpcServer:
         with self._mutex:
             if self._is_over:
                 return
-            for fd in (self._bell, *self._listeners, *self._connections):
+            for fd in (self._wake_fd, *self._listeners, *self._connections):
                 poller.register(fd, _EVENTS)
             self._pollers.add(poller)
             self._idle += 1
@@ -158,7 +158,7 @@ class RpcServer:
     def _handle(self, fd: int) -> None:
         if (connection := self._connections.get(fd)) is not None:
             self._read(fd, connection)
-        elif fd == self._bell:
+        elif fd == self._wake_fd:
             with suppress(BlockingIOError, IndexError):  # another thread was quicker, or this is the end
                 os.eventfd_read(fd)
                 self._answer(self._handed_over.popleft())
@@ -210,7 +210,7 @@ class RpcServer:
     def _ring(self, times: int) -> None:
         """Wake `times` threads: each write wakes one of those that wait, whatever number is written."""
         for _ in range(times):
-            os.eventfd_write(self._bell, 1)
+            os.eventfd_write(self._wake_fd, 1)
 
     # Calls
 

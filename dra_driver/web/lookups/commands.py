@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import resource
 import signal
 import sys
 import time
 from collections.abc import Callable
 
+from dra_driver.kube.secret_file import secret_file
 from dra_driver.web.worker.answers import MAX_BYTES, WorkerAnswer, refusal
 
 SECONDS = 60.0
@@ -62,23 +62,13 @@ class Commands:
     async def _answer(self, words: tuple[str, ...]) -> WorkerAnswer:
         if not self._kubeconfig:
             return await _document_of(words)
-        descriptor = _in_memory(self._kubeconfig)
-        try:
-            return await _document_of((*words, "--kubeconfig", f"/proc/self/fd/{descriptor}"), descriptor)
-        finally:
-            os.close(descriptor)
+        with secret_file(self._kubeconfig.encode()) as file:
+            return await _document_of((*words, "--kubeconfig", file.path), file.descriptor)
 
     @property
     def has_viewer(self) -> bool:
         """Whether commands use the viewer's own token."""
         return bool(self._kubeconfig)
-
-
-def _in_memory(text: str) -> int:
-    """Return a descriptor of a file with a text. The file exists only as long as some process has it open."""
-    descriptor = os.memfd_create("kubeconfig", os.MFD_CLOEXEC)
-    os.write(descriptor, text.encode())
-    return descriptor
 
 
 async def _document_of(words: tuple[str, ...], *descriptors: int) -> WorkerAnswer:

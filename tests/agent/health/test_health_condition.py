@@ -4,7 +4,7 @@ import pytest
 
 from dra_driver.agent.reports.health_condition import APART_SECONDS, READ_SECONDS, REFUSED_SECONDS, HealthCondition
 from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.health.policy import Verdict
+from dra_driver.health.policy import FaultVerdict
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.taints import TaintEffect
 
@@ -59,7 +59,7 @@ class Health:
 
 
 def verdict(key, value="", gpu="0000:1b:00.0"):
-    return Verdict(Fault(key, Subject(gpu), value, 1.0, 1.0), TaintEffect.NO_SCHEDULE, 1.0)
+    return FaultVerdict(Fault(key, Subject(gpu), value, 1.0, 1.0), TaintEffect.NO_SCHEDULE, 1.0)
 
 
 class Bench:

@@ -137,7 +137,7 @@ def test_a_partition_made_elsewhere_under_the_same_ids_is_neither_seen_at_the_ol
         bench.gpus[0].partition("1g.10gb", 3)
     (other,) = bench.now()
     assert (other.gi_id, other.ci_id) == (made.gi_id, made.ci_id)
-    assert bench.hardware.place_now(bench.gpu, bench.profile("1g.10gb"), 0).partition is None
+    assert bench.hardware.placement_now(bench.gpu, bench.profile("1g.10gb"), 0).partition is None
     bench.destroy(made)
     assert bench.now() == (other,)
 
@@ -149,6 +149,6 @@ def test_a_partition_that_was_divided_since_it_was_seen_is_no_longer_one(machine
         bench.gpus[0].gis.clear()
         bench.gpus[0].cis.clear()
         bench.gpus[0].partition("3g.40gb", 4, compute_slices=(1, 2))
-    assert bench.hardware.place_now(bench.gpu, bench.profile("3g.40gb"), 4).partition is None
+    assert bench.hardware.placement_now(bench.gpu, bench.profile("3g.40gb"), 4).partition is None
     bench.destroy(made)
     assert len(bench.now()) == 2

@@ -119,7 +119,7 @@ def test_a_gpu_that_is_gone_from_the_bus_is_lost_and_one_that_cannot_be_read_is_
     assert refusal(bench.hardware.partitions_now, second) == ("hardware.not-answering", Retry.LATER)
 
 
-def test_a_node_that_lost_its_only_gpu_says_so_although_the_library_is_let_go(machine: Machine) -> None:
+def test_a_node_that_lost_its_only_gpu_says_so_although_the_library_is_released(machine: Machine) -> None:
     bench = Bench(machine)
     machine.node.remove_gpu(PCI, 0)
     with machine.state.change():
