@@ -1,6 +1,6 @@
 """The console on 10,000 nodes: first page, whole fleet, memory, selectors, and its cost while no page is open.
 
-`python -m benchmarks --only console`. A process of its own, asked over HTTP as a browser asks.
+`python -m benchmarks --only console`. A process of its own, asked over HTTP as a browser does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run(report: Report) -> None:
         before = sum(map(_cpu_s, pids))
         time.sleep(IDLE_SECONDS)
         used = (sum(map(_cpu_s, pids)) - before) / IDLE_SECONDS
-        report.add("console: processor time when nobody looks", used * 100, "% of a core", budget=0.2)
+        report.add("console: processor time while no page is open", used * 100, "% of a core", budget=0.2)
     with running_console("--fleet", f"{PROFILE}=125") as console:
         console.ready()
         seconds = _median_s(console, "selector", {"expression": SELECTOR})

@@ -2,8 +2,8 @@
 
 The big cluster's claims, pods and slices are generated when they are asked for, from templates as long as real ones,
 and are never stored; in lists they follow the real objects. The server implements limit, continue (a position),
-resourceVersion=0 (the limit is ignored), field selectors and single reads as a real one does. It is itself a program
-in Python: what is measured here is the client.
+resourceVersion=0 (the limit is ignored), field selectors and single reads as a real one does. It is a Python program
+itself, so only the clients are measured.
 
 `python -m benchmarks.large_cluster` reads commands from standard input, one JSON object per line, and answers each with
 one line.
@@ -26,7 +26,7 @@ from dra_driver.model.wire import Wire
 PER_PIECE = 500
 NODES = 10_000
 SIZES = {"resourceclaims": 100_000, "pods": 110_000, "resourceslices": 80_000}
-ONE_NODES = 8  # claims of one node, which are all that the other server has
+ONE_NODES = 8  # the claims of one node; the server that is not full has only these
 _MANAGED = [
     {
         "manager": manager,
@@ -186,12 +186,12 @@ def main() -> None:
         command = json.loads(line)
         for wire in command.get("create", ()):
             server.create(wire)
-        told = {
+        answer = {
             "counts": {client: dict(counts) for client, counts in list(server.counts.items())},
             "bytes": dict(server.read_bytes),
             "devices": {one["spec"]["nodeName"]: len(one["spec"].get("devices") or ()) for one in server.items(SLICES)},
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(answer), flush=True)
     server.stop()
 
 

@@ -1,4 +1,4 @@
-"""Scale: what one agent costs a big cluster, and what a big cluster costs an agent.
+"""Scale: how one agent loads a big cluster, and how a big cluster slows down an agent.
 
 Two counting API servers run side by side, one with 100,000 claims, 110,000 pods and 80,000 slices, the other with the
 claims of one node and nothing else; agents are started on them alternately. Then many real agents are started, a batch
@@ -48,23 +48,23 @@ class Server:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.url = self._told()["url"]
+        self.url = self._answer()["url"]
 
     def ask(self, **command: Any) -> dict[str, Any]:
         """Send a command and return what was counted so far."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
-        return self._told()
+        return self._answer()
 
     def stop(self) -> None:
         self._process.terminate()
         self._process.wait(10)
 
-    def _told(self) -> dict[str, Any]:
+    def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        told: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return told
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
 
 
 class Agent:
@@ -109,8 +109,8 @@ class Agent:
 
     def asked(self) -> tuple[Counter[str], int]:
         """Return how often the agent has made each request, and how many bytes it has read."""
-        told = self.server.ask()
-        return Counter(told["counts"].get(self.name, {})), int(told["bytes"].get(self.name, 0))
+        answer = self.server.ask()
+        return Counter(answer["counts"].get(self.name, {})), int(answer["bytes"].get(self.name, 0))
 
     def stop(self) -> None:
         if self._process is not None:

@@ -1,4 +1,4 @@
-"""Several vendors in one agent: memory, what a frozen vendor costs the others, and the time from a crash to answers.
+"""Several vendors in one agent: memory, how one that hangs slows the others down, and the time from a crash to answers.
 
 The node has 1 NVIDIA GPU (behind the stand-in for its library), 2 of AMD and 1 of Intel (trees of sysfs). Making their
 device nodes needs root, and hanging a part of sysfs needs FUSE.
@@ -42,7 +42,7 @@ def run(report: Report) -> None:
 
 
 def _idle(report: Report) -> None:
-    """Measure an agent for all vendors on a node that has none, after its page was read."""
+    """Measure an agent of all vendors on a node without a GPU, after its page was read."""
     with world() as here:
         empty = here.folder / "empty"
         empty.mkdir()

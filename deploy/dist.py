@@ -1,4 +1,4 @@
-"""Everything of a release that is handed out: wheel, chart, image, their bills of materials and checksums.
+"""Everything that a release consists of: wheel, chart, image, their bills of materials and checksums.
 
     python deploy/dist.py [--output FOLDER]
 
@@ -53,7 +53,7 @@ def main() -> int:
     if not helm:
         lacking.append("helm 3: put it on PATH, or `make cluster-binaries`")
     if lacking:
-        sys.exit("\n  ".join(["no release can be made here; this is missing:", *lacking]))
+        sys.exit("\n  ".join(["no release can be made here, because this is missing:", *lacking]))
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     version = image.version()

@@ -33,7 +33,7 @@ def main() -> int:
     if not is_check:
         PAGE.write_text(after)
     elif after != before:
-        print("the table in docs/install.md is old: run deploy/values_table.py", file=sys.stderr)
+        print("the table in docs/install.md is out of date: run deploy/values_table.py", file=sys.stderr)
     return int(is_check and after != before)
 
 

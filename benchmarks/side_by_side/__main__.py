@@ -21,7 +21,7 @@ def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser("python -m benchmarks.side_by_side", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--cycles", type=int, default=25, help="prepare, repeat, unprepare: so many times a round")
+    parser.add_argument("--cycles", type=int, default=25, help="how often a round prepares, repeats and unprepares")
     parser.add_argument("--k8s", default="1.35")
     parser.add_argument("--only", action="append", default=[], help="words in the names of our drivers to measure")
     options = parser.parse_args()

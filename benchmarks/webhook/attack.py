@@ -1,7 +1,7 @@
 """The webhook as a separate process, under everything that a client which reaches its port can send.
 
-Measured are the peak of its memory, the largest answer, how long it works for one review, and how long honest reviews
-of configs wait meanwhile.
+The peak of its memory, the largest answer, the time that it works for one review, and the time that ordinary reviews of
+configs wait meanwhile are measured.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from benchmarks.webhook.process import NAME, Webhook, review_of, webhook
 from dra_driver.model.names import NVIDIA_DRIVER
 
 NODES = 20
-HONEST = 300
+ORDINARY = 300
 LIMIT_MIB = 160.0  # of the 256 that the chart allows
-_STRANGERS = 600
+_STALLED = 600
 _MIB = 1 << 20
 _HEAD = (
     '{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","kind":{"kind":"ResourceClaim"},'
@@ -34,15 +34,19 @@ _HEAD = (
 def run(report: Report) -> None:
     """Run every attack, one after the other."""
     with webhook(NODES) as running:
-        running.until_it_knows("none of the", review_of(f'device.driver == "{NVIDIA_DRIVER}" && false'))
+        running.wait_for_warning("none of the", review_of(f'device.driver == "{NVIDIA_DRIVER}" && false'))
         report.add("webhook attacked: memory before", running.mib("VmRSS"), "MiB")
-        alone = _honest(running)
+        alone = _ordinary(running)
         report.add("webhook attacked: p99 of /configs before, new connections", alone, "ms")
         _answers(report, running)
         _expensive(report, running)
-        for name, attack in (("large bodies", _large), ("expensive selectors", _selectors), ("strangers", _strangers)):
+        for name, attack in (
+            ("large bodies", _large),
+            ("expensive selectors", _selectors),
+            ("stalled connections", _stalled),
+        ):
             with attack(running):
-                report.add(f"webhook attacked: p99 of /configs under {name}", _honest(running), "ms", budget=1000.0)
+                report.add(f"webhook attacked: p99 of /configs under {name}", _ordinary(running), "ms", budget=1000.0)
             report.add(f"webhook attacked: peak of memory, {name}", running.mib("VmHWM"), "MiB", budget=LIMIT_MIB)
 
 
@@ -85,17 +89,17 @@ def _hostile(count: int) -> bytes:
     return review_of(*expressions)
 
 
-def _honest(running: Webhook) -> float:
-    """Send honest reviews of configs, each on its own connection; return p99 in milliseconds."""
+def _ordinary(running: Webhook) -> float:
+    """Send ordinary reviews of configs, each on its own connection; return p99 in milliseconds."""
     config = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}
     devices = {"config": [{"opaque": {"driver": NVIDIA_DRIVER, "parameters": config}}]}
     obj = {"metadata": {"name": "n"}, "spec": {"devices": devices}}
     body = f'{_HEAD}"operation":"CREATE","object":{json.dumps(obj)}}}}}'.encode()
     times = []
-    for _ in range(HONEST):
+    for _ in range(ORDINARY):
         began = time.perf_counter()
         if running.ask("/configs", body, 20).get("allowed") is not True:
-            raise RuntimeError("an honest review was refused")
+            raise RuntimeError("an ordinary review was refused")
         times.append(time.perf_counter() - began)
     return percentiles(times)[2]
 
@@ -151,10 +155,10 @@ def _selectors(running: Webhook) -> Any:
 
 
 @contextmanager
-def _strangers(running: Webhook) -> Iterator[None]:
+def _stalled(running: Webhook) -> Iterator[None]:
     """Open connections that stop half way: before the handshake, in a head, in a body of 3 MiB."""
     held: list[Any] = []
-    for number in range(_STRANGERS):
+    for number in range(_STALLED):
         with contextlib.suppress(OSError):
             sock: Any = socket.create_connection(("127.0.0.1", running.port), timeout=5)
             held.append(sock)

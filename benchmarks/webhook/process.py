@@ -27,7 +27,7 @@ _LONGEST_SECONDS = 1800.0
 
 
 class Webhook:
-    """A `dra-driver webhook` process that uses such a server."""
+    """A `dra-driver webhook` process, and the API server that it reads."""
 
     def __init__(self, nodes: int, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
@@ -79,7 +79,7 @@ class Webhook:
         words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
-    def until_it_knows(self, text: str, review: bytes) -> float:
+    def wait_for_warning(self, text: str, review: bytes) -> float:
         """Wait until a warning contains a text; return the seconds that it took."""
         began = time.perf_counter()
         while time.perf_counter() - began < _LONGEST_SECONDS:
@@ -89,7 +89,7 @@ class Webhook:
             if self.process.poll() is not None:
                 raise RuntimeError(f"the webhook ended with {self.process.returncode}")
             time.sleep(0.2)
-        raise RuntimeError(f"nothing said of {text}")
+        raise RuntimeError(f"no warning contains {text!r}")
 
     def stop(self) -> None:
         """End both processes."""

@@ -122,7 +122,7 @@ def main() -> int:
         elif not path.exists() or path.read_text() != text:
             stale.append(name)
     for name in stale:
-        print(f"{name} is old: run deploy/dashboards/generate.py", file=sys.stderr)
+        print(f"{name} is out of date: run deploy/dashboards/generate.py", file=sys.stderr)
     return int(bool(stale))
 
 

@@ -90,7 +90,7 @@ def _build_tree(architecture: Architecture, folder: Path, *, relock: bool) -> No
     with needs.step(f"{architecture.name}: the driver, and compiling to bytecode"):
         _install_driver(tree)
         _finish(tree, architecture)
-    wrong = elf.strangers(tree, architecture.elf_machine, architecture.elf_class)
+    wrong = elf.foreign_files(tree, architecture.elf_machine, architecture.elf_class)
     if wrong:
         sys.exit("\n  ".join([f"files that are not for {architecture.name}:", *wrong]))
     _describe(folder, architecture, debs, found)

@@ -113,5 +113,5 @@ class Packages:
             f"Dir::Etc::SourceList={self._apt / 'sources.list'}",
             "Dir::Etc::SourceParts=/dev/null",
             "Acquire::Languages=none",
-            "APT::Sandbox::User=root",  # the folder is the caller's, and apt's own user may not write there
+            "APT::Sandbox::User=root",  # the folder belongs to the caller, and apt's own user may not write there
         ]

@@ -55,7 +55,7 @@ def elf_files(tree: Path) -> Iterator[tuple[Path, ElfHeader]]:
                 yield path, header
 
 
-def strangers(tree: Path, machine: int, bits: int) -> list[str]:
+def foreign_files(tree: Path, machine: int, bits: int) -> list[str]:
     """Return the ELF files below a folder that are for another machine, with their machines. Raises: ValueError."""
     wanted = ElfHeader(machine, bits, "little")
     return [f"{path.relative_to(tree)}: {header}" for path, header in elf_files(tree) if header != wanted]

@@ -1,6 +1,4 @@
-"""Folders as an OCI image, written without a container engine.
-
-And a digest of a tree's content, whatever its packaging.
+"""Folders as an OCI image, written without a container engine; and the digest of a tree, however it is packed.
 
 In: a folder for each architecture, a name, a configuration. Out: an OCI layout in a tar file. The same trees give the
 same bytes. Source: OCI image format 1.1 (image-layout, index, manifest, configuration, layer).
@@ -25,7 +23,7 @@ _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 def write(archive: Path, trees: Mapping[str, Path], reference: str, configuration: Mapping[str, object]) -> str:
     """Write the archive of an image with a tree for each architecture; return the digest of its index.
 
-    Under the image's name stands one index, from which a runtime takes the manifest for its own architecture.
+    The image's name refers to one index, from which a runtime takes the manifest for its own architecture.
     """
     blobs: list[bytes] = []
     manifests = []

@@ -24,7 +24,7 @@ _GLIBC = range(36, 16, -1)  # 2.36 is Debian 12's; manylinux_2_17 is the oldest 
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """One installed distribution, and the hashes of which the lock accepts any."""
+    """One installed distribution."""
 
     name: str
     version: str

@@ -37,7 +37,7 @@ def test_a_broken_elf_header_is_an_error(broken: bytes, tmp_path: Path) -> None:
         elf.read_header(broken)
     (tmp_path / "file").write_bytes(broken)
     with pytest.raises(ValueError, match=r"file: .*ELF"):
-        elf.strangers(tmp_path, 62, 64)
+        elf.foreign_files(tmp_path, 62, 64)
 
 
 def test_the_running_interpreter_is_for_this_machine() -> None:
@@ -55,7 +55,7 @@ def test_a_file_for_another_machine_is_named(tmp_path: Path) -> None:
     (tmp_path / "lib/link.so").symlink_to("wrong.so")
     (tmp_path / "text").write_text("no program")
     arm64 = ARCHITECTURES["arm64"]
-    assert [line.partition(":")[0] for line in elf.strangers(tmp_path, arm64.elf_machine, arm64.elf_class)] == [
+    assert [line.partition(":")[0] for line in elf.foreign_files(tmp_path, arm64.elf_machine, arm64.elf_class)] == [
         "lib/wrong.so"
     ]
 
@@ -103,7 +103,7 @@ def test_every_program_and_library_is_for_the_images_architecture_and_imports_th
     architecture = ARCHITECTURES[name]
     files = list(elf.elf_files(root))
     assert len(files) > 50
-    assert elf.strangers(root, architecture.elf_machine, architecture.elf_class) == []
+    assert elf.foreign_files(root, architecture.elf_machine, architecture.elf_class) == []
     command = emulated(root, architecture.machine)
     for words, expected in (
         (["-c", PROBE], architecture.machine),
