@@ -104,7 +104,7 @@ def _holder(board: Board, device: DeviceId, holding: Holding) -> Wire:
         "namespace": namespace,
         "claim": metadata["name"],
         "request": holding.result["request"],
-        "adminAccess": bool(holding.result.get("adminAccess")),
+        "adminAccess": holding.is_admin,
         "since": allocation.get("allocationTimestamp") or metadata.get("creationTimestamp"),
         "pods": [_pod(board, namespace, str(one.get("name"))) for one in status.get("reservedFor") or ()][:50],
     }

@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dra_driver.allocation.pools.counters import summed_counter_amounts
-from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
+from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord
 from dra_driver.allocation.pools.held import claim_name
 from dra_driver.allocation.pools.taints import taint_text
 from dra_driver.model.taints import TaintEffect
 from dra_driver.model.wire import DeviceWire, Wire
-from dra_driver.views.fleet.claim_branches import Holding
+from dra_driver.views.fleet.claim_branches import Holding, is_held
+from dra_driver.views.fleet.counters_left import counters_left, counters_used, fits
 from dra_driver.views.fleet.device_facts import attribute_of, memory_of, memory_text, profile_of, string_of
 
 FREE, HELD, TAINTED, WITHHELD = "free", "held", "tainted", "withheld"
@@ -145,17 +145,19 @@ def _parts(name: str, devices: Sequence[DeviceRecord], held: Held, sets: Mapping
 def _on_demand(name: str, devices: Sequence[DeviceRecord], held: Held, sets: Mapping[str, Wire]) -> Iterator[TilePart]:
     """Yield the parts of a GPU whose partitions are made when claims need them."""
     whole = next((one for one in devices if one.id[2] == name), None)
-    if whole is not None and (_holders(whole, held) or _is_tainted(whole.wire)):
+    if whole is not None and (_is_held(whole, held) or _is_tainted(whole.wire)):
         yield _part(whole, held, _WHOLE)
         return
-    kept = [one for one in devices if one is not whole and (_holders(one, held) or _is_tainted(one.wire))]
+    kept = [one for one in devices if one is not whole and (_is_held(one, held) or _is_tainted(one.wire))]
     drawn = sorted((_part(one, held, place_of(one.wire)) for one in kept), key=lambda one: one.start)
     if not drawn:
         label = "whole or partitions" if whole is not None else "partitions"
         yield TilePart(whole.id[2] if whole else "", label, *_WHOLE, FREE)
         return
-    left = _left(devices, held, sets)
-    free = [place_of(one.wire) for one in devices if one is not whole and one not in kept and _fits(one, left)]
+    names = {amounts[0] for one in devices for amounts in one.counter_amounts}
+    used = counters_used(one for one in devices if _is_held(one, held))
+    left = counters_left([sets[name] for name in names & sets.keys()], used)
+    free = [place_of(one.wire) for one in devices if one is not whole and one not in kept and fits(one, left)]
 
     def state(start: float, size: float) -> str:
         return FREE if any(start <= at < start + size for at, _ in free) else WITHHELD
@@ -169,24 +171,6 @@ def _gaps(drawn: Sequence[TilePart], state: Callable[[float, float], str], label
         if start - at > 0.01:
             yield TilePart("", label, at, start - at, state(at, start - at))
         at = max(at, end)
-
-
-def _left(devices: Sequence[DeviceRecord], held: Held, sets: Mapping[str, Wire]) -> dict[tuple[str, str], float]:
-    names = {amounts[0] for one in devices for amounts in one.counter_amounts}
-    left = {
-        (name, counter): float(counter_value(value))
-        for name in names & sets.keys()
-        for counter, value in (sets[name].get("counters") or {}).items()
-    }
-    for one in devices:
-        if _holders(one, held):
-            for counter, amount in summed_counter_amounts(one):
-                left[counter] = left.get(counter, 0.0) - float(amount)
-    return left
-
-
-def _fits(device: DeviceRecord, left: Mapping[tuple[str, str], float]) -> bool:
-    return all(float(amount) <= left.get(counter, 0.0) for counter, amount in summed_counter_amounts(device))
 
 
 def place_of(wire: DeviceWire) -> tuple[float, float]:
@@ -203,8 +187,7 @@ def place_of(wire: DeviceWire) -> tuple[float, float]:
 
 def _part(device: DeviceRecord, held: Held, place: tuple[float, float]) -> TilePart:
     holders = held.get(device.id, ())
-    is_held = bool(_holders(device, held))
-    state = TAINTED if _is_tainted(device.wire) else HELD if is_held else FREE
+    state = TAINTED if _is_tainted(device.wire) else HELD if is_held(holders) else FREE
     taints = tuple(taint_text(one) for one in device.wire.get("taints") or ())
     label = profile_of(device.wire) or string_of(device.wire, "type") or ""
     return TilePart(device.id[2], label, *place, state, _names(holders), taints)
@@ -215,8 +198,8 @@ def _is_tainted(wire: DeviceWire) -> bool:
     return any(one.get("effect") != TaintEffect.NONE for one in wire.get("taints") or ())
 
 
-def _holders(device: DeviceRecord, held: Held) -> list[Holding]:
-    return [one for one in held.get(device.id, ()) if not one.result.get("adminAccess")]
+def _is_held(device: DeviceRecord, held: Held) -> bool:
+    return is_held(held.get(device.id, ()))
 
 
 def _names(holders: Sequence[Holding]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ In: claims, slices and pods as wire dicts. Out: `Branch`es, with flags for what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,16 @@ class Holding:
 
     claim: ClaimWire
     result: Wire
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the claim only has admin access, so that others can hold the device too."""
+        return bool(self.result.get("adminAccess"))
+
+
+def is_held(holders: Iterable[Holding]) -> bool:
+    """Return whether one of the claims that have a device holds it."""
+    return any(not one.is_admin for one in holders)
 
 
 def holdings(claims: Sequence[ClaimWire]) -> dict[DeviceId, list[Holding]]:

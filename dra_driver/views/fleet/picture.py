@@ -12,18 +12,17 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 
 from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 from dra_driver.allocation.pools.capacity import Amount, parse
-from dra_driver.allocation.pools.counters import summed_counter_amounts
 from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
 from dra_driver.allocation.pools.replicas import Replica, text_without_attributes
 from dra_driver.allocation.pools.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.selectors.readset import Read
 from dra_driver.views.fleet.branch import Branch, BranchFlag
-from dra_driver.views.fleet.claim_branches import Holding, Pods, claim_branch, holdings, place_name
+from dra_driver.views.fleet.claim_branches import Holding, Pods, claim_branch, holdings, is_held, place_name
+from dra_driver.views.fleet.counters_left import Amounts, counters_left, counters_used, fits, partitions_left
 from dra_driver.views.fleet.device_facts import memory_of, memory_text, part_of, string_of
 from dra_driver.views.wording import plural
 
-Left = dict[tuple[str, str], Amount]  # what is left of each counter of a counter set
 # The text that follows a GPU's name in the name of a partition or replica; "xcp", "cpx" and the like are the modes of a
 # GPU that the hardware itself divides.
 _PART = re.compile(r"-mig-|-share-|-(?:xcp|[a-z]px)-(?=all$|[0-9]+$)")
@@ -114,27 +113,34 @@ def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]]
     driver, pool = current[0].pool_id
     facts = {"driver": driver, "pool": pool, "generation": newest}
     branch = Branch("pool", place_name(driver, pool), f"generation {newest}", flags=flags, facts=facts)
+    devices = [device for record in current for device in record.devices]
     sets = {one["name"]: one for record in current for one in record.sets}
-    used: dict[tuple[str, str], Amount] = {}
+    names = {device.id[2] for device in devices}
+    branch.children = [
+        *_gpus_of(devices, sets, held, pods),
+        *_unpublished_devices(current[0].pool_id, names, held, pods),
+    ]
+    return branch
+
+
+def _gpus_of(
+    devices: Sequence[DeviceRecord], sets: Mapping[str, Wire], held: Mapping[DeviceId, list[Holding]], pods: Pods
+) -> list[Branch]:
+    """Return the devices by the counter set that they share, then all others by GPU."""
     members: dict[str, list[DeviceRecord]] = {name: [] for name in sets}
     alone: list[DeviceRecord] = []
-    names: set[str] = set()
-    for device in (device for record in current for device in record.devices):
-        names.add(device.id[2])
+    for device in devices:
         first = device.counter_amounts[0][0] if device.counter_amounts else ""
         members.get(first, alone).append(device)
-        if any(not one.result.get("adminAccess") for one in held.get(device.id, ())):
-            for counter, amount in summed_counter_amounts(device):
-                used[counter] = used.get(counter, 0) + amount
+    used = counters_used(one for one in devices if is_held(held.get(one.id, ())))
+    left = counters_left(sets.values(), used)
+    found = []
     for name, one in sets.items():
-        left = _left(one, used)
         group = Branch("set", _gpu_of(members[name], name), *_counters(one, used))
         group.children = [_device(device, held, pods, left) for device in members[name]]
-        group.facts = {"counterSet": name, "freePartitions": _partitions_left(members[name], held, left)}
-        branch.children.append(group)
-    branch.children += _by_gpu([_device(device, held, pods) for device in alone])
-    branch.children += list(_unpublished_devices(current[0].pool_id, names, held, pods))
-    return branch
+        group.facts = {"counterSet": name, "freePartitions": partitions_left(_free(members[name], held), left)}
+        found.append(group)
+    return found + _by_gpu([_device(device, held, pods) for device in alone])
 
 
 def _pool_flags(records: Sequence[SliceRecord], current: Sequence[SliceRecord]) -> Iterator[BranchFlag]:
@@ -183,49 +189,25 @@ def _counters(one: Wire, used: Mapping[tuple[str, str], Amount]) -> tuple[str, f
     return ", ".join(words), sum(shares) / len(shares) if shares else 0.0
 
 
-def _left(one: Wire, used: Mapping[tuple[str, str], Amount]) -> Left:
-    """Return what is left of each counter of a set."""
-    return {
-        (one["name"], name): counter_value(counter) - used.get((one["name"], name), 0)
-        for name, counter in (one.get("counters") or {}).items()
-    }
-
-
-def _fits(device: DeviceRecord, left: Left) -> bool:
-    """Return whether enough is left of the known counters for what a device consumes."""
-    return all(amount <= left[counter] for counter, amount in summed_counter_amounts(device) if counter in left)
-
-
-def _partitions_left(
-    devices: Sequence[DeviceRecord], held: Mapping[DeviceId, list[Holding]], left: Left
-) -> dict[str, int]:
-    """Return, by profile, how many partitions could exist at once if no other profile were used."""
-    free = [one for one in devices if one.id not in held and part_of(one.wire) and not one.wire.get("taints")]
-    found: dict[str, int] = {}
-    for profile in dict.fromkeys(part_of(one.wire) for one in free):
-        rest = dict(left)
-        for one in (device for device in free if part_of(device.wire) == profile):
-            if _fits(one, rest):
-                found[profile] = found.get(profile, 0) + 1
-                for counter, amount in summed_counter_amounts(one):
-                    rest[counter] = rest.get(counter, 0) - amount
-    return found
+def _free(devices: Iterable[DeviceRecord], held: Mapping[DeviceId, list[Holding]]) -> Iterator[DeviceRecord]:
+    """Yield the partitions that no claim has and no taint keeps from new ones."""
+    return (one for one in devices if one.id not in held and part_of(one.wire) and not one.wire.get("taints"))
 
 
 def _device(
-    device: DeviceRecord, held: Mapping[DeviceId, list[Holding]], pods: Pods, left: Left | None = None
+    device: DeviceRecord, held: Mapping[DeviceId, list[Holding]], pods: Pods, left: Amounts | None = None
 ) -> Branch:
     flags = tuple(BranchFlag("taint", f"taint {taint_text(taint)}") for taint in device.wire.get("taints") or ())
     holders = held.get(device.id, [])
-    is_held = any(not one.result.get("adminAccess") for one in holders)
-    is_free = not is_held and not flags and (left is None or _fits(device, left))
+    is_in_use = is_held(holders)
+    is_free = not is_in_use and not flags and (left is None or fits(device, left))
     memory = memory_of(device.wire)
     facts = {
         "type": string_of(device.wire, "type"),
         "product": string_of(device.wire, "productName") or string_of(device.wire, "model"),
         "profile": part_of(device.wire) or None,
         "memory": memory,
-        "state": "held" if is_held else "free" if is_free else "tainted" if flags else "blocked",
+        "state": "held" if is_in_use else "free" if is_free else "tainted" if flags else "blocked",
         "taints": [dict(one) for one in device.wire.get("taints") or ()],
     }
     text = f"{_product(device.wire)}{f', {memory_text(memory)}' if memory else ''}"
