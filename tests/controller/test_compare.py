@@ -34,7 +34,7 @@ def test_counters_are_quantities_too():
     assert differing_fields(spec(counter_sets=(one,)), spec(counter_sets=(two,))) == frozenset()
 
 
-def test_an_open_time_of_a_taint_equals_any():
+def test_a_taint_without_a_time_equals_one_with_any_time():
     ours, theirs = (device_wire("a", taints=[taint(**t)]) for t in ({}, {"timeAdded": "2026-01-01T00:00:00Z"}))
     assert differing(ours, theirs) == []
 

@@ -1,4 +1,4 @@
-"""Which of two agents that publish one pool goes on, from the writes that each of them plans. Pure."""
+"""Which of two agents that publish one pool goes on, decided by the writes that each of them plans; without I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Clock:
 
 
 class World:
-    """One agent's competitors; `overwritten` is a plan to mend a slice that the other one has just written."""
+    """One agent's competitors; `overwritten` is a plan to repair a slice that the other agent has just written."""
 
     def __init__(self, me: AgentMark) -> None:
         self.clock = Clock()
@@ -48,7 +48,7 @@ def slice_of(mark: AgentMark | None, version: int):
 
 def test_the_later_agent_stops_at_the_second_change_within_ten_seconds():
     world = World(LATE)
-    world.competitors.admit(world.overwritten(EARLY))  # what it finds at its start was not changed under it
+    world.competitors.admit(world.overwritten(EARLY))  # slices found at the start were not changed while it ran
     world.write()
     world.competitors.admit(world.overwritten(EARLY))
     world.clock.now += 9
@@ -65,7 +65,7 @@ def test_the_earlier_agent_goes_on(caplog):
     assert any("host-2" in record.getMessage() + str(vars(record)) for record in caplog.records)
 
 
-def test_changes_further_apart_are_answered():
+def test_an_agent_goes_on_when_changes_are_further_apart():
     world = World(LATE)
     world.write()
     for _ in range(5):
@@ -95,7 +95,7 @@ def test_an_agent_that_stopped_begins_again_when_no_slice_of_the_other_is_left()
     world.competitors.admit(world.overwritten(replace(EARLY, folder_id="three", started=LATE.started + "x")))
 
 
-def test_instances_in_one_folder_and_users_are_no_rivals():
+def test_instances_in_one_folder_and_users_are_no_competitors():
     world = World(LATE)
     world.write()
     for by in (replace(LATE, started=EARLY.started), None):
@@ -104,7 +104,7 @@ def test_instances_in_one_folder_and_users_are_no_rivals():
     assert not world.competitors.is_by_other_agent(slice_of(replace(LATE, host="pod-2"), 1))
 
 
-def test_a_mark_keeps_what_others_wrote_and_can_be_read_back():
+def test_a_mark_keeps_other_annotations_and_can_be_read_back():
     wire = World(EARLY).competitors.marked({"metadata": {"name": "s", "annotations": {"a": "b"}}})
     assert wire["metadata"]["annotations"]["a"] == "b"
     assert mark_of(wire, KEY) == EARLY
@@ -122,5 +122,5 @@ def test_a_mark_keeps_what_others_wrote_and_can_be_read_back():
         json.dumps({**asdict(EARLY), "host": "x" * 2000}),
     ],
 )
-def test_a_mark_that_can_t_be_understood_is_none(text: str):
+def test_a_malformed_mark_reads_as_none(text: str):
     assert mark_of({"metadata": {"annotations": {KEY: text}}}, KEY) is None

@@ -31,22 +31,22 @@ def publish(cluster: Cluster, publisher=None):
 
 @pytest.fixture
 def watched(monkeypatch):
-    """Record every create and update: (is dry, spec)."""
+    """Record every create and update as a pair: whether it is a dry run, and the spec."""
     sent = []
     create, update = Registry.create, Registry.replace
 
-    def noting_create(self, kind, namespace, wire, *, is_dry=False):
+    def recording_create(self, kind, namespace, wire, *, is_dry=False):
         if kind.plural == "resourceslices":
             sent.append((is_dry, json.loads(json.dumps(wire["spec"]))))
         return create(self, kind, namespace, wire, is_dry=is_dry)
 
-    def noting_update(self, target, wire):
+    def recording_update(self, target, wire):
         if target.kind.plural == "resourceslices":
             sent.append((False, json.loads(json.dumps(wire["spec"]))))
         return update(self, target, wire)
 
-    monkeypatch.setattr(Registry, "create", noting_create)
-    monkeypatch.setattr(Registry, "replace", noting_update)
+    monkeypatch.setattr(Registry, "create", recording_create)
+    monkeypatch.setattr(Registry, "replace", recording_update)
     return sent
 
 
@@ -55,11 +55,11 @@ def is_overlapping(spec) -> bool:
 
 
 @pytest.mark.parametrize(("version", "slices"), [("1.34", 1), ("1.35", 3), ("1.36", 3), ("1.37", 3)])
-def test_a_server_that_counts_gets_every_placement(make_cluster, watched, version, slices):
+def test_a_server_that_keeps_counters_gets_every_placement(make_cluster, watched, version, slices):
     cluster = make_cluster(version=version, gates={GATE: True})
     status = publish(cluster).status()
     assert (status.devices, status.slices, status.keeps.counters, status.dropped) == (NINE_EACH, slices, True, ())
-    assert watched[0][0], "the first is the question that stores nothing"
+    assert watched[0][0], "the first request is the probe, which stores nothing"
     assert not is_overlapping(watched[0][1])
     if version != "1.34":
         assert "devices" not in watched[1][1], "counters are written before devices"
@@ -80,7 +80,7 @@ def test_a_server_with_the_gate_off_gets_whole_gpus_and_never_a_request_with_ove
     assert [e for e in cluster.writes() if e == "DELETE"] == []
 
 
-def test_each_start_asks_again(make_cluster, watched):
+def test_each_start_probes_the_server_again(make_cluster, watched):
     cluster = make_cluster(version="1.35", gates={GATE: False})
     first = publish(cluster)
     first.stop()
@@ -93,7 +93,7 @@ def test_each_start_asks_again(make_cluster, watched):
     assert cluster.device_names() == ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
 
 
-def test_of_two_servers_that_differ_the_one_that_drops_wins(make_cluster, watched, monkeypatch):
+def test_of_two_servers_that_differ_the_one_that_drops_fields_decides(make_cluster, watched, monkeypatch):
     cluster = make_cluster(version="1.35", gates={GATE: True})
     create = Registry.create
     on = cluster.server._registry._gates
@@ -106,11 +106,11 @@ def test_of_two_servers_that_differ_the_one_that_drops_wins(make_cluster, watche
     publish(cluster)
     assert cluster.device_names() == ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
     written = [spec for is_dry, spec in watched if not is_dry]
-    assert "devices" not in written[0], "counters alone showed it"
+    assert "devices" not in written[0], "writing the counters alone showed that they are dropped"
     assert not any(is_overlapping(spec) for spec in written)
 
 
-def test_a_server_that_loses_counters_of_devices_only_has_them_deleted_at_once(make_cluster, monkeypatch):
+def test_devices_whose_counters_a_server_dropped_are_deleted_at_once(make_cluster, monkeypatch):
     cluster = make_cluster(version="1.35", gates={GATE: True})
     create = Registry.create
     on = cluster.server._registry._gates
@@ -123,10 +123,10 @@ def test_a_server_that_loses_counters_of_devices_only_has_them_deleted_at_once(m
     publish(cluster)
     assert cluster.device_names() == ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
     writes = cluster.writes()
-    assert writes.index("DELETE") == 3, f"asked, counters, devices, then deleted: {writes}"
+    assert writes.index("DELETE") == 3, f"the probe, counters, devices, then the deletion: {writes}"
 
 
-def test_a_newer_server_version_is_asked_again(make_cluster):
+def test_a_newer_server_version_is_probed_again(make_cluster):
     cluster = make_cluster(version="1.35", gates={GATE: False})
     publisher = publish(cluster)
     cluster.server._registry._gates |= {GATE}
@@ -137,7 +137,7 @@ def test_a_newer_server_version_is_asked_again(make_cluster):
     assert publisher.status().keeps.counters
 
 
-def test_a_server_of_1_34_that_refuses_the_question_is_taken_not_to_count(make_cluster, watched, monkeypatch):
+def test_a_server_of_1_34_that_refuses_dry_runs_is_taken_not_to_keep_counters(make_cluster, watched, monkeypatch):
     cluster = make_cluster(version="1.34", gates={GATE: True})
     refuse_dry_runs(monkeypatch)
     publish(cluster)
@@ -145,7 +145,7 @@ def test_a_server_of_1_34_that_refuses_the_question_is_taken_not_to_count(make_c
     assert cluster.server.request("GET", SLICES)["items"]
 
 
-def test_what_is_offered_uncounted_is_asked_for_right_before_it_is_and_kept_while_nobody_says(make_cluster):
+def test_slices_stay_until_it_is_known_what_to_offer_without_counters(make_cluster):
     from dra_driver.model.errors import ApiError, Retry
 
     cluster = make_cluster(version="1.36", gates={GATE: True})
@@ -157,7 +157,7 @@ def test_what_is_offered_uncounted_is_asked_for_right_before_it_is_and_kept_whil
                 return super().current(keeps)
             asked.append(cluster.device_names())
             if len(asked) == 1:
-                raise ApiError("unreachable", "nobody says what claims were given", retry=Retry.LATER)
+                raise ApiError("unreachable", "it is not known what claims were given", retry=Retry.LATER)
             return Offering(INVENTORY.offering.plain[:1])
 
     first = publish(cluster)

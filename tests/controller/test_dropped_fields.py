@@ -13,7 +13,7 @@ COUNTERS = {"gpu-0": {"memory": 8}}
 NOTE = DeviceTaint("k", "", TaintEffect.NONE)
 
 
-def test_counters_are_laid_out_as_the_servers_version_wants_them(make_cluster):
+def test_counters_are_laid_out_as_the_servers_version_requires(make_cluster):
     for version, shapes in {
         "1.34": [["devices", "sharedCounters"]],
         "1.35": [["devices"], ["sharedCounters"]],
@@ -50,7 +50,7 @@ def test_a_harmless_loss_is_reported_and_costs_no_further_write(make_cluster, mo
 
     monkeypatch.setattr(
         probe.Probe, "ask", lambda self, *_, **__: probe.DroppedFields("pool")
-    )  # the write alone shows it
+    )  # only the write shows that the field is dropped
     cluster = make_cluster(version="1.35")
     publisher = cluster.published([gpu(0)], taints={gpu(0).name: (NOTE,)})
     until(lambda: cluster.server.open_watches == 1)

@@ -6,7 +6,7 @@ from tests.controller.support.slices import NODE, gpu
 from tests.support.waiting import until
 
 
-def test_slices_that_the_kubelet_wiped_come_back_each_with_one_create(cluster):
+def test_slices_that_the_kubelet_wiped_are_written_again_with_one_create_each(cluster):
     publisher = cluster.published([gpu(i) for i in range(200)])
     until(lambda: cluster.server.open_watches == 1)
     cluster.server.log.clear()
@@ -28,7 +28,7 @@ def test_a_wipe_while_the_watch_was_down_is_noticed(cluster):
     until(lambda: len(cluster.slices()) == 1)
 
 
-def test_a_change_by_somebody_else_is_put_right(cluster):
+def test_a_change_by_another_client_is_reverted(cluster):
     cluster.published([gpu(0)])
     until(lambda: cluster.server.open_watches == 1)
     (stored,) = cluster.slices()
@@ -39,7 +39,7 @@ def test_a_change_by_somebody_else_is_put_right(cluster):
     assert cluster.slices()[0]["metadata"]["labels"] == {"team": "x"}
 
 
-def test_a_label_by_somebody_else_is_left_alone(cluster):
+def test_a_label_of_another_client_is_left_alone(cluster):
     cluster.published([gpu(0)])
     until(lambda: cluster.server.open_watches == 1)
     (stored,) = cluster.slices()
@@ -50,8 +50,8 @@ def test_a_label_by_somebody_else_is_left_alone(cluster):
     assert cluster.writes() == []
 
 
-def test_a_slice_changed_behind_our_back_is_read_again_and_written(cluster):
-    """409: the watch is silent, so only the conflict reveals the change."""
+def test_a_slice_that_changed_unnoticed_is_read_again_and_written(cluster):
+    """The watch has ended, so only the conflict (409) reveals the change."""
     publisher = cluster.published([gpu(0)])
     publisher._watch.stop()
     publisher._threads[0].join(60)
@@ -65,8 +65,8 @@ def test_a_slice_changed_behind_our_back_is_read_again_and_written(cluster):
     assert cluster.slices()[0]["metadata"]["labels"] == {"team": "x"}
 
 
-def test_a_slice_deleted_behind_our_back_is_created(cluster):
-    """404 on PUT."""
+def test_a_slice_that_was_deleted_unnoticed_is_created(cluster):
+    """The PUT is answered with 404."""
     publisher = cluster.published([gpu(0)])
     publisher._watch.stop()
     publisher._threads[0].join(60)
@@ -76,7 +76,7 @@ def test_a_slice_deleted_behind_our_back_is_created(cluster):
     assert len(cluster.device_names()) == 2
 
 
-def test_slices_of_a_node_made_anew_get_its_new_uid(cluster):
+def test_slices_of_a_recreated_node_get_its_new_uid(cluster):
     publisher = cluster.published([gpu(0)])
     until(lambda: cluster.server.open_watches == 1)
     cluster.server.request("DELETE", f"/api/v1/nodes/{NODE}")

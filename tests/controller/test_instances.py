@@ -44,7 +44,7 @@ def test_the_newer_instance_takes_over_with_one_write_when_its_attributes_differ
     assert cluster.writes() == ["PUT"]
 
 
-def test_two_instances_that_wrongly_run_at_once_do_not_storm(cluster):
+def test_two_instances_that_wrongly_run_at_once_write_at_a_limited_rate(cluster):
     older = cluster.published([gpu(0)])
     newer = cluster.published([gpu(0, family="hopper")])
     cluster.server.log.clear()

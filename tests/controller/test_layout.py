@@ -46,7 +46,7 @@ def test_no_devices_are_one_slice_without_a_devices_key():
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(1, [1]), (64, [64]), (65, [64, 1]), (150, [64, 64, 22])])
-def test_a_slice_holds_64_devices_tainted_or_not(count, sizes):
+def test_a_slice_holds_64_devices(count, sizes):
     assert [len(s.devices) for s in laid_out(many(count))] == sizes
 
 
@@ -56,14 +56,14 @@ def test_a_slice_with_one_tainted_device_holds_64(minor):
     assert [len(s.devices) for s in laid_out(devices, minor=minor)] == [64, 7]
 
 
-def test_devices_stand_in_the_order_of_their_names_whatever_order_they_come_in():
+def test_devices_are_sorted_by_name_in_whatever_order_they_come():
     devices = many(200)
     assert laid_out(devices[::-1]) == laid_out(devices)
     assert names(laid_out(devices[::-1])[0]) == sorted(d["name"] for d in devices)[:64]
 
 
 @pytest.mark.parametrize("minor", [35, 36, 37, 0])
-def test_from_1_35_on_counters_stand_apart_and_first_and_no_key_is_empty(minor):
+def test_from_1_35_on_counters_are_in_slices_of_their_own_that_come_first(minor):
     devices, counters = mig_gpu(0, 4)
     specs = laid_out(devices, [counters], minor)
     assert [sorted(s.wire(1, 2).keys() & {"devices", "sharedCounters"}) for s in specs] == [
@@ -79,12 +79,12 @@ def test_from_1_35_on_a_slice_holds_8_counter_sets_and_each_gpu_has_its_own():
     assert [len(s.devices) for s in specs if s.devices] == [26] * 9
 
 
-def test_more_than_64_devices_of_one_gpu_are_cut_into_slices_of_64():
+def test_more_than_64_devices_of_one_gpu_are_divided_into_slices_of_64():
     devices, counters = mig_gpu(0, 130)
     assert [len(s.devices) for s in laid_out(devices, [counters], 36)[1:]] == [64, 64, 3]
 
 
-def test_in_1_34_partitions_stand_with_their_gpus_counters():
+def test_in_1_34_partitions_are_in_the_slice_of_their_gpus_counters():
     gpus = [mig_gpu(i, 25) for i in range(3)]
     specs = laid_out([d for devices, _ in gpus for d in devices], [c for _, c in gpus], 34)
     assert [len(s.devices) for s in specs] == [52, 26]
@@ -98,7 +98,7 @@ def test_in_1_34_a_slice_holds_32_counters():
     assert [len(s.counter_sets) for s in laid_out(devices, wide, 34)] == [1, 1, 1]
 
 
-def test_in_1_34_sets_that_one_device_consumes_both_of_stay_together():
+def test_in_1_34_two_sets_that_one_device_consumes_stay_together():
     both = consumes("a") + consumes("b")
     devices = [device_wire("x", consumesCounters=both), *many(60, consumesCounters=consumes("a"))]
     devices += many(3, "e", consumesCounters=consumes("b"))
@@ -113,19 +113,19 @@ def test_in_1_34_a_group_that_fits_no_slice_is_an_error():
     assert caught.value.code == "api.pool-too-wide"
 
 
-def test_a_device_that_leaves_touches_its_slice_alone():
+def test_a_removed_device_changes_only_its_slice():
     before = laid_out(many(300))
     after = laid_out([d for d in many(300) if d["name"] != "d0005"], placement=[s.keys for s in before])
     assert [a == b for a, b in zip(after, before, strict=True)] == [False, True, True, True, True]
 
 
-def test_a_device_that_comes_touches_one_slice():
+def test_an_added_device_changes_only_one_slice():
     before = laid_out(many(300))
     after = laid_out([*many(300), device_wire("a-first")], placement=[s.keys for s in before])
     assert sum(a != b for a, b in zip(after, before, strict=True)) == 1
 
 
-def test_slices_that_have_become_thin_are_drawn_together():
+def test_slices_that_have_few_devices_left_are_merged():
     before = laid_out(many(64 * 5))
     after = laid_out(many(64 * 5)[::32], placement=[s.keys for s in before])
     assert [len(s.devices) for s in after] == [10]
@@ -135,7 +135,7 @@ KEYS = st.lists(st.integers(0, 400), unique=True, max_size=300)
 
 
 @given(KEYS, st.sets(st.integers(0, 400), max_size=3), st.lists(st.lists(st.integers(0, 400)), max_size=5))
-def test_every_device_lies_in_exactly_one_slice_that_the_server_accepts(indexes, tainted, placement):
+def test_every_device_is_in_exactly_one_slice_that_the_server_accepts(indexes, tainted, placement):
     devices = [device_wire(f"d{i}", **({"taints": [taint()]} if i in tainted else {})) for i in indexes]
     specs = laid_out(devices, placement=[[f"d{i}" for i in slot] for slot in placement])
     placed = [name for spec in specs for name in names(spec)]
@@ -151,7 +151,7 @@ def test_every_device_lies_in_exactly_one_slice_that_the_server_accepts(indexes,
     st.integers(0, 21),
     st.sampled_from([34, 35, 36, 0]),
 )
-def test_counters_are_never_parted_from_their_devices_in_1_34_and_never_beside_them_later(pairs, sets, minor):
+def test_counters_are_in_the_slice_of_their_devices_in_1_34_and_never_in_it_later(pairs, sets, minor):
     counters = [counter_set(f"set-{i}") for i in range(21)]
     devices = [
         device_wire(f"d{n}", consumesCounters=consumes(f"set-{a}") + (consumes(f"set-{b}") if a != b else []))
@@ -173,9 +173,9 @@ def test_counters_are_never_parted_from_their_devices_in_1_34_and_never_beside_t
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_partitions_that_stand_come_before_those_made_on_demand_even_when_they_come_later(is_late):
-    cut, counters = mig_gpu(0, 3)
+def test_standing_partitions_come_before_those_made_on_demand_even_when_added_later(is_late):
+    on_demand, counters = mig_gpu(0, 3)
     standing = [device_wire("gpu-1-standing")]
-    placement = [one.keys for one in laid_out(cut, [counters])] if is_late else ()
-    specs = laid_out([*cut, *standing], [counters], placement=placement)
-    assert [names(one) for one in specs] == [[], ["gpu-1-standing"], sorted(one["name"] for one in cut)]
+    placement = [one.keys for one in laid_out(on_demand, [counters])] if is_late else ()
+    specs = laid_out([*on_demand, *standing], [counters], placement=placement)
+    assert [names(one) for one in specs] == [[], ["gpu-1-standing"], sorted(one["name"] for one in on_demand)]

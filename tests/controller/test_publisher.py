@@ -23,7 +23,7 @@ def test_devices_are_published_in_a_pool_of_node_and_driver_owned_by_the_node(cl
     assert (status.writes, status.last_error, status.server) == ({"create": 1}, "", "v1.36.0")
 
 
-def test_the_first_slice_takes_no_more_than_three_reads_of_which_two_at_once(cluster):
+def test_the_first_slice_takes_no_more_than_three_reads(cluster):
     cluster.published([gpu(0)])
     before = [e for e in cluster.server.log.entries() if e.method != "POST" and "watch" not in e.query]
     assert sorted(e.path for e in before) == ["/api/v1/nodes/node-1", SLICES, "/version"]
@@ -95,7 +95,7 @@ def test_of_many_publications_the_newest_wins(cluster):
     assert len(cluster.device_names()) == 29
 
 
-def test_an_idle_publisher_asks_and_writes_nothing(cluster):
+def test_an_idle_publisher_reads_and_writes_nothing(cluster):
     cluster.published([gpu(0)])
     until(lambda: cluster.server.open_watches == 1)
     cluster.server.log.clear()
@@ -103,7 +103,7 @@ def test_an_idle_publisher_asks_and_writes_nothing(cluster):
     assert cluster.server.log.entries() == []
 
 
-def test_stale_slices_of_ours_go_and_those_of_others_stay(cluster):
+def test_our_stale_slices_are_deleted_and_those_of_others_stay(cluster):
     def spec(**change):
         pool = {"name": NODE, "generation": 9, "resourceSliceCount": 1}
         return {"driver": DRIVER, "nodeName": NODE, "pool": pool, "devices": [device_wire("old")], **change}
@@ -133,7 +133,7 @@ def test_a_pool_that_the_scheduler_would_skip_is_not_published(cluster):
     assert publisher.wait_published(60)
 
 
-def test_what_the_server_refuses_as_invalid_is_not_sent_again_and_again(cluster):
+def test_a_slice_that_the_server_refuses_as_invalid_is_sent_only_once(cluster):
     publisher = cluster.publisher()
     publisher.offer([device("a", x="y" * 65)])
     until(lambda: "422" in publisher.status().last_error)
@@ -153,7 +153,7 @@ def test_publish_may_be_called_from_many_threads(cluster):
     assert len(cluster.device_names()) == 1
 
 
-def test_only_our_own_slices_are_asked_for(cluster):
+def test_only_our_own_slices_are_requested(cluster):
     cluster.published([gpu(0)])
     until(lambda: cluster.server.open_watches == 1)
     for entry in cluster.server.log.entries(method="GET", contains="resourceslices"):

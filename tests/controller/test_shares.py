@@ -1,4 +1,4 @@
-"""Devices that may be allocated many times, against API servers that keep that, drop it, or differ."""
+"""Devices that may be allocated many times, against API servers that keep the fields for that, drop them, or differ."""
 
 import pytest
 
@@ -59,18 +59,18 @@ def test_a_server_with_the_gate_off_gets_plain_replicas_and_nothing_else_is_ever
     assert problem.code == "controller.fields-dropped"
     assert "replicas" in problem.message
     assert GATE in problem.message
-    assert cluster.writes() == ["POST", "POST"], "asked, and written once"
+    assert cluster.writes() == ["POST", "POST"], "probed, and written once"
     assert not any("requestPolicy" in c for d in stored(cluster) for c in d["capacity"].values())
 
 
-def test_without_replicas_the_whole_device_is_offered_as_what_it_is(make_cluster):
+def test_without_replicas_the_device_is_offered_as_a_whole_gpu(make_cluster):
     cluster = make_cluster(version="1.35", gates={GATE: False})
     publish(cluster, BY_MEMORY)
     assert cluster.device_names() == NAMES
     assert [device["attributes"]["type"] for device in stored(cluster)] == [{"string": "gpu"}] * 2
 
 
-def test_of_two_servers_that_differ_the_one_that_drops_wins(make_cluster, monkeypatch):
+def test_of_two_servers_that_differ_the_one_that_drops_fields_decides(make_cluster, monkeypatch):
     cluster = make_cluster(version="1.35", gates={GATE: True})
     create, on = Registry.create, cluster.server._registry._gates
 
@@ -83,14 +83,14 @@ def test_of_two_servers_that_differ_the_one_that_drops_wins(make_cluster, monkey
     assert cluster.device_names() == REPLICAS
 
 
-def test_a_server_that_refuses_the_question_gets_replicas(make_cluster, monkeypatch):
+def test_a_server_that_refuses_dry_runs_gets_replicas(make_cluster, monkeypatch):
     cluster = make_cluster(version="1.36")
     refuse_dry_runs(monkeypatch)
     assert not publish(cluster).status().keeps.shares
     assert cluster.device_names() == REPLICAS
 
 
-def test_a_newer_server_version_is_asked_again(make_cluster):
+def test_a_newer_server_version_is_probed_again(make_cluster):
     cluster = make_cluster(version="1.35", gates={GATE: False})
     publisher = publish(cluster)
     cluster.server._registry._gates |= {GATE}
@@ -101,7 +101,7 @@ def test_a_newer_server_version_is_asked_again(make_cluster):
     assert publisher.status().keeps.shares
 
 
-def test_rules_that_come_later_are_asked_about_too(make_cluster):
+def test_the_server_is_probed_for_rules_that_come_later_too(make_cluster):
     cluster = make_cluster(version="1.35", gates={GATE: False})
     publisher = cluster.publisher()
     publisher.offer(BY_MEMORY.offering.instead[NAMES[0]])

@@ -35,7 +35,7 @@ def test_nothing_is_known_before_the_first_list():
     assert not StoredSlices(driver=DRIVER, node=NODE).is_complete
 
 
-def test_slices_of_others_are_never_taken_up(stored):
+def test_slices_of_others_are_never_stored(stored):
     assert not stored.changed(wire("b", 11, node="node-2"))
     assert not stored.changed(wire("c", 12, driver="other"))
     stored.replace([wire("a", 5), wire("d", 6, node="node-2")], "13")
@@ -46,12 +46,12 @@ def test_managed_fields_are_not_kept(stored):
     assert "managedFields" not in stored.all()[0]["metadata"]
 
 
-def test_the_echo_of_our_own_write_is_no_news(stored):
+def test_the_event_of_our_own_write_is_no_change(stored):
     stored.wrote(wire("b", 12))
     assert not stored.changed(wire("b", 12))
 
 
-def test_an_event_from_before_our_write_is_no_news(stored):
+def test_an_event_from_before_our_write_is_no_change(stored):
     stored.wrote(wire("a", 12, mark="ours"))
     assert not stored.changed(wire("a", 11, mark="older"))
     assert marks(stored) == ["ours"]
@@ -94,19 +94,19 @@ def test_a_list_made_after_our_write_removes_what_it_does_not_hold(stored):
     assert names(stored) == ["a"]
 
 
-def test_a_latest_list_is_believed_in_everything(stored):
+def test_a_list_of_the_latest_state_replaces_everything(stored):
     stored.wrote(wire("b", 12))
     assert stored.replace([wire("a", 4, mark="restored")], "11", is_latest=True)
     assert marks(stored) == ["restored"]
 
 
-def test_a_list_older_than_the_last_is_a_restored_server_and_believed(stored):
+def test_a_list_older_than_the_last_comes_from_a_restored_server_and_is_accepted(stored):
     stored.wrote(wire("a", 12, mark="lost"))
     assert stored.replace([wire("a", 3, mark="restored")], "4")
     assert marks(stored) == ["restored"]
 
 
-def test_what_is_remembered_instead_of_the_stored_spec_survives_a_list_without_news(stored):
+def test_what_is_remembered_instead_of_the_stored_spec_survives_a_list_without_changes(stored):
     stored.wrote(wire("a", 12, mark="stored"), instead={**wire("a", 12)["spec"], "mark": "sent"})
     assert not stored.replace([wire("a", 12, mark="stored")], "12", is_latest=True)
     assert marks(stored) == ["sent"]

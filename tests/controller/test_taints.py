@@ -25,7 +25,7 @@ def test_the_first_taint_is_one_put_and_no_new_generation(make_cluster, version,
     cluster.server.log.clear()
     publisher.taint(**{gpu(3).name: SICK})
     assert publisher.wait_published(60)
-    assert cluster.writes() == ["POST", "PUT"], "asked without storing anything, and written once"
+    assert cluster.writes() == ["POST", "PUT"], "probed without storing anything, and written once"
     assert {s["metadata"]["name"] for s in cluster.slices()} == before
     assert {s["pool"]["generation"] for s in cluster.specs()} == {1}
     (taint,) = cluster.devices()[gpu(3).name]["taints"]
@@ -61,7 +61,7 @@ def test_where_taints_are_dropped_free_sick_devices_are_withheld_and_those_in_us
     assert publisher.status().dropped == ("devices.taints",)
     assert not publisher.status().keeps.taints
     settled()
-    assert cluster.writes() == ["POST", "POST"], "asked, and written once: never published as healthy"
+    assert cluster.writes() == ["POST", "POST"], "probed, and written once: never published as healthy"
 
 
 def test_the_counters_of_a_sick_partition_in_use_are_not_given_out_again(make_cluster):
@@ -86,13 +86,13 @@ def test_a_sick_device_is_offered_with_its_taint_soon_after_the_gate_is_switched
     until(lambda: publisher.status().keeps.taints and not publisher.status().problems)
 
 
-def test_asking_again_in_vain_writes_and_reports_nothing(make_cluster, monkeypatch, caplog):
+def test_probing_again_in_vain_writes_and_reports_nothing(make_cluster, monkeypatch, caplog):
     monkeypatch.setattr(dropped_fields, "TAINTS_AGAIN_SECONDS", 0.1)
     cluster = make_cluster(version="1.35")
     publisher = cluster.published([gpu(0), gpu(1)], taints={gpu(0).name: SICK})
     before = [s["metadata"]["resourceVersion"] for s in cluster.slices()]
     cluster.server.log.clear()
-    until(lambda: len(cluster.writes()) >= 3, what="three questions")
+    until(lambda: len(cluster.writes()) >= 3, what="three probes")
     assert [s["metadata"]["resourceVersion"] for s in cluster.slices()] == before
     assert {e.query.get("dryRun") for e in cluster.server.log.writes("resourceslices")} == {"All"}
     assert publisher.status().is_published
@@ -105,7 +105,7 @@ def test_a_taint_without_effect_is_harmless_where_it_is_dropped(make_cluster):
     assert sorted(cluster.devices()) == [gpu(0).name]
 
 
-def test_a_server_of_1_34_gets_four_taints_of_effects_that_it_knows_the_gravest_first():
+def test_a_server_of_1_34_gets_the_four_most_severe_taints_of_effects_that_it_knows():
     effects = [TaintEffect.NONE, *[TaintEffect.NO_SCHEDULE] * 4, TaintEffect.NO_EXECUTE]
     taints = [DeviceTaint(f"k{i}", "", effect) for i, effect in enumerate(effects)]
     assert [t.key for t in accepted_taints(taints, server_minor=34)] == ["k5", "k1", "k2", "k3"]
@@ -122,7 +122,7 @@ def test_where_few_taints_are_accepted_the_first_and_most_important_ones_stay():
     assert kept == [one.key for one in accepted_taints(taints[:4], server_minor=34)]
 
 
-def test_a_tainted_device_that_is_not_offered_takes_its_taint_with_it(make_cluster):
+def test_a_taint_of_a_device_that_is_not_offered_is_left_out(make_cluster):
     cluster = make_cluster(version="1.36")
     cluster.published([device("a")], taints={"gone": SICK})
     assert "taints" not in cluster.devices()["a"]

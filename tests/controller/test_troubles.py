@@ -1,4 +1,4 @@
-"""Everything at once: whatever happens in whatever order, the pool ends as it was last wanted, and stays so."""
+"""Everything at once: whatever happens in whatever order, the pool ends as it was last offered, and stays so."""
 
 import contextlib
 import random
@@ -85,7 +85,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_after_any_troubles_the_pool_is_as_last_wanted(seed, tmp_path, monkeypatch):
+def test_after_any_troubles_the_pool_is_as_last_offered(seed, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "SLICE_DEVICES_ADVANCED", 4)
     world = World(seed, tmp_path)
     try:

@@ -1,4 +1,4 @@
-"""Writes that fail, servers that are away, and what is tried again."""
+"""Writes that fail, servers that are down, and what is tried again."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.waiting import until
 
 
 @pytest.mark.parametrize("status", [409, 410, 429, 500, 503, 504])
-def test_a_write_that_fails_is_tried_again_and_leaves_no_double(cluster, status):
+def test_a_write_that_fails_is_tried_again_and_leaves_only_one_slice(cluster, status):
     publisher = cluster.publisher()
     cluster.server.faults.fail_next(status, count=2, method="POST", contains="resourceslices")
     publisher.offer([gpu(0)])
@@ -38,7 +38,7 @@ def test_a_create_whose_answer_was_lost_is_not_repeated(cluster):
     assert len(cluster.slices()) == 1
 
 
-def test_an_api_server_that_is_away_costs_patience_only(cluster):
+def test_slices_are_written_once_an_api_server_that_was_down_is_back(cluster):
     publisher = cluster.published([gpu(0)])
     port = int(cluster.server.url.rpartition(":")[2])
     cluster.server.stop()

@@ -9,7 +9,7 @@ def faults(devices=(), counter_sets=(), minor=36):
     return find_faults(PoolContent(tuple(devices), tuple(counter_sets)), server_minor=minor)
 
 
-def test_a_right_pool_has_no_faults():
+def test_a_valid_pool_has_no_faults():
     assert faults([device_wire("a", consumesCounters=consumes("s"), taints=[taint()])], [counter_set("s")]) == ()
 
 

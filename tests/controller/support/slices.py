@@ -1,4 +1,4 @@
-"""Devices, pools and a pure stand-in for the API server's slices, for tests of the controller."""
+"""Devices, pools and a stand-in for the API server's slices without I/O, for tests of the controller."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def consumes(name: str, *counters: str) -> list:
     return [{"counterSet": name, "counters": {counter: {"value": "1"} for counter in counters or ("memory",)}}]
 
 
-class Shelf:
+class SliceStore:
     """Stored slices, changed only by plans: what the API server would hold afterwards."""
 
     def __init__(self) -> None:
