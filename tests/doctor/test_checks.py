@@ -68,7 +68,7 @@ def test_a_command_that_a_remedy_names_exists_with_its_options(code):
             assert run([*args, "--help"]) == ExitCode.OK, remedy
 
 
-def test_a_sick_device_in_use_comes_with_a_rule_that_counts_its_pods_and_deletes_none():
+def test_the_remedy_for_a_sick_device_in_use_is_a_rule_that_counts_its_pods_and_deletes_none():
     sick = e.cluster(
         slices=[tainted(SICK)], claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")], pods=[e.pod_of("p")]
     )
@@ -112,7 +112,7 @@ def test_a_fault_of_the_node_is_found(code):
     assert set(found(None, e.node(**NODES[code]))) == {code} | also.get(code, set())
 
 
-def test_a_device_plugin_is_found_from_afar_where_this_driver_is_too():
+def test_a_device_plugin_beside_this_driver_is_found_in_the_cluster():
     offers = {**e.node_wire(), "status": {"allocatable": {"nvidia.com/gpu": "2", "nvidia.com/mig-1g.10gb": "0"}}}
     finding = found(e.cluster(nodes=[offers]))["node-device-plugin"]
     assert "nvidia.com/gpu: 2, beside slices" in finding.message
@@ -148,15 +148,15 @@ def test_pods_without_a_gpu_on_a_gpu_node_are_named_and_a_taint_is_enough():
         bound("elsewhere", node="n2"),
     ]
     nodes = [e.node_wire(), e.node_wire("n2")]
-    told = found(e.cluster(nodes=nodes, pods=pods))["node-untainted"]
-    assert told.subject == "node n1"
-    assert told.message.endswith("; pods without a GPU run there: team/web")
-    assert told.remedy.startswith("kubectl taint nodes n1 ")
+    finding = found(e.cluster(nodes=nodes, pods=pods))["node-untainted"]
+    assert finding.subject == "node n1"
+    assert finding.message.endswith("; pods without a GPU run there: team/web")
+    assert finding.remedy.startswith("kubectl taint nodes n1 ")
     nodes[0]["spec"] = {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
     assert "node-untainted" not in found(e.cluster(nodes=nodes, pods=pods))
 
 
-def test_why_a_pod_waits_is_told_in_the_words_of_scheduler_and_kubelet():
+def test_findings_about_waiting_pods_quote_scheduler_and_kubelet():
     waits = e.pod_of("p", "Pending", node="", claim="c")
     words = "0/1 nodes are available: 1 cannot allocate all claims."
     waits["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": words}]
@@ -167,7 +167,7 @@ def test_why_a_pod_waits_is_told_in_the_words_of_scheduler_and_kubelet():
     assert found(cluster)["claim-not-prepared"].message.endswith(": bad config [claim.bad-config]")
 
 
-def test_a_pod_that_has_just_ended_is_left_in_peace():
+def test_a_pod_that_has_just_ended_gives_no_finding():
     pod = e.pod_of("p", "Succeeded")
     pod["status"]["containerStatuses"] = [{"name": "a", "state": {"terminated": {"finishedAt": JUST_NOW}}}]
     claims = [e.claim_of("c", "gpu-0000-01-00-0", pod="p")]
@@ -176,14 +176,14 @@ def test_a_pod_that_has_just_ended_is_left_in_peace():
     assert set(found(e.cluster(claims=claims, pods=[pod]))) == {"claim-finished-pod"}
 
 
-def test_only_what_was_seen_is_said_to_be_looked_at():
-    blind = examine(replace(e.cluster(), objects={}, kept={}), e.node(sockets=None, rows=None, facts=None), NOW)
-    assert blind.looked_at == ("Kubernetes", "kernel driver", "container runtime")
+def test_a_report_lists_as_looked_at_only_what_was_seen():
+    partial = examine(replace(e.cluster(), objects={}, kept={}), e.node(sockets=None, rows=None, facts=None), NOW)
+    assert partial.looked_at == ("Kubernetes", "kernel driver", "container runtime")
     whole = examine(e.cluster(), e.node(), NOW).looked_at
     assert {"gates", "claims", "access", "hardware", "registration", "ledger and CDI files"} <= set(whole)
 
 
-def test_the_version_of_containerd_tells_what_its_file_does_not():
+def test_the_version_of_containerd_decides_where_its_file_does_not_say():
     silent = e.node(runtimes=(RuntimeConfig("containerd", "/f", None, ("/run/cdi",)),), rows=(), cdi_uids=frozenset())
     assert not found(e.cluster(), silent)
     old = e.cluster(nodes=[e.node_wire(runtime="containerd://1.7.20")])
@@ -218,26 +218,26 @@ def test_a_gpu_that_the_library_answers_for_has_a_driver_whatever_sysfs_shows():
 
 
 @pytest.mark.parametrize("vendor", ["nvidia", "amd", "intel"])
-def test_while_virtual_machines_have_every_gpu_that_is_all_there_is_to_say(vendor):
+def test_while_virtual_machines_have_every_gpu_there_is_no_other_finding(vendor):
     facts = Facts(vendor=vendor, waiting_for="the driver", problems=(Problem("hardware.no-device", "node", "none"),))
     bound = dict.fromkeys(("0000:01:00.0", "0000:02:00.0"), "vfio-pci")
     node = e.node(
         vendor=vendor, kernel=replace(e.node().kernel, bound=bound), facts=facts, inventory=build_inventory(facts)
     )
-    said = [
+    subjects = [
         (one.id, one.subject) for one in examine(None, node, NOW).findings if one.id.startswith(("driver", "hardw"))
     ]
-    assert said == [("driver-vfio", f"GPU {address}") for address in bound]
+    assert subjects == [("driver-vfio", f"GPU {address}") for address in bound]
 
 
-def test_headers_are_missed_only_where_a_driver_waits_to_be_built():
+def test_missing_headers_are_found_only_where_a_driver_is_to_be_built():
     kernel = replace(e.node().kernel, bound={"0000:09:00.0": None})
     assert "driver-no-headers" not in found(None, e.node(kernel=kernel))
     built = replace(kernel, sources=("nvidia-580.95.05",))
     assert "6.12.1" in found(None, e.node(kernel=built))["driver-no-headers"].subject
 
 
-def test_slices_that_do_not_say_what_the_hardware_is_are_found_device_by_device():
+def test_slices_that_differ_from_the_hardware_are_found_device_by_device():
     one, two = (dict(device) for device in e.cluster().of("slices")[0]["spec"]["devices"])
     renamed = {**two, "attributes": {**two["attributes"], "productName": {"string": "A100"}}}
     gone = {"name": "gpu-x", "attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:77:00.0"}}}
@@ -263,7 +263,7 @@ def test_a_claim_that_is_gone_but_prepared_is_found_in_the_ledger():
     assert set(found(e.cluster(), e.node())) == {"claim-gone"}
 
 
-def test_a_pod_that_was_just_scheduled_is_left_in_peace():
+def test_a_pod_that_was_just_scheduled_gives_no_finding():
     pods = [e.pod_of("p", "Pending", claim="c", since=JUST_NOW)]
     assert not found(e.cluster(claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")], pods=pods))
 
@@ -273,13 +273,13 @@ def test_two_instances_of_ours_during_an_upgrade_are_no_second_driver():
     assert not found(None, e.node(sockets=(*(e.node().sockets or ()), PluginSocket("/k/2.sock", other))))
 
 
-def test_what_may_not_be_read_gives_no_finding():
-    blind = replace(e.cluster(), objects={})
-    assert not found(blind)
+def test_evidence_that_may_not_be_read_gives_no_finding():
+    unreadable = replace(e.cluster(), objects={})
+    assert not found(unreadable)
     assert not found(None, e.node(sockets=None, rows=None, cdi_uids=None, facts=None, inventory=None))
 
 
-def test_the_run_folder_and_var_run_are_one():
+def test_the_folders_run_and_var_run_are_taken_for_the_same():
     runtime = RuntimeConfig("containerd", "/f", True, ("/run/cdi/",))
     assert not found(None, e.node(runtimes=(runtime,)))
 
@@ -319,7 +319,7 @@ def before_downgrade(cluster, node):
     return {one.id: one for one in report.findings if one.id in BACK}
 
 
-def test_nothing_stands_against_the_way_back_of_a_healthy_node_with_claims():
+def test_nothing_prevents_the_downgrade_of_a_healthy_node_with_claims():
     assert before_downgrade(e.cluster(), e.node()) == {}
 
 
@@ -337,7 +337,7 @@ def test_a_claim_with_a_step_that_the_older_release_can_not_undo_is_named():
     assert finding.message == "was prepared in steps that 0.1.1 can't undo: fabric-partition"
 
 
-def test_sick_and_cordoned_devices_that_the_older_release_would_hand_out_are_named():
+def test_cordoned_devices_that_the_older_release_would_hand_out_are_named():
     taint = {"key": f"{e.DRIVER}/cordoned", "effect": "NoSchedule"}
     tainted = e.cluster(slices=[e.slice_of([{**e.DEVICES[0], "taints": [taint]}, *e.DEVICES[1:]])])
     assert e.DEVICES[0]["name"] in before_downgrade(tainted, None)["downgrade-health"].message
@@ -350,7 +350,7 @@ def test_a_release_that_is_not_known_is_refused_with_those_that_are():
         older_release("0.0.9")
 
 
-def test_who_still_holds_a_paused_node_is_named_with_its_pod():
+def test_claims_and_processes_that_still_hold_a_paused_node_are_named():
     finding = found(CLUSTERS["driver-upgrade-held"])["driver-upgrade-held"]
     assert finding.subject == "node n1"
     assert "held by team/c (pod p)" in finding.message

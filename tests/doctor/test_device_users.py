@@ -32,7 +32,7 @@ def test_a_process_that_has_a_device_file_open_is_named(name, tmp_path, monkeypa
     assert read_device_users(Path("/proc"), tmp_path) == ()
 
 
-def test_without_root_it_is_said_that_nothing_is_known(tmp_path, monkeypatch):
+def test_without_root_the_users_of_devices_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PermissionError):
         read_device_users(Path("/proc"), tmp_path)

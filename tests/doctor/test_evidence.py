@@ -65,13 +65,13 @@ def folder():
 
 @pytest.mark.parametrize("version", ["1.34", "1.35", "1.36"])
 @pytest.mark.parametrize("is_on", [True, False])
-def test_gates_are_told_by_what_the_server_keeps_of_a_dry_run(serve, version, is_on):
+def test_gates_follow_from_what_the_server_keeps_of_a_dry_run(serve, version, is_on):
     server, api = serve(version=version, gates=dict.fromkeys(QUESTIONS, is_on))
     assert read_cluster(api, e.DRIVER).kept == dict.fromkeys(QUESTIONS, is_on)
     assert server.items(SLICES) == []
 
 
-def test_kinds_that_are_not_served_are_said_and_the_rest_is_read(serve):
+def test_kinds_that_are_not_served_are_listed_as_unseen_and_the_rest_is_read(serve):
     _, api = serve()
     cluster = read_cluster(api, e.DRIVER)
     assert [one["metadata"]["name"] for one in cluster.of("nodes")] == ["n1"]
@@ -92,7 +92,7 @@ def folders_of(root: Path) -> EvidenceFolders:
     )
 
 
-def test_a_node_with_an_unbound_gpu_and_no_driver_is_told_what_is_missing(folder):
+def test_a_node_with_an_unbound_gpu_and_no_driver_has_a_finding_for_each_thing_missing(folder):
     machine = FakeNode(folder / "machine")
     machine.add_gpu("0000:65:00.0", driver=None)
     (folder / "host/usr/src/nvidia-580.95.05").mkdir(parents=True)
@@ -105,7 +105,7 @@ def test_a_node_with_an_unbound_gpu_and_no_driver_is_told_what_is_missing(folder
     assert [one.what for one in node.unseen] == ["registration sockets"]
 
 
-def test_sockets_are_asked_who_they_are(folder):
+def test_sockets_are_asked_which_driver_they_serve(folder):
     (folder / "plugins_registry").mkdir()
     other = StandInPlugin(folder, e.DRIVER, name="other")
     other.start()
@@ -129,7 +129,7 @@ def test_the_ledger_and_the_cdi_folder_are_read_while_the_agent_has_them_open(fo
     rig.close()
 
 
-def test_a_damaged_ledger_is_said_and_left_alone(folder):
+def test_a_damaged_ledger_is_a_finding_and_left_alone(folder):
     ledger = folder / "plugins" / e.DRIVER / "ledger.db"
     ledger.parent.mkdir(parents=True)
     ledger.write_bytes(b"no database" * 100)
@@ -143,7 +143,7 @@ UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if o
 
 
 @pytest.mark.skipif(bool(UNPRIVILEGED) and not shutil.which(UNPRIVILEGED[0]), reason="no setpriv")
-def test_folders_that_are_closed_are_said_and_are_no_finding(folder):
+def test_folders_without_permission_are_listed_as_unseen_and_are_no_finding(folder):
     (folder / "host/etc/containerd").mkdir(parents=True)
     (folder / "host" / CONTAINERD).write_text("version = 2\n")
     closed = [folder / "kubelet", folder / "host/etc/containerd"]
@@ -214,7 +214,7 @@ def test_runtimes_are_read_from_their_files(tmp_path, files, runtime, is_on, fol
     assert (found.runtime, found.is_cdi_on, found.folders, found.fault) == (runtime, is_on, folders, "")
 
 
-def test_a_configuration_that_is_no_toml_is_said(tmp_path):
+def test_a_configuration_that_is_no_toml_is_a_fault(tmp_path):
     (tmp_path / "etc/containerd").mkdir(parents=True)
     (tmp_path / CONTAINERD).write_text("][")
     assert read_runtimes(tmp_path)[0].fault

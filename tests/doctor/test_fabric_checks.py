@@ -26,7 +26,7 @@ def test_nodes_of_a_clique_without_channels_are_named_and_the_report_stays_clean
     assert examine(e.cluster(slices=fabric.slices("n1", "n2"), nodes=fabric.NODES), None, NOW).is_clean
 
 
-def test_nvidia_s_plugin_beside_this_driver_is_nothing_to_report():
+def test_nvidia_s_plugin_beside_this_driver_gives_no_finding():
     assert not found(*fabric.slices("n1", "n2"), fabric.channels("n1"), fabric.channels("n2"))
     classes = [
         *e.cluster().of("classes"),
@@ -37,7 +37,7 @@ def test_nvidia_s_plugin_beside_this_driver_is_nothing_to_report():
         ),
     ]
     slices = [*fabric.slices("n1", "n2"), fabric.channels("n1"), fabric.channels("n2")]
-    assert not found(*slices, classes=classes), "its class matches its own devices alone"
+    assert not found(*slices, classes=classes), "its class matches only its own devices"
 
 
 def test_channels_of_this_driver_serve_a_clique_as_well():
@@ -48,21 +48,21 @@ def test_channels_of_this_driver_serve_a_clique_as_well():
 
 
 @pytest.mark.parametrize(
-    ("said", "has_channel", "is_told"),
+    ("state", "has_channel", "is_found"),
     [
         ("NOT_READY", True, True),
         ("", True, True),
         ("READY", True, False),
         (None, True, False),
-        ("cannot connect", False, False),  # the daemons are not this driver's business there
+        ("cannot connect", False, False),  # this driver offers no channel there
     ],
 )
-def test_a_daemon_that_is_not_ready_is_told_where_its_channel_is_offered(said, has_channel, is_told):
+def test_a_daemon_that_is_not_ready_is_a_finding_where_its_channel_is_offered(state, has_channel, is_found):
     slices = fabric.slices("n1", has_channel=has_channel)
-    report = examine(e.cluster(slices=slices, nodes=fabric.NODES[:1]), e.node(channel_state=said), NOW)
+    report = examine(e.cluster(slices=slices, nodes=fabric.NODES[:1]), e.node(channel_state=state), NOW)
     messages = [one.message for one in report.findings if one.id == "fabric-not-ready"]
-    assert [said or "nothing" for _ in messages] == ([said or "nothing"] if is_told else [])
-    assert all((said or "nothing") in message for message in messages)
+    assert [state or "nothing" for _ in messages] == ([state or "nothing"] if is_found else [])
+    assert all((state or "nothing") in message for message in messages)
 
 
 @pytest.mark.parametrize("domain", ["0000:1b:00.0", "", "5a3c1f0e-7b42-4d8a-9c61-2e0f8d7b6a54"])

@@ -41,12 +41,12 @@ def test_a_cordon_is_read_where_no_agent_runs(tmp_path):
     assert len(read_faults(tmp_path, 1200.0).cordons) == 1
 
 
-@pytest.mark.parametrize("spoilt", ["record", "database", "cordons"])
-def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path, spoilt):
-    recorded(tmp_path, {"boot": 1} if spoilt == "record" else record_wire(HealthRecord("boot-1")))
-    if spoilt == "database":
+@pytest.mark.parametrize("damaged", ["record", "database", "cordons"])
+def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path, damaged):
+    recorded(tmp_path, {"boot": 1} if damaged == "record" else record_wire(HealthRecord("boot-1")))
+    if damaged == "database":
         (tmp_path / FILE_NAME).write_bytes(b"x" * 4096)
-    if spoilt == "cordons":
+    if damaged == "cordons":
         (tmp_path / CORDONS).write_text("[]")
-    with pytest.raises(DriverError, match=CORDONS if spoilt == "cordons" else FILE_NAME):
+    with pytest.raises(DriverError, match=CORDONS if damaged == "cordons" else FILE_NAME):
         read_faults(tmp_path, 0.0)

@@ -1,4 +1,4 @@
-"""Evidence of a cluster with one fault each, by the code of the finding that it has to give."""
+"""Evidence of clusters with one fault each, by the id of the finding that it must give."""
 
 from __future__ import annotations
 

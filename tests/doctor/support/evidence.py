@@ -1,4 +1,4 @@
-"""Evidence for the checks: a healthy cluster and a healthy node, to be spoilt by each test."""
+"""Evidence for the checks: a healthy cluster and a healthy node, to which each test adds its fault."""
 
 from __future__ import annotations
 

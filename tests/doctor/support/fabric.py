@@ -15,7 +15,7 @@ _CHANNELS = [
 
 
 def slices(*nodes: str, domain: str = CLIQUE, has_channel: bool = False) -> list[dict[str, Any]]:
-    """Return a slice of this driver for each node, with GPUs of one link domain; also with the host's channel."""
+    """Return a slice of this driver for each node, with GPUs of one link domain and perhaps the host's channel."""
     linked = {"nvlinkDomain": {"string": domain}}
     devices = [{**one, "attributes": {**one["attributes"], **linked}} for one in e.DEVICES]
     if has_channel:
