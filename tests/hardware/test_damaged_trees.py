@@ -107,7 +107,7 @@ def test_damaged_files_end_in_facts_left_out(vendor: str, lay_out: Callable[[Pat
 
 
 @pytest.mark.parametrize(("vendor", "lay_out"), [("amd", amd), ("intel", intel), ("gaudi", gaudi)])
-def test_a_pipe_in_place_of_any_file_holds_nobody_up(
+def test_a_pipe_in_place_of_any_file_blocks_no_reading(
     vendor: str, lay_out: Callable[[Path], Roots], tmp_path: Path
 ) -> None:
     roots = lay_out(tmp_path)

@@ -67,7 +67,7 @@ def test_eight_mi210_are_in_two_hives_of_four() -> None:
     assert sorted(hives.count(hive) for hive in set(hives)) == [4, 4]
 
 
-def test_the_partitions_of_eight_mi300x_are_those_that_the_topology_knows() -> None:
+def test_the_partitions_of_eight_mi300x_are_those_that_the_topology_lists() -> None:
     found = gpus("mi300x-cpx-nps1-8gpu")
     by_gpu = [
         [gpu for gpu in found if gpu.pci_address == address] for address in sorted({g.pci_address for g in found})
@@ -94,8 +94,8 @@ def test_the_order_of_listings_changes_nothing(capture: str, monkeypatch: pytest
     assert all(look() == expected for _ in range(40))
 
 
-def test_devices_are_shown_without_root_as_the_api_takes_them() -> None:
-    hardware("radeon-strixpoint")  # or skip
+def test_devices_are_shown_in_the_form_of_the_api() -> None:
+    hardware("radeon-strixpoint")  # skips the test where the capture is missing
     command = [sys.executable, "-m", "dra_driver", "devices", "--hardware", "amd", "--output", "json"]
     command += ["--sysfs-root", str(CAPTURES / "radeon-strixpoint/sys"), "--node-name", "laptop"]
     shown = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)

@@ -1,4 +1,4 @@
-"""AMD's vendor keeps the contract of a vendor."""
+"""The code for AMD fulfils the contract of a vendor."""
 
 from pathlib import Path
 

@@ -44,7 +44,7 @@ def test_a_partition_gets_its_own_node_and_the_whole_gpu_gets_all(tree: AmdTree)
     assert sorted(paths[0]) == sorted(paths[1] + paths[2])
 
 
-def test_the_group_of_a_node_is_added_only_where_its_mode_shuts_others_out(tree: AmdTree) -> None:
+def test_the_group_of_a_node_is_added_only_where_its_mode_excludes_others(tree: AmdTree) -> None:
     hardware = AmdHardware(tree.write(AmdCard("0000:05:00.0")).roots)
     node = tree.folder / "dev/dri/renderD128"
     os.chown(node, 0, RENDER_GROUP)
@@ -63,7 +63,7 @@ def test_a_missing_node_is_named_and_may_come_later(tree: AmdTree, gone: str) ->
     assert caught.value.code == "hardware.node-missing"
 
 
-def test_without_the_compute_driver_a_container_can_draw_and_this_is_said(tree: AmdTree) -> None:
+def test_without_the_compute_driver_a_container_gets_graphics_nodes_and_this_is_a_problem(tree: AmdTree) -> None:
     hardware = AmdHardware(tree.write(AmdCard("0000:05:00.0", is_topology_there=False)).roots)
     (tree.folder / "sys/class/kfd/kfd/topology/nodes/0/properties").unlink()
     for folder in ("nodes/0", "nodes", "."):

@@ -40,7 +40,7 @@ def tree(tmp_path: Path) -> AmdTree:
     return AmdTree(tmp_path)
 
 
-def test_a_gpu_without_the_files_says_nothing_of_its_memory_or_heat(tree: AmdTree) -> None:
+def test_a_gpu_without_the_files_has_no_readings_of_memory_and_heat(tree: AmdTree) -> None:
     reading = vitals(tree)
     assert (reading.ecc_uncorrectable, reading.remap_pending, reading.thermal_margin) == (None, None, None)
     assert bad(reading) == set()
@@ -79,9 +79,9 @@ def test_a_gpu_whose_configuration_reads_all_ones_is_lost(tree: AmdTree) -> None
 def test_the_vendor_reports_each_gpu_and_what_the_bus_shows(tree: AmdTree) -> None:
     hardware = AmdHardware(tree.write(CARD).roots)
     assert isinstance(hardware, HealthReporter)
-    told = threading.Event()
-    hardware.watch_health(told.set, log_position=-1)
-    assert told.wait(60)
+    notified = threading.Event()
+    hardware.watch_health(notified.set, log_position=-1)
+    assert notified.wait(60)
     report = hardware.health(is_urgent=True, patience_s=60)
     assert [reading.gpu for reading in report.readings] == [CARD.address]
     assert hardware.bus_states((CARD.address, "0000:99:00.0")) == {
@@ -167,7 +167,7 @@ def test_the_kernel_drivers_own_resets_are_faults(
     assert faults(tree, resets_of(log)) == expected
 
 
-def test_a_reset_that_went_well_is_told_once_and_one_that_failed_stays(tree: AmdTree, log: KernelLog) -> None:
+def test_a_reset_that_succeeded_is_a_fault_once_and_one_that_failed_stays(tree: AmdTree, log: KernelLog) -> None:
     resets = resets_of(log)
     log.write("amdgpu 0000:05:00.0: amdgpu: GPU reset(1) succeeded!")
     assert [faults(tree, resets) for _ in range(2)] == [RESET, set()]
@@ -182,7 +182,7 @@ def test_what_a_user_writes_into_the_log_and_resets_of_long_ago_are_no_faults(tr
     assert faults(tree, resets_of(log)) == set()
 
 
-def test_without_a_log_nothing_is_said_of_resets_and_that_is_a_problem(tree: AmdTree) -> None:
+def test_without_a_kernel_log_resets_are_unknown_and_that_is_a_problem(tree: AmdTree) -> None:
     hardware = AmdHardware(tree.write(CARD).roots)
     hardware.watch_health(lambda: None, log_position=-1)
     report = hardware.health(is_urgent=True, patience_s=60)

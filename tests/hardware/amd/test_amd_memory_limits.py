@@ -78,7 +78,7 @@ def test_a_cgroup_that_is_gone_has_nothing_to_be_limited(tree: AmdTree, cgroups:
         (errno.EBUSY, "hardware.memory-limit-failed"),
     ],
 )
-def test_a_write_that_the_kernel_refuses_is_an_error_that_says_what_is_needed(
+def test_a_write_that_the_kernel_refuses_is_an_error_with_a_code(
     tree: AmdTree, cgroups: DmemTree, monkeypatch: pytest.MonkeyPatch, number: int, code: str
 ) -> None:
     def refuse(_path: Path, _text: str) -> None:
@@ -90,7 +90,7 @@ def test_a_write_that_the_kernel_refuses_is_an_error_that_says_what_is_needed(
     assert refused.value.code == code
 
 
-def test_a_limit_that_the_kernel_did_not_take_is_an_error(
+def test_a_limit_that_the_kernel_did_not_adopt_is_an_error(
     tree: AmdTree, cgroups: DmemTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = cgroups.pod(UID)
@@ -115,7 +115,9 @@ def test_shares_are_hard_where_the_kernel_can_limit_them(tree: AmdTree, cgroups:
 
 
 @pytest.mark.parametrize("lacking", ["controller", "region", "integrated"])
-def test_shares_are_not_hard_where_the_kernel_can_t_and_that_is_a_problem(tmp_path: Path, lacking: str) -> None:
+def test_shares_are_not_hard_where_the_kernel_cannot_limit_them_and_that_is_a_problem(
+    tmp_path: Path, lacking: str
+) -> None:
     integrated = (
         {"bank_bytes": 16 * GIB, "host_bytes": 16 * GIB, "memory_bytes": GIB} if lacking == "integrated" else {}
     )
@@ -132,7 +134,9 @@ def test_a_divided_gpu_is_not_shared_and_that_is_a_problem(tmp_path: Path) -> No
     assert [problem.code for problem in inventory.problems] == ["inventory.share-unfit"]
 
 
-def test_shares_carry_amds_names_and_no_rule_of_another_vendor_means_them(tree: AmdTree, cgroups: DmemTree) -> None:
+def test_shares_carry_amds_names_and_no_rule_of_another_vendor_applies_to_them(
+    tree: AmdTree, cgroups: DmemTree
+) -> None:
     assert cgroups.root.exists()
     facts = AmdHardware(tree.roots).discover()
     (shared,) = build_inventory(facts, sharing=HARD).devices

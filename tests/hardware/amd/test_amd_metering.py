@@ -97,7 +97,7 @@ def test_files_and_sensors_are_read_in_their_units(tree: AmdTree) -> None:
     assert values == expected
 
 
-def test_a_block_that_the_exporter_has_no_name_for_counts_in_the_sum_alone(tree: AmdTree) -> None:
+def test_a_block_that_the_exporter_has_no_name_for_counts_only_in_the_sum(tree: AmdTree) -> None:
     values = measured(tree, ras__newer_err_count="ue: 3\nce: 0", ras__pcie_bif_err_count="ue: 0\nce: 4")
     assert values[AmdMeasure.ERRORS_UNCORRECTED_TOTAL] == 4
     assert values[errors_of_block("ce", "pcie_bif")] == 4
@@ -110,8 +110,8 @@ def test_a_block_that_the_exporter_has_no_name_for_counts_in_the_sum_alone(tree:
 @pytest.mark.parametrize("text", ["", "N/A", "65535%", "\0\0\0", "-1", "nan", "9" * 40])
 def test_what_is_no_number_is_left_out_and_never_0(tree: AmdTree, text: str) -> None:
     values = measured(tree, gpu_busy_percent=text, mem_info_vram_used=text, current_link_speed=text)
-    said = {Measure.GPU_PERCENT, Measure.MEMORY_USED_BYTES, Measure.MEMORY_FREE_BYTES, AmdMeasure.PCIE_SPEED_GTS}
-    assert not said & set(values)
+    affected = {Measure.GPU_PERCENT, Measure.MEMORY_USED_BYTES, Measure.MEMORY_FREE_BYTES, AmdMeasure.PCIE_SPEED_GTS}
+    assert not affected & set(values)
     assert values[AmdMeasure.MEMORY_TOTAL_BYTES] == 192 << 30
 
 
@@ -119,11 +119,11 @@ def test_trailing_nul_bytes_are_no_part_of_a_number(tree: AmdTree) -> None:
     assert measured(tree, gpu_busy_percent="12\n" + "\0" * 4000)[Measure.GPU_PERCENT] == 12
 
 
-def test_the_power_of_now_goes_before_the_average(tree: AmdTree) -> None:
+def test_the_current_power_takes_precedence_over_the_average(tree: AmdTree) -> None:
     assert measured(tree, hwmon__hwmon4__power1_input="300000000")[Measure.POWER_W] == 300
 
 
-def test_the_table_of_metrics_fills_in_what_no_text_file_says(tree: AmdTree) -> None:
+def test_the_table_of_metrics_supplies_what_no_text_file_has(tree: AmdTree) -> None:
     tree.write(CARD)
     made = table(3, {4: 40, 6: 55, 8: 50, 16: 88, 18: 12, 22: 300}, 24, 65536 * 1000)
     (tree.function(CARD) / "gpu_metrics").write_bytes(made)
@@ -144,7 +144,7 @@ def test_the_tables_of_newer_gpus_have_their_energy_where_each_revision_puts_it(
     "made",
     [b"", b"\x08", table(3, {}, 24, 1)[:20], table(9, {}, 24, 1), b"\x80\x00\x02\x04" + bytes(124), b"\xff" * 300],
 )
-def test_a_table_that_is_cut_short_or_unknown_says_nothing(made: bytes) -> None:
+def test_a_table_that_is_cut_short_or_unknown_gives_no_values(made: bytes) -> None:
     assert measures_of(made) == {}
 
 
@@ -152,7 +152,7 @@ def test_a_field_of_all_ones_is_one_that_the_gpu_lacks() -> None:
     assert measures_of(table(3, {}, 24, (1 << 64) - 1)) == {}
 
 
-def test_the_vendor_measures_by_a_thread_of_its_own_until_it_is_ended(tree: AmdTree) -> None:
+def test_the_vendor_measures_in_a_thread_of_its_own_until_metering_ends(tree: AmdTree) -> None:
     hardware = AmdHardware(tree.write(replace(CARD, files=BUSY)).roots)
     assert isinstance(hardware, Metered)
     read = threading.Event()

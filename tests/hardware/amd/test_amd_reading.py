@@ -72,7 +72,7 @@ def test_a_partitioned_gpu_is_offered_whole_beside_its_partitions_with_all_their
 def test_partitions_that_the_topology_lacks_are_not_offered_whatever_render_nodes_exist(tree: AmdTree) -> None:
     card = AmdCard("0000:05:00.0", partitions=(128, 129, 130))
     tree.write(card)
-    for number in (2, 3):  # mode SPX: the nodes exist, and are nothing to compute on
+    for number in (2, 3):  # mode SPX: the nodes exist, but can't compute
         (tree.folder / "sys" / KFD / str(number) / "properties").unlink()
     assert [gpu.part for gpu in gpus(tree)] == [""]
 
@@ -131,7 +131,7 @@ def test_a_missing_render_node_is_a_problem_and_no_number_is_made_up(tree: AmdTr
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        ((16441004032, 512 << 20, 16441004032), (16441004032, True)),  # an APU: the topology says what the host lends
+        ((16441004032, 512 << 20, 16441004032), (16441004032, True)),  # an APU: the topology includes the host's memory
         ((17163091968, 17163091968, 8 << 30), (17163091968, False)),
         ((0, 17163091968, 8 << 30), (17163091968, None)),
     ],
@@ -173,13 +173,13 @@ def test_versions_of_the_driver_are_taken_as_they_occur(
 
 
 @pytest.mark.parametrize("text", ["", "0", "0000000000000000", "none", "1" * 40])
-def test_a_unique_id_that_is_none_is_left_out(tree: AmdTree, text: str) -> None:
+def test_a_unique_id_that_is_invalid_is_left_out(tree: AmdTree, text: str) -> None:
     (gpu,) = gpus(tree.write(AmdCard("0000:c1:00.0", unique_id=0, files={"unique_id": text})))
     assert gpu.unique_id is None
     assert gpu.uuid == "0000:c1:00.0"
 
 
-def test_a_gpu_of_another_driver_is_named_and_other_vendors_are_passed_over(tree: AmdTree) -> None:
+def test_a_gpu_of_another_driver_is_a_problem_and_not_offered(tree: AmdTree) -> None:
     tree.write(AmdCard("0000:05:00.0"), AmdCard("0000:06:00.0", number=8, render_minor=136, is_topology_there=False))
     for path in (tree.folder / "sys/bus/pci/drivers/amdgpu/0000:06:00.0", tree.function(tree.cards[1]) / "driver"):
         path.unlink()
@@ -203,7 +203,7 @@ def test_names_with_characters_that_do_not_print_are_published_without_them(tree
     assert device.attributes["vbiosVersion"] == "113-M3 00"
 
 
-def test_a_node_that_says_which_gpu_it_is_belongs_to_no_other_whatever_its_render_node(tree: AmdTree) -> None:
+def test_a_node_of_the_topology_belongs_to_the_gpu_that_it_names_whatever_its_render_node(tree: AmdTree) -> None:
     first, second = AmdCard("0000:05:00.0", simd_count=400), AmdCard("0000:06:00.0", 8, 136, simd_count=800)
     tree.write(first, second)
     folder = Path(tree.roots.sys, "class/kfd/kfd/topology/nodes")
@@ -218,7 +218,7 @@ def test_a_node_that_says_which_gpu_it_is_belongs_to_no_other_whatever_its_rende
     assert found.problems == ()
 
 
-def test_a_render_node_is_of_one_device_alone(tree: AmdTree) -> None:
+def test_a_render_node_belongs_to_one_device_only(tree: AmdTree) -> None:
     tree.write(AmdCard("0000:05:00.0"), AmdCard("0000:06:00.0", 8, 128))
     found = AmdHardware(tree.roots).discover()
     assert [gpu.pci_address for gpu in found.gpus] == ["0000:05:00.0"]

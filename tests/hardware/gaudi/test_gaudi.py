@@ -57,7 +57,7 @@ def test_older_drivers_have_their_folders_among_virtual_devices(tree: GaudiTree)
     ("status", "is_healthy"),
     [("Operational", True), ("OPERATIONAL", True), ("Malfunction", False), ("in reset", False), ("\1x", False)],
 )
-def test_words_of_the_status_are_folded_and_only_operational_is_healthy(
+def test_the_status_is_read_in_any_case_and_only_operational_is_healthy(
     tree: GaudiTree, status: str, is_healthy: bool
 ) -> None:
     (card,) = cards(tree.write(GaudiModule("0000:a0:00.0", status=status)))
@@ -77,7 +77,7 @@ def test_a_card_without_its_slot_is_left_out_and_named(tree: GaudiTree, module_i
     assert codes(tree) == ["hardware.fact-unreadable"]
 
 
-def test_a_card_that_its_driver_does_not_drive_is_named(tree: GaudiTree) -> None:
+def test_a_card_that_its_driver_does_not_drive_is_a_problem_and_not_offered(tree: GaudiTree) -> None:
     tree.write(CARD)
     (tree.folder / "sys/bus/pci/drivers/habanalabs/0000:a0:00.0").unlink()
     (tree.function("0000:a0:00.0") / "driver").unlink()
@@ -108,7 +108,7 @@ def test_the_variables_of_a_claim_list_all_its_cards_once(tree: GaudiTree) -> No
     )
 
 
-def test_the_hook_is_asked_for_only_where_its_program_is(tree: GaudiTree) -> None:
+def test_the_hook_is_used_only_where_its_program_exists(tree: GaudiTree) -> None:
     hardware = GaudiHardware(tree.write(CARD).roots)
     before = hardware.fingerprint()
     assert hardware.claim_edits(cards(tree)).hooks == ()

@@ -1,4 +1,4 @@
-"""The vendor Gaudi keeps the contract of a vendor."""
+"""The code for Gaudi fulfils the contract of a vendor."""
 
 from pathlib import Path
 

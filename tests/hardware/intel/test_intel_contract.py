@@ -1,4 +1,4 @@
-"""Intel's vendor keeps the contract of a vendor."""
+"""The code for Intel fulfils the contract of a vendor."""
 
 from pathlib import Path
 

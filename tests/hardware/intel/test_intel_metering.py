@@ -86,14 +86,14 @@ def test_power_and_use_follow_from_two_rounds(tree: IntelTree, clock: list[float
     assert (second.values[Measure.POWER_W], second.values[Measure.GPU_PERCENT]) == (150, 75)
 
 
-def test_a_counter_that_went_back_gives_nothing(tree: IntelTree, clock: list[float]) -> None:
+def test_a_counter_that_went_back_gives_no_value(tree: IntelTree, clock: list[float]) -> None:
     reader = IntelReader(tree.write(replace(ARC, files=XE)).roots)
     list(reader.read())
     tree.write(replace(ARC, files={**XE, "hwmon/hwmon3/energy1_input": "1", "tile0/gt0/gtidle/idle_residency_ms": "0"}))
     clock[0] += 10
     (reading,) = reader.read()
     assert Measure.POWER_W not in reading.values
-    assert reading.values[Measure.GPU_PERCENT] == 100  # what the other part says
+    assert reading.values[Measure.GPU_PERCENT] == 100  # from the other graphics unit
 
 
 def test_i915_has_its_values_below_the_card(tree: IntelTree) -> None:
@@ -104,13 +104,13 @@ def test_i915_has_its_values_below_the_card(tree: IntelTree) -> None:
     assert bad(vitals(tree, card)) == {FaultKey.THROTTLED}
 
 
-def test_a_gpu_without_the_files_says_nothing(tree: IntelTree) -> None:
+def test_a_gpu_without_the_files_has_no_readings_and_no_faults(tree: IntelTree) -> None:
     (reading,) = IntelReader(tree.write(ARC).roots).read()
     assert reading.values == {}
     assert bad(vitals(tree, ARC)) == set()
 
 
-def test_heat_is_a_fault_and_a_limit_of_power_is_none(tree: IntelTree) -> None:
+def test_heat_is_a_fault_and_a_power_limit_is_not(tree: IntelTree) -> None:
     limited = {"tile0/gt0/freq0/throttle/status": "1", "tile0/gt0/freq0/throttle/reason_pl1": "1"}
     assert bad(vitals(tree, replace(ARC, files={**XE, **limited}))) == set()
     hot = {"hwmon/hwmon3/temp2_input": "101000", "tile0/gt0/freq0/throttle/reason_thermal": "1"}
@@ -124,7 +124,7 @@ def test_a_gpu_whose_configuration_reads_all_ones_is_lost(tree: IntelTree) -> No
     assert read_vitals(function, tree.roots).is_lost
 
 
-def test_the_vendor_reports_health_and_measures_until_it_is_ended(tree: IntelTree) -> None:
+def test_the_vendor_reports_health_and_measures_at_once(tree: IntelTree) -> None:
     hardware = IntelHardware(tree.write(replace(ARC, files=XE)).roots)
     assert isinstance(hardware, HealthReporter)
     assert isinstance(hardware, Metered)

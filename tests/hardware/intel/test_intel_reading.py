@@ -38,12 +38,12 @@ def test_a_gpu_has_its_facts_from_the_bus_and_the_dmem_controller(tree: IntelTre
     assert codes(tree) == []
 
 
-def test_both_kernel_drivers_gpus_are_found_in_pci_order(tree: IntelTree) -> None:
+def test_gpus_of_both_kernel_drivers_are_found_in_pci_order(tree: IntelTree) -> None:
     tree.write(IntelCard("0000:0b:00.0", 1, 0x56A5, "i915", 6 << 30), B580)
     assert [(gpu.pci_address, gpu.model) for gpu in gpus(tree)] == [("0000:03:00.0", "B580"), ("0000:0b:00.0", "A380")]
 
 
-def test_memory_is_asked_of_the_kernel_driver_where_dmem_does_not_say_it(tree: IntelTree) -> None:
+def test_the_kernel_driver_is_asked_for_the_memory_where_dmem_does_not_list_it(tree: IntelTree) -> None:
     tree.write(B580, has_dmem=False)
     asked: list[tuple[str, str]] = []
 
@@ -64,7 +64,7 @@ def test_memory_of_all_tiles_is_that_of_the_gpu_where_the_kernel_shows_it_in_fil
     assert (gpu.model, gpu.memory_bytes, codes(tree)) == ("Max 1550", 128 << 30, [])
 
 
-def test_the_nodes_of_this_machine_are_not_asked_about_a_copy_of_another(tree: IntelTree) -> None:
+def test_device_nodes_of_this_machine_are_not_used_for_a_copy_of_another_machine(tree: IntelTree) -> None:
     tree.write(B580, has_dmem=False)
     asked: list[str] = []
     elsewhere = replace(tree.roots, dev="/dev")
@@ -72,7 +72,7 @@ def test_the_nodes_of_this_machine_are_not_asked_about_a_copy_of_another(tree: I
     assert (gpu.memory_bytes, asked) == (None, [])
 
 
-def test_memory_that_nothing_says_is_a_problem_and_never_zero(tree: IntelTree) -> None:
+def test_unknown_memory_is_a_problem_and_never_zero(tree: IntelTree) -> None:
     tree.write(B580, has_dmem=False)
     facts = IntelHardware(tree.roots).discover()
     assert [problem.code for problem in facts.problems] == ["hardware.fact-unreadable"]
@@ -81,7 +81,7 @@ def test_memory_that_nothing_says_is_a_problem_and_never_zero(tree: IntelTree) -
 
 
 @pytest.mark.parametrize("device_id", [0xA7A0, 0x9A60])
-def test_an_integrated_gpu_says_so_and_has_no_memory_of_its_own(tree: IntelTree, device_id: int) -> None:
+def test_an_integrated_gpu_is_marked_as_one_and_has_no_memory_of_its_own(tree: IntelTree, device_id: int) -> None:
     tree.write(IntelCard("0000:00:02.0", device_id=device_id, driver="i915", memory_bytes=0))
     (gpu,) = gpus(tree)
     assert (gpu.is_integrated, gpu.memory_bytes, codes(tree)) == (True, None, [])
@@ -126,7 +126,7 @@ def test_only_admin_access_gets_the_nodes_of_the_management_engine(tree: IntelTr
     assert [node.path for node in hardware.admin_edits(gpu).device_nodes] == ["/dev/mei0"]
 
 
-def test_nodes_stand_under_their_names_by_path_too_where_the_host_has_them(tree: IntelTree) -> None:
+def test_nodes_are_also_mounted_under_their_names_by_path_where_the_host_has_them(tree: IntelTree) -> None:
     if not can_make_nodes(tree.folder):
         pytest.skip("making device nodes needs root")
     tree.write(B580)
@@ -139,7 +139,7 @@ def test_nodes_stand_under_their_names_by_path_too_where_the_host_has_them(tree:
     assert mount.host_path.endswith("/dev/dri/renderD128")
 
 
-def test_regions_of_one_gpu_in_dmem_capacity_are_summed_and_others_are_passed_over(tree: IntelTree) -> None:
+def test_regions_of_one_gpu_in_dmem_capacity_are_summed_and_others_are_ignored(tree: IntelTree) -> None:
     tree.write(B580)
     own = ("drm/0000:03:00.0/vram0 100", "drm/0000:03:00.0/vram1 20", "drm/0000:03:00.0/stolen 3")
     text = "\n".join((*own, "drm/0000:04:00.0/vram0 7"))

@@ -70,11 +70,11 @@ def test_the_regions_of_device_memory_are_summed(regions: tuple[bytes, ...], exp
 
 @pytest.mark.parametrize("header", [8, 16])
 @pytest.mark.parametrize("answer", [b"", b"\1\0\0", struct.pack("=IIII", 3, 0, 0, 0) + region(DEVICE, GIB)])
-def test_an_answer_that_is_shorter_than_it_says_tells_nothing(answer: bytes, header: int) -> None:
+def test_an_answer_that_is_shorter_than_it_declares_gives_no_size(answer: bytes, header: int) -> None:
     assert device_memory(answer, header) is None
 
 
-def test_a_length_that_makes_no_sense_is_not_followed() -> None:
+def test_an_answer_with_an_impossible_length_gives_no_size() -> None:
     class Long(XeDriver):
         def __call__(self, _fd: int, _number: int, request: bytearray) -> int:
             struct.pack_into("=I", request, 12, 1 << 31)
@@ -91,7 +91,7 @@ def test_a_length_that_makes_no_sense_is_not_followed() -> None:
 
 
 @pytest.mark.parametrize("driver", ["xe", "i915"])
-def test_a_node_that_is_no_card_says_nothing(tmp_path: Path, driver: str) -> None:
+def test_a_node_that_is_no_card_gives_no_size(tmp_path: Path, driver: str) -> None:
     (tmp_path / "card0").touch()
     assert own_memory(driver, str(tmp_path / "card0")) is None
     assert own_memory(driver, str(tmp_path / "card1")) is None

@@ -1,4 +1,4 @@
-"""A machine for these tests: fake library, fake node, and the vendor looking at both through the real ctypes path.
+"""A machine for these tests: a fake library, a fake node, and the vendor's code reading both by the real ctypes path.
 
 Each test loads its own copy of the library, so nothing is shared between tests of one process.
 """
@@ -35,13 +35,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _short_waits_for_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a thread that watches GPUs look up often: a test that begins or ends a watch waits for its next look."""
+    """Let a thread that watches GPUs look often, since a test that begins or ends a watch waits for its next look."""
     monkeypatch.setattr(watch, "WAIT_MS", 20)
 
 
 @pytest.fixture(autouse=True)
 def _patient_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a fingerprint wait for as long as a busy machine may take; tests of what hangs say otherwise."""
+    """Let a fingerprint wait for as long as a busy machine may take; the tests of hanging calls shorten that."""
     monkeypatch.setattr(discovery, "PROBE_S", 60.0)
 
 

@@ -1,4 +1,4 @@
-"""What happens at run time: GPUs lost and found, re-partitioning, drivers late, unloaded and exchanged."""
+"""What happens at run time: GPUs lost and found, re-partitioning, drivers that come late, are unloaded or replaced."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def test_a_lost_gpu_leaves_and_comes_back(machine: Machine) -> None:
     assert hardware.discover() == whole
 
 
-def test_a_gpu_that_is_lost_to_single_calls_only_is_lost(machine: Machine) -> None:
+def test_a_gpu_that_only_one_call_reports_as_lost_is_lost(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(2))
     gpus[0].fail("nvmlDeviceGetMemoryInfo", Code.GPU_IS_LOST)
     machine.write()
@@ -153,7 +153,7 @@ def test_a_driver_that_can_t_be_used_yet_is_tried_again(
     assert len(hardware.discover().gpus) == 1
 
 
-def test_a_library_that_never_worked_and_is_exchanged_asks_for_a_new_process(machine: Machine) -> None:
+def test_a_library_that_never_worked_and_is_replaced_needs_a_new_process(machine: Machine) -> None:
     machine.add(h100("0000:65:00.0", 0))
     machine.state.init = Code.LIB_RM_VERSION_MISMATCH
     machine.write()
@@ -164,7 +164,7 @@ def test_a_library_that_never_worked_and_is_exchanged_asks_for_a_new_process(mac
     assert hardware.driver_changed(), "the loader would give the old one again"
 
 
-def test_close_lets_go_of_the_nodes_and_a_later_discovery_opens_again(machine: Machine, tmp_path: Path) -> None:
+def test_close_releases_the_nodes_and_a_later_discovery_opens_them_again(machine: Machine, tmp_path: Path) -> None:
     held = tmp_path / "held"
     held.write_text("")
     machine.state.hold = held
@@ -204,7 +204,7 @@ def test_a_driver_that_is_unloaded_and_loaded_again_is_used_again(machine: Machi
     assert hardware.discover() == before
 
 
-def test_another_kernel_driver_asks_for_a_new_process(machine: Machine) -> None:
+def test_another_kernel_driver_needs_a_new_process(machine: Machine) -> None:
     machine.add(h100("0000:65:00.0", 0))
     hardware = machine.hardware()
     hardware.discover()
@@ -219,7 +219,7 @@ def test_another_kernel_driver_asks_for_a_new_process(machine: Machine) -> None:
     assert machine.calls("nvmlShutdown") == 1, "the next process finds nothing held"
 
 
-def test_another_library_in_place_of_the_loaded_one_asks_for_a_new_process(machine: Machine) -> None:
+def test_another_library_in_place_of_the_loaded_one_needs_a_new_process(machine: Machine) -> None:
     machine.add(h100("0000:65:00.0", 0))
     hardware = machine.hardware()
     hardware.discover()
@@ -227,7 +227,7 @@ def test_another_library_in_place_of_the_loaded_one_asks_for_a_new_process(machi
     assert hardware.driver_changed()
 
 
-def test_a_process_that_starts_itself_anew_reads_with_the_new_driver(machine: Machine) -> None:
+def test_a_process_that_restarts_itself_reads_with_the_new_driver(machine: Machine) -> None:
     machine.add(h100("0000:65:00.0", 0))
     program = """
         import os, sys

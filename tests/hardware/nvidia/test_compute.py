@@ -10,7 +10,7 @@ from tests.support.fake_cuda import FakeCuda
 pytestmark = pytest.mark.gcc
 
 
-def test_libraries_come_from_the_driver_root_and_compilers_before_they_are_asked_for(tmp_path):
+def test_libraries_come_from_the_driver_root_and_compilers_are_loaded_in_advance(tmp_path):
     root = tmp_path / "root"
     folder = FakeCuda(root / "usr/lib/x86_64-linux-gnu").folder
     for name in ("libnvidia-ptxjitcompiler.so.1", "libnvidia-gpucomp.so.580.95", "libnvidia-ml.so.1"):

@@ -68,7 +68,7 @@ def test_an_h100_has_the_words_and_numbers_that_nvidia_publishes(machine: Machin
     )
 
 
-def test_other_models_differ_where_they_should(machine: Machine) -> None:
+def test_other_models_have_facts_of_their_own(machine: Machine) -> None:
     machine.add(a100_40("0000:07:00.0", 0), l40s("0000:52:00.0", 1), t4("0000:d1:00.0", 2), gb200("0008:01:00.0", 3))
     gpus = by_address(machine.discover())
     a100, ada, turing, blackwell = (gpus[a] for a in ("0000:07:00.0", "0000:52:00.0", "0000:d1:00.0", "0008:01:00.0"))
@@ -81,12 +81,12 @@ def test_other_models_differ_where_they_should(machine: Machine) -> None:
     assert blackwell.memory_bandwidth_bytes_per_s is None, "no clock, no figure"
 
 
-def test_gpus_stand_in_pci_order_whatever_their_minors(machine: Machine) -> None:
+def test_gpus_are_in_pci_order_whatever_their_minors(machine: Machine) -> None:
     machine.add(h100("0000:b1:00.0", 0), h100("0000:1b:00.0", 7), h100("0000:65:00.0", 2))
     assert [g.pci_address for g in machine.discover().gpus] == ["0000:1b:00.0", "0000:65:00.0", "0000:b1:00.0"]
 
 
-def test_a_gpu_without_its_device_node_is_there_and_a_problem(machine: Machine) -> None:
+def test_a_gpu_without_its_device_node_is_discovered_and_a_problem(machine: Machine) -> None:
     machine.add(h100("0000:1b:00.0", 0), h100("0000:65:00.0", 1))
     (machine.node.folder / "dev/nvidia1").unlink()
     facts = machine.discover()
@@ -106,7 +106,7 @@ def test_of_two_gpus_with_one_address_the_second_is_a_problem(machine: Machine) 
 
 
 @pytest.mark.parametrize(("fact", "word"), [("minor", "minor 0"), ("uuid", "UUID GPU-")])
-def test_gpus_that_claim_the_same_minor_or_uuid_are_a_problem_of_each(machine: Machine, fact: str, word: str) -> None:
+def test_gpus_that_report_the_same_minor_or_uuid_are_a_problem_of_each(machine: Machine, fact: str, word: str) -> None:
     first, second = machine.add(h100("0000:1b:00.0", 0), h100("0000:65:00.0", 1))
     second.facts[fact] = first.facts[fact]
     machine.write()
@@ -132,14 +132,14 @@ def test_an_optional_fact_that_fails_is_left_out_and_reported(machine: Machine, 
     gpus[0].fail(function, code)
     machine.write()
     facts = machine.discover()
-    hurt, whole = facts.gpus
-    assert getattr(hurt, OPTIONAL[function]) is None
+    failing, whole = facts.gpus
+    assert getattr(failing, OPTIONAL[function]) is None
     assert getattr(whole, OPTIONAL[function]) is not None
     assert {(p.code, p.subject) for p in facts.problems} == {("hardware.fact-unreadable", gpus[0].pci)}
 
 
 @pytest.mark.parametrize("function", OPTIONAL)
-def test_an_optional_fact_that_is_not_supported_is_left_out_in_silence(machine: Machine, function: str) -> None:
+def test_an_optional_fact_that_is_not_supported_is_left_out_without_a_problem(machine: Machine, function: str) -> None:
     gpus = machine.add(*hgx_h100(2))
     gpus[0].fail(function, Code.NOT_SUPPORTED)
     machine.write()
@@ -171,14 +171,14 @@ def test_a_gpu_without_a_required_fact_is_dropped_and_no_other(machine: Machine,
     assert function.removesuffix("_v3") in problem.message
 
 
-def test_a_minor_that_the_library_does_not_tell_comes_from_procfs(machine: Machine) -> None:
+def test_a_minor_that_the_library_does_not_report_comes_from_procfs(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(2))
     gpus[0].fail("nvmlDeviceGetMinorNumber", Code.NOT_SUPPORTED)
     machine.write()
     assert [g.minor for g in machine.discover().gpus] == [0, 1]
 
 
-def test_a_gpu_whose_minor_nobody_tells_is_dropped(machine: Machine) -> None:
+def test_a_gpu_whose_minor_cannot_be_found_is_dropped(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(2))
     gpus[0].fail("nvmlDeviceGetMinorNumber", Code.UNKNOWN)
     machine.write()
@@ -188,7 +188,7 @@ def test_a_gpu_whose_minor_nobody_tells_is_dropped(machine: Machine) -> None:
     assert codes(facts) == {"hardware.gpu-unreadable"}
 
 
-def test_memory_that_is_not_supported_drops_nothing(machine: Machine) -> None:
+def test_a_gpu_that_does_not_report_its_memory_is_not_dropped(machine: Machine) -> None:
     (gpu,) = machine.add(h100("0000:65:00.0", 0))
     gpu.fail("nvmlDeviceGetMemoryInfo", Code.NOT_SUPPORTED)
     machine.write()
@@ -237,7 +237,7 @@ def test_a_driver_version_of_another_form_is_left_out(machine: Machine) -> None:
     assert len(facts.gpus) == 1
 
 
-def test_a_virtual_machine_without_sysfs_or_serials_is_no_trouble(machine: Machine) -> None:
+def test_a_virtual_machine_without_sysfs_or_serials_has_no_problems(machine: Machine) -> None:
     guest = t4("0002:00:01.0", 0)
     for key in ("serial", "vbios_version", "power_limits_mw", "ecc_mode"):
         del guest.facts[key]

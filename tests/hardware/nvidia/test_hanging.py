@@ -1,4 +1,4 @@
-"""Calls that never return, or late: who pays."""
+"""Calls that return late or never, and what they delay."""
 
 import subprocess
 import sys
@@ -119,7 +119,7 @@ def test_a_fingerprint_waits_for_no_gpu_that_hangs(machine: Machine) -> None:
     until(lambda: hardware.fingerprint() == before)
 
 
-def test_a_library_that_hangs_in_init_is_what_prepare_waits_for(machine: Machine) -> None:
+def test_a_library_that_hangs_in_init_is_named_as_what_is_waited_for(machine: Machine) -> None:
     machine.add(h100("0000:65:00.0", 0))
     machine.state.faults["nvmlInitWithFlags"] = "hang"
     machine.write()
@@ -133,7 +133,7 @@ def test_a_library_that_hangs_in_init_is_what_prepare_waits_for(machine: Machine
     until(lambda: len(hardware.discover().gpus) == 1)
 
 
-def test_closing_does_not_wait_for_a_hanging_call_nor_shut_the_library_under_it(machine: Machine) -> None:
+def test_closing_does_not_wait_for_a_hanging_call_nor_shut_down_the_library_during_it(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(2))
     hardware = machine.hardware(call_timeout_s=NEVER_S, patience_s=0.05)
     gpus[0].hang("nvmlDeviceGetName")

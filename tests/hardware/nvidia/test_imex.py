@@ -36,7 +36,7 @@ def roots(node):
     return replace(node.roots, driver=str(node.folder / "driver"), driver_mount=str(node.folder / "driver"))
 
 
-def says(node, monkeypatch, words, status):
+def set_answer(node, monkeypatch, words, status):
     program = node.folder / "driver/usr/bin/nvidia-imex-ctl"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text("#!/bin/sh\n")
@@ -49,7 +49,7 @@ def test_a_node_in_one_clique_with_the_kernels_numbers_has_a_channel(node):
 
 
 @pytest.mark.parametrize("domains", [(), (None, None), ("nvlink-7f3a",), ("00000000-0000-0000-0000-000000000000.1",)])
-def test_a_node_in_no_fabric_of_several_nodes_has_none_and_that_is_no_problem(node, domains):
+def test_a_node_in_no_fabric_of_several_nodes_has_no_channel_and_no_problem(node, domains):
     assert read_channel(roots(node), gpus(*domains)) is None
 
 
@@ -75,13 +75,13 @@ def test_a_container_gets_the_node_by_its_numbers_although_the_host_has_none(nod
 
 
 @pytest.mark.parametrize(("words", "status"), [("NOT_READY", 0), ("", 0), ("cannot connect", 1), ("", None)])
-def test_a_domain_that_is_not_ready_is_told_in_the_daemons_own_words(node, monkeypatch, words, status):
-    says(node, monkeypatch, words, status)
+def test_a_domain_that_is_not_ready_is_reported_in_the_daemons_own_words(node, monkeypatch, words, status):
+    set_answer(node, monkeypatch, words, status)
     with pytest.raises(HardwareError, match=words or "nothing|no answer") as refused:
         channel_edits(roots(node))
     assert refused.value.code == "hardware.imex-not-ready"
 
 
 def test_a_ready_domain_gives_the_channel(node, monkeypatch):
-    says(node, monkeypatch, "READY", 0)
+    set_answer(node, monkeypatch, "READY", 0)
     assert channel_edits(roots(node)).device_nodes

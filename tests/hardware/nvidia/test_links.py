@@ -107,7 +107,7 @@ def test_switches_that_a_guest_is_not_shown_still_join_its_gpus(machine: Machine
     assert set(domain_of(machine).values()) == {"nvswitch-hidden"}
 
 
-def test_an_older_library_that_does_not_tell_kinds_of_peers_still_joins_them(machine: Machine) -> None:
+def test_gpus_are_joined_even_if_an_older_library_does_not_report_kinds_of_peers(machine: Machine) -> None:
     machine.install_library(without=("nvmlDeviceGetNvLinkRemoteDeviceType",))
     machine.add(*hgx_h100(3))
     found = set(domain_of(machine).values())
@@ -170,7 +170,7 @@ def test_a_gpu_whose_fabric_is_not_known_is_in_no_domain_though_its_links_are_up
     gpus[0].heal()
     gpus[0].facts["fabric"] = f"3 0 {'0' * 32} 0"
     machine.write()
-    assert hardware.fingerprint() != before, "it is seen when the fabric is known"
+    assert hardware.fingerprint() != before, "the change has to show that the fabric is known"
     assert len({gpu.link_domain for gpu in hardware.discover().gpus}) == 1
 
 

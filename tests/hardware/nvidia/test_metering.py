@@ -80,7 +80,7 @@ def test_a_round_reads_what_the_hardware_reports_and_leaves_out_what_it_does_not
     assert set(metering.values(two)) == of_memory | more
 
 
-def test_what_takes_a_call_of_its_own_is_read_only_where_it_is_selected(metering):
+def test_values_that_take_a_call_of_their_own_are_read_only_where_they_are_selected(metering):
     one, two = metering.gpus
     one.measure(
         fan_speed=35, pstate=2, power_limit_mw=650_000, power_enforced_mw=600_000, power_limits_mw="200000 700000",
@@ -132,7 +132,7 @@ def test_in_mig_mode_each_instance_has_its_own_memory_and_profile_and_the_gpu_ha
     assert Measure.TEMPERATURE_C not in of_first
 
 
-def test_an_instance_that_is_gone_has_no_reading_and_its_id_is_profiled_afresh(metering):
+def test_an_instance_that_is_gone_has_no_reading_and_its_id_can_be_profiled_again(metering):
     one, _ = metering.gpus
     measured(one)
     (gone,) = one.partition("3g.40gb", 0)
@@ -148,7 +148,7 @@ def test_an_instance_that_is_gone_has_no_reading_and_its_id_is_profiled_afresh(m
     until(lambda: (metering.values(one, gone.gi) or {}).get(Measure.GRAPHICS_RATIO) == 0.5)
 
 
-def test_processes_are_listed_for_shared_gpus_alone(metering):
+def test_processes_are_listed_only_for_shared_gpus(metering):
     one, two = metering.gpus
     measured(one)
     one.processes.append(("compute", 41, -1, -1, 3 << 30))
@@ -167,7 +167,7 @@ def test_processes_are_listed_for_shared_gpus_alone(metering):
     assert by_gpu[two.pci] is None
 
 
-def test_a_hanging_call_leaves_the_readings_as_they_are_and_the_report_at_hand(metering):
+def test_a_hanging_call_leaves_the_readings_as_they_are_and_the_report_available(metering):
     one, _ = metering.gpus
     measured(one)
     metering.machine.write()
@@ -217,7 +217,7 @@ def test_xids_are_counted_by_gpu_and_instance_and_the_newest_is_kept(metering):
     assert metering.hardware.meter_report().last_xids == {(one.pci, None): 31, (two.pci, 3): 94}
 
 
-def test_health_and_metering_share_one_session_and_one_thread_and_closing_lets_the_library_go(metering):
+def test_health_and_metering_share_one_session_and_one_thread_and_closing_releases_the_library(metering):
     one, _ = metering.gpus
     one.report_health(recovery_action=0)
     measured(one)

@@ -1,4 +1,4 @@
-"""Compute mode through NVML, time slice through nvidia-smi: fake ones, each with a log of what was asked."""
+"""Compute mode through NVML, time slice through nvidia-smi: fakes of both, each with a log of its calls."""
 
 import os
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_the_compute_mode_of_a_gpu_is_set_and_read_back(machine: Machine) -> Non
     assert hardware.compute_mode(shared(hardware.discover().gpus[1]), SOON) is ComputeMode.DEFAULT
 
 
-def test_a_mig_device_has_a_compute_mode_of_its_own_or_says_that_it_has_none(machine: Machine) -> None:
+def test_a_mig_device_has_a_compute_mode_of_its_own_or_is_refused_one(machine: Machine) -> None:
     (fake,) = machine.add(h100("0000:65:00.0", 0))
     fake.facts["mig_compute_modes"] = 1
     fake.partition("1g.10gb", 0)
@@ -80,16 +80,16 @@ def test_a_cgroup_s_memory_is_limited_and_freed_by_newer_drivers(machine: Machin
 
 
 @pytest.mark.parametrize(
-    ("told", "folder"),
+    ("content", "folder"),
     [
         ("", "fs/cgroup"),
         ("0::/\n", "fs/cgroup"),
         ("12:memory:/x\n0::/kubepods.slice/pod.slice/agent.scope\n", "fs/cgroup/kubepods.slice/pod.slice/agent.scope"),
     ],
 )
-def test_what_the_driver_can_limit_is_asked_of_our_own_cgroup(tmp_path: Path, told: str, folder: str) -> None:
+def test_our_own_cgroup_is_read_from_procfs(tmp_path: Path, content: str, folder: str) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(told)
+    (tmp_path / "proc/self/cgroup").write_text(content)
     roots = Roots(sys=str(tmp_path / "sys"), proc=str(tmp_path / "proc"))
     assert sysfs.own_cgroup(roots) == str(tmp_path / "sys" / folder)
 
@@ -138,7 +138,7 @@ def test_a_memory_limit_that_is_refused_has_a_code(machine: Machine, tmp_path: P
         (Code.GPU_IS_LOST, "hardware.gpu-lost"),
     ],
 )
-def test_what_the_driver_refuses_has_a_code(machine: Machine, code: Code, expected: str) -> None:
+def test_a_compute_mode_that_the_driver_refuses_has_a_code(machine: Machine, code: Code, expected: str) -> None:
     (fake,) = machine.add(h100("0000:65:00.0", 0))
     hardware, gpu = discovered(machine)
     fake.fail("nvmlDeviceSetComputeMode", code)
@@ -181,7 +181,7 @@ def test_a_driver_on_the_host_has_its_program_on_the_path(smi: FakeNvidiaSmi, mo
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_a_gpu_without_time_slices_says_so_whatever_the_exit_status(smi: FakeNvidiaSmi, status: int) -> None:
+def test_a_gpu_without_time_slices_is_an_error_whatever_the_exit_status(smi: FakeNvidiaSmi, status: int) -> None:
     smi.refuse(f"Unable to set timeslice for GPU {GPU.uuid}: Not Supported", status)
     with pytest.raises(HardwareError, match="Not Supported") as refused:
         vendor(smi).set_time_slice(shared(GPU), Interval.LONG, SOON)
@@ -213,7 +213,7 @@ def test_a_missing_program_is_named(tmp_path: Path) -> None:
     assert refused.value.code == "hardware.nvidia-smi-missing"
 
 
-def test_the_program_s_output_is_read_in_the_shapes_that_drivers_print(smi: FakeNvidiaSmi) -> None:
+def test_the_program_s_output_is_read_in_each_form_that_drivers_print(smi: FakeNvidiaSmi) -> None:
     for text, expected in (
         ("| GPU 0: Timeslice   Short |", Interval.SHORT),
         ("Time-slice: DEFAULT", Interval.DEFAULT),

@@ -1,4 +1,4 @@
-"""NVIDIA's vendor keeps the contract of a vendor."""
+"""The code for NVIDIA fulfils the contract of a vendor."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""GPUs that the library answers for are driven, whatever sysfs lacks and whichever other call is missing."""
+"""GPUs that the library answers for count as driven, whatever sysfs lacks and whichever other call is missing."""
 
 import shutil
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def called(machine: Machine) -> list[str]:
     return sorted({line.split()[1] for line in machine.log.read_text().splitlines()})
 
 
-def is_same_or_absent(found: NvidiaGpu, known: NvidiaGpu) -> list[str]:
+def differing_facts(found: NvidiaGpu, known: NvidiaGpu) -> list[str]:
     """Return the facts that differ from the known ones and are not absent; unusable places are checked apart."""
     names = [one.name for one in fields(NvidiaGpu) if one.name != "unusable"]
     differing = [name for name in names if getattr(found, name) != getattr(known, name)]
@@ -57,7 +57,7 @@ def test_each_single_call_that_fails_costs_only_what_it_reports(machine: Machine
         if found.keys() != known.keys() and function not in REQUIRED and not _is_needed(function, code):
             wrong[function] = f"GPUs {sorted(found)}: {[p.message for p in facts.problems]}"
         for address, gpu in found.items():
-            if differing := is_same_or_absent(gpu, known[address]):
+            if differing := differing_facts(gpu, known[address]):
                 wrong[f"{function} {address}"] = f"{differing}"
             if gpu.mig_enabled and gpu.partitions != known[address].partitions:
                 assert gpu.unusable, f"{function} hides partitions of {address}, and their places count as free"
@@ -122,7 +122,7 @@ def test_what_sysfs_lacks_costs_only_what_it_reports(machine: Machine, lack: Cal
     facts = machine.discover()
     found = by_address(facts)
     assert found.keys() == known.keys()
-    assert not [name for address, gpu in found.items() for name in is_same_or_absent(gpu, known[address])]
+    assert not [name for address, gpu in found.items() for name in differing_facts(gpu, known[address])]
     assert codes(facts) <= {"hardware.node-missing"}
 
 

@@ -1,4 +1,4 @@
-"""Is there a GPU at all, where is the library, and what is imported on a node without one."""
+"""Whether there is a GPU at all, where the library is, and what is imported on a node without a GPU."""
 
 import threading
 from dataclasses import replace
@@ -89,7 +89,7 @@ def test_the_library_is_found_below_the_driver_root(
     hardware.close()
 
 
-def test_the_driver_root_s_library_wins_over_the_environment_s(machine: Machine, tmp_path: Path) -> None:
+def test_the_driver_root_s_library_comes_before_the_environment_s(machine: Machine, tmp_path: Path) -> None:
     machine.add(h100("0000:65:00.0", 0))
     build(tmp_path / "driver/usr/lib64", without=("nvmlDeviceGetSerial",))
     hardware = NvidiaHardware(replace(machine.node.roots, driver_mount=str(tmp_path / "driver")))
@@ -97,7 +97,7 @@ def test_the_driver_root_s_library_wins_over_the_environment_s(machine: Machine,
     hardware.close()
 
 
-def test_a_library_that_can_t_be_loaded_is_passed_over(machine: Machine, tmp_path: Path) -> None:
+def test_a_library_that_can_t_be_loaded_is_skipped(machine: Machine, tmp_path: Path) -> None:
     machine.add(h100("0000:65:00.0", 0))
     broken = tmp_path / "driver/usr/lib64/libnvidia-ml.so.1"
     broken.parent.mkdir(parents=True)
@@ -107,7 +107,7 @@ def test_a_library_that_can_t_be_loaded_is_passed_over(machine: Machine, tmp_pat
     hardware.close()
 
 
-def test_a_library_that_is_no_library_is_named(bare: FakeNode, tmp_path: Path) -> None:
+def test_a_file_that_is_no_library_is_named(bare: FakeNode, tmp_path: Path) -> None:
     broken = tmp_path / "driver/usr/lib64/libnvidia-ml.so.1"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"not a library")
@@ -118,7 +118,7 @@ def test_a_library_that_is_no_library_is_named(bare: FakeNode, tmp_path: Path) -
     assert facts["codes"] == ["hardware.library-unusable"]
 
 
-def test_a_library_that_is_none_of_nvidia_s_does_not_crash(bare: FakeNode, tmp_path: Path) -> None:
+def test_a_library_without_nvmls_functions_is_a_problem(bare: FakeNode, tmp_path: Path) -> None:
     build(tmp_path / "driver/usr/lib64", without=("nvmlInit_v2", "nvmlInitWithFlags"))
     bare.add_gpu("0000:65:00.0")
     facts = NvidiaHardware(replace(bare.roots, driver_mount=str(tmp_path / "driver"))).discover()
@@ -137,7 +137,7 @@ def test_a_driver_that_has_no_gpu_yet_is_no_failure(machine: Machine) -> None:
     assert (facts.gpus, facts.waiting_for, facts.driver_version) == ((), "", "580.65.6")
 
 
-def test_another_process_uses_the_fake_by_environment_alone(machine: Machine) -> None:
+def test_another_process_finds_the_library_by_its_environment_alone(machine: Machine) -> None:
     machine.add(h100("0000:65:00.0", 0), h100("0000:66:00.0", 1))
     library = build(machine.folder / "elsewhere")
     with OtherProcess(machine.node.roots, **environment(library, machine.folder / "state")) as other:

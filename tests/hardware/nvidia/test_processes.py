@@ -1,4 +1,4 @@
-"""Who is on a GPU: asked before a device whose claim vanished changes hands."""
+"""The processes on a GPU, which are listed before a device whose claim vanished is given to another claim."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_an_older_library_is_asked_by_the_older_call(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("code", [Code.UNKNOWN, Code.NO_PERMISSION, Code.GPU_IS_LOST])
-def test_hardware_that_can_t_tell_says_so(machine: Machine, code: Code) -> None:
+def test_processes_that_cannot_be_listed_are_an_error(machine: Machine, code: Code) -> None:
     (gpu,) = machine.add(h100("0000:65:00.0", 0))
     hardware = machine.hardware()
     (found,) = hardware.discover().gpus
@@ -57,7 +57,7 @@ def test_hardware_that_can_t_tell_says_so(machine: Machine, code: Code) -> None:
     assert refused.value.code == "hardware.processes-unreadable"
 
 
-def test_not_one_answer_is_not_taken_for_no_process(machine: Machine) -> None:
+def test_a_gpu_that_lists_no_kind_of_process_is_not_taken_to_have_none(machine: Machine) -> None:
     (gpu,) = machine.add(h100("0000:65:00.0", 0))
     hardware = machine.hardware()
     (found,) = hardware.discover().gpus
@@ -68,7 +68,7 @@ def test_not_one_answer_is_not_taken_for_no_process(machine: Machine) -> None:
         hardware.processes(found, None)
 
 
-def test_a_gpu_that_is_not_there_can_t_be_asked(machine: Machine) -> None:
+def test_processes_are_not_listed_after_the_library_is_closed(machine: Machine) -> None:
     machine.add(h100("0000:65:00.0", 0))
     hardware = machine.hardware()
     (found,) = hardware.discover().gpus

@@ -1,4 +1,4 @@
-"""Resets: nvidia-smi below the driver root with fixed arguments, and who has a GPU open."""
+"""Resets: nvidia-smi below the driver root with fixed arguments, and which processes have a GPU open."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def test_gpus_are_reset_below_the_driver_root_with_no_environment(roots, tmp_pat
 
 @pytest.mark.gcc
 @needs_root
-def test_a_refusal_is_told_in_the_program_s_words_and_a_program_that_is_late_is_killed(roots, tmp_path):
+def test_a_refusal_is_reported_in_the_program_s_words_and_a_program_that_is_late_is_killed(roots, tmp_path):
     (tmp_path / "driver/calls.refuse").write_text("GPU is in use by\x1b[2J another client.\n")
     with pytest.raises(HardwareError, match=r"in use by\?\[2J another client") as refused:
         reset_gpus(roots, [GPU], 10.0)
@@ -69,7 +69,7 @@ def test_only_the_end_of_what_a_program_prints_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("null_nodes", [False, True])
-def test_a_process_that_has_the_gpu_s_node_open_is_found_and_its_neighbours_are_not(tmp_path, null_nodes):
+def test_a_process_that_has_the_gpu_s_node_open_is_found_for_that_gpu_only(tmp_path, null_nodes):
     node = FakeNode(tmp_path / "node", null_nodes=null_nodes)
     for minor in (3, 4):
         node.add_node(f"nvidia{minor}", 195, minor)

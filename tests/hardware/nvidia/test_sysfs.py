@@ -15,7 +15,7 @@ def node(tmp_path: Path) -> FakeNode:
     return FakeNode(tmp_path)
 
 
-def test_functions_stand_in_address_order_with_their_drivers(node: FakeNode) -> None:
+def test_functions_are_in_address_order_with_their_drivers(node: FakeNode) -> None:
     node.add_gpu("0000:b1:00.0", driver="vfio-pci")
     node.add_gpu("0000:17:00.0")
     node.add_gpu("0000:17:00.4", driver=None, physfn="0000:17:00.0")
@@ -65,7 +65,7 @@ def test_the_module_s_version_comes_first(node: FakeNode) -> None:
 
 
 @needs_root
-def test_nodes_are_told_with_their_numbers(node: FakeNode) -> None:
+def test_nodes_are_listed_with_their_numbers(node: FakeNode) -> None:
     node.add_node("nvidia0", 195, 0)
     node.add_node("nvidia-caps/nvidia-cap3", 237, 3)
     node.add_node("null", 1, 3)
@@ -74,14 +74,14 @@ def test_nodes_are_told_with_their_numbers(node: FakeNode) -> None:
     assert names["nvidia0"] == 195 << 8
 
 
-def test_majors_are_nvidia_s_lines_alone(node: FakeNode) -> None:
+def test_only_nvidia_s_majors_are_read(node: FakeNode) -> None:
     assert sysfs.read_majors(node.roots) == ()
     node.load_driver()
     assert "195 nvidia" in sysfs.read_majors(node.roots)
     assert not any("mem" in line for line in sysfs.read_majors(node.roots))
 
 
-def test_a_function_that_can_t_be_read_is_passed_over(node: FakeNode) -> None:
+def test_a_function_that_can_t_be_read_is_skipped(node: FakeNode) -> None:
     (node.folder / "sys/bus/pci/devices/0000:99:00.0").symlink_to("../../../devices/gone")
     (node.folder / "sys/bus/pci/devices/nonsense").mkdir()
     node.add_gpu("0000:17:00.0")

@@ -35,7 +35,7 @@ def test_edits_need_no_discovery(machine: Machine) -> None:
     assert not machine.log.exists()
 
 
-def test_any_thread_may_ask_at_any_time(machine: Machine) -> None:
+def test_any_thread_may_call_at_any_time(machine: Machine) -> None:
     machine.add(*hgx_h100(4))
     hardware = machine.hardware()
     expected = hardware.discover()

@@ -26,7 +26,7 @@ def test_a_result_can_be_taken_late(worker: Worker) -> None:
     assert job.take() == 7
 
 
-def test_what_a_job_raises_is_raised_to_who_takes_it(worker: Worker) -> None:
+def test_what_a_job_raises_is_raised_where_the_result_is_taken(worker: Worker) -> None:
     job = worker.submit(lambda: 1 // 0)
     assert job.wait(60)
     with pytest.raises(ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""Whatever a library lacks or refuses costs a reading only what that call reports; events come as they can."""
+"""A call that a library lacks or refuses costs a reading only what that call reports; events still arrive."""
 
 import time
 from dataclasses import fields
@@ -42,7 +42,7 @@ def watching(tmp_path, monkeypatch):
         yield it
 
 
-def anew(watching):
+def reread(watching):
     """Let the vendor open the library again, and return what it reads of the first GPU."""
     watching.hardware.close()
     watching.state.write()
@@ -62,28 +62,28 @@ def values(found):
 def test_each_call_that_fails_costs_only_what_it_reports(watching, code):
     one, _ = watching.state.gpus
     one.report_health(**HEALTH)
-    known = values(anew(watching))
+    known = values(reread(watching))
     assert None not in known.values()
     wrong = {}
     for function, reports in REPORTS.items():
         one.faults.clear()
         one.fail(function, code)
-        found = values(anew(watching))
+        found = values(reread(watching))
         differing = {name for name, value in found.items() if value != known[name]}
         if not differing <= reports:
             wrong[function] = differing
     assert wrong == {}
 
 
-def test_a_gpu_whose_memory_is_not_its_own_is_read_all_the_same(watching):
+def test_a_gpu_without_memory_of_its_own_is_read_all_the_same(watching):
     one, _ = watching.state.gpus
     one.report_health(recovery_action=2)
     one.fail("nvmlDeviceGetMemoryInfo", Code.NOT_SUPPORTED)
-    assert anew(watching).recovery_action == 2
+    assert reread(watching).recovery_action == 2
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetFieldValues"])
-def test_a_call_that_requires_a_reset_says_so(watching, function):
+def test_a_reset_that_a_call_reports_as_required_is_the_recovery_action(watching, function):
     one, two = watching.state.gpus
     one.report_health(recovery_action=None)
     one.fail(function, RESET_REQUIRED)
@@ -94,12 +94,12 @@ def test_a_call_that_requires_a_reset_says_so(watching, function):
     assert watching.vitals[two.pci].recovery_action == 0
 
 
-def test_what_is_no_field_is_asked_for_by_the_older_calls(watching):
+def test_values_that_have_no_field_are_read_by_the_older_calls(watching):
     one, _ = watching.state.gpus
     one.report_health(remap_pending=None, remap_failed=None, ecc_uncorrectable=None, slowdown_margin=None)
     one.facts |= {"remapped_rows": "0 1 1 0", "ecc_memory": "7", "temperature": "96", "slowdown_temperature": "92"}
     one.facts["throttle_reasons"] = "0x40"
-    found = anew(watching)
+    found = reread(watching)
     assert (found.remap_pending, found.remap_failed, found.ecc_uncorrectable) == (True, False, 7)
     assert (found.thermal_margin, found.slowdown_margin, found.clock_reasons) == (-4, 0, 0x40)
 
@@ -108,7 +108,7 @@ def test_pages_that_are_to_be_retired_count_as_rows_that_are_to_be_remapped(watc
     one, _ = watching.state.gpus
     one.report_health(remap_pending=None, remap_failed=None)
     one.facts["retired_pages_pending"] = "1"
-    assert anew(watching).remap_pending is True
+    assert reread(watching).remap_pending is True
 
 
 @pytest.mark.parametrize("code", [Code.NOT_SUPPORTED, FUNCTION_NOT_FOUND])
@@ -116,16 +116,16 @@ def test_a_library_that_does_not_say_which_events_there_are_is_asked_for_xids(wa
     one, _ = watching.state.gpus
     for gpu in watching.state.gpus:
         gpu.fail("nvmlDeviceGetSupportedEventTypes", code)
-    anew(watching)
+    reread(watching)
     one.xid(48)
     watching.state.write()
     watching.until(lambda: watching.xids == [(one.pci, 48, None)])
 
 
-def test_an_event_of_a_gpu_that_was_registered_by_another_handle_is_placed(watching, monkeypatch):
+def test_an_event_of_a_gpu_that_was_registered_by_another_handle_is_assigned_to_it(watching, monkeypatch):
     monkeypatch.setattr("dra_driver.hardware.nvidia.health.watch.address_of", id)
     one, _ = watching.state.gpus
-    anew(watching)
+    reread(watching)
     one.xid(48)
     watching.state.write()
     watching.until(lambda: watching.xids == [(one.pci, 48, None)])
@@ -135,13 +135,13 @@ def test_a_wait_that_returns_at_once_does_not_make_the_watch_spin(watching, monk
     log = watching.state.path.with_name("calls")
     monkeypatch.setenv("FAKE_NVML_LOG", str(log))
     watching.state.faults["nvmlEventSetWait_v2"] = str(TIMEOUT)
-    anew(watching)
+    reread(watching)
     before, began = waits(log), time.monotonic()
     watching.until(lambda: waits(log) > before + 1)
     assert waits(log) - before < 20 * (time.monotonic() - began) + 5
 
 
-def test_a_watch_that_ended_is_silent(watching, monkeypatch):
+def test_a_watch_that_ended_with_an_error_is_silent(watching, monkeypatch):
     def broken(*_):
         raise RuntimeError("a bug")
 

@@ -32,7 +32,7 @@ def test_an_xid_is_reported_once_with_its_instance(watching):
     assert len(watching.xids) == 2
 
 
-def test_readings_that_are_urgent_are_new(watching):
+def test_an_urgent_look_takes_new_readings(watching):
     one, two = watching.state.gpus
     one.report_health(
         recovery_action=1, remap_pending=1, remap_failed=0, ecc_uncorrectable=3, sram_threshold=1, thermal_margin=-7,
@@ -60,7 +60,7 @@ def test_what_a_gpu_does_not_report_is_none(watching):
     assert not found.is_lost
 
 
-def test_a_lost_gpu_is_told_and_its_neighbour_is_read_on(watching):
+def test_a_lost_gpu_is_reported_and_the_other_gpu_is_still_read(watching):
     one, two = watching.state.gpus
     one.is_lost = True
     watching.state.write()
@@ -90,7 +90,7 @@ def test_a_gpu_that_comes_back_under_another_index_is_read_again_and_its_xids_ar
     watching.until(lambda: watching.xids == [(one.pci, 48, None)])
 
 
-def test_a_call_that_hangs_makes_the_watch_silent_and_holds_up_nobody(watching, monkeypatch):
+def test_a_call_that_hangs_makes_the_watch_silent_and_blocks_no_discovery(watching, monkeypatch):
     monkeypatch.setattr("dra_driver.hardware.nvidia.health.watch.EXPECTED_SECONDS", 0.7)
     one, two = watching.state.gpus
     one.hang("nvmlDeviceGetFieldValues")
@@ -123,7 +123,7 @@ def test_a_gpu_that_supports_no_events_is_polled(watching):
     assert watching.silent == 0.0
 
 
-def test_the_bus_shows_what_is_gone_dead_and_in_other_hands(tmp_path):
+def test_the_bus_shows_what_is_gone_dead_and_bound_to_another_driver(tmp_path):
     node = FakeNode(tmp_path)
     for number, pci in enumerate(("0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:04:00.0")):
         node.add_gpu(pci, number)

@@ -64,24 +64,24 @@ def test_lines_of_the_driver_are_understood(log, text, expected):
         ("oom: process NVRM: fallen off the bus", 4),
     ],
 )
-def test_lines_of_others_raise_nothing(log, text, prefix):
+def test_lines_of_other_writers_give_no_xid(log, text, prefix):
     log.write(text, prefix=prefix)
     assert codes(KernelLog(log.path, -1).news()) == []
 
 
-def test_a_process_that_is_called_like_an_xid_raises_nothing_more(log):
+def test_a_process_that_is_named_like_an_xid_gives_no_further_xid(log):
     log.write("NVRM: Xid (PCI:0000:3b:00): 31, pid=9, name=): 79, pid=1, name=NVRM: Xid (PCI:0000:43:00): 79, x")
     assert codes(KernelLog(log.path, -1).news()) == [(GPU, 31, None, None)]
 
 
-def test_a_gpu_that_falls_off_the_bus_is_reported_once_though_the_driver_says_it_twice(log):
+def test_a_gpu_that_falls_off_the_bus_is_reported_once_though_the_driver_logs_it_twice(log):
     log.write("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
     log.write("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.")
     log.write("NVRM: GPU 0000:43:00.0: GPU has fallen off the bus.")
     assert codes(KernelLog(log.path, -1).news()) == [(GPU, 79, None, None), ("0000:43:00.0", 79, None, None)]
 
 
-def test_three_lines_in_one_record_say_that_a_gpu_is_lost(log):
+def test_three_lines_in_one_record_report_a_lost_gpu(log):
     log.write(
         r"NVRM: The NVIDIA GPU 0000:3b:00.0\x0aNVRM: (PCI ID: 10de:2330) installed in this system has\x0a"
         r"NVRM: fallen off the bus and is not responding to commands."
@@ -124,7 +124,7 @@ def test_what_is_added_to_a_plain_file_counts_whatever_its_number(log):
     assert codes(reader.news()) == [(GPU, 62, None, None)]
 
 
-def test_a_file_that_is_no_kernel_log_is_said_to_be_none(log):
+def test_a_file_that_is_no_kernel_log_is_a_problem(log):
     log.path.write_text("[   12.3] NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n" * 3)
     reader = KernelLog(log.path, -1)
     assert reader.news().xids == ()
@@ -134,7 +134,7 @@ def test_a_file_that_is_no_kernel_log_is_said_to_be_none(log):
     assert reader.problem == ""
 
 
-def test_lines_without_the_head_of_a_record_raise_nothing(log):
+def test_lines_without_the_head_of_a_record_give_no_xid(log):
     log.path.write_text(
         "NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n SUBSYSTEM=4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79\n"
         "[ 12.3] NVRM: Xid (PCI:0000:3b:00): 79\nx4,9,9,-;NVRM: Xid (PCI:0000:3b:00): 79\n"
@@ -142,7 +142,7 @@ def test_lines_without_the_head_of_a_record_raise_nothing(log):
     assert codes(KernelLog(log.path, -1).news()) == []
 
 
-def test_three_lines_without_an_xid_say_that_a_gpu_is_lost(log):
+def test_three_lines_without_an_xid_report_a_lost_gpu(log):
     log.write("NVRM: The NVIDIA GPU 0000:3b:00.0")
     log.write("NVRM: (PCI ID: 10de:20b5) installed in this system has")
     log.write("NVRM: fallen off the bus and is not responding to commands.")
@@ -150,7 +150,7 @@ def test_three_lines_without_an_xid_say_that_a_gpu_is_lost(log):
     assert codes(KernelLog(log.path, -1).news()) == [(GPU, 79, None, None)]
 
 
-def test_a_log_is_read_on_and_never_twice(log):
+def test_each_line_of_a_log_is_read_once_and_only_when_complete(log):
     reader = KernelLog(log.path, -1)
     assert reader.news().xids == ()
     assert "can't be read" in reader.problem
@@ -166,7 +166,7 @@ def test_a_log_is_read_on_and_never_twice(log):
     assert codes(KernelLog(log.path, first.position).news()) == [(GPU, 62, None, None)]
 
 
-def test_a_file_that_was_replaced_is_read_anew(log):
+def test_a_file_that_was_replaced_is_read_from_its_beginning(log):
     reader = KernelLog(log.path, -1)
     log.write("NVRM: Xid (PCI:0000:3b:00): 48")
     reader.news()
@@ -176,7 +176,7 @@ def test_a_file_that_was_replaced_is_read_anew(log):
     assert codes(reader.news()) == [(GPU, 62, None, None)]
 
 
-def test_what_was_before_the_driver_was_loaded_is_over(log):
+def test_xids_from_before_the_driver_was_loaded_do_not_count(log):
     log.write("NVRM: Xid (PCI:0000:3b:00): 48")
     log.write("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.65.06")
     log.write("NVRM: Xid (PCI:0000:3b:00): 62")

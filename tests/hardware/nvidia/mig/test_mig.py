@@ -67,7 +67,7 @@ def test_parts_of_a_gpu_instance_are_named_and_sized_as_parts(machine: Machine) 
     assert {p.memory_bytes for p in found} == {40448 * MIB}
 
 
-def test_partitions_stand_in_order_of_placement_and_holes_do_not_matter(machine: Machine) -> None:
+def test_partitions_are_in_order_of_placement_and_gaps_do_not_matter(machine: Machine) -> None:
     (gpu,) = machine.add(h100("0000:65:00.0", 0))
     for start in (4, 0, 6):
         gpu.partition("1g.10gb", start)
@@ -110,7 +110,7 @@ def test_a_partition_that_can_t_be_placed_is_left_out_with_a_problem(machine: Ma
     assert "hardware.partition-unreadable" in codes(facts)
 
 
-def test_the_product_name_tells_the_profile_where_the_numbers_are_missing(machine: Machine) -> None:
+def test_the_product_name_gives_the_profile_where_the_numbers_are_missing(machine: Machine) -> None:
     (gpu,) = machine.add(h100("0000:65:00.0", 0))
     gpu.partition("1g.10gb+me", 3)
     gpu.fail("nvmlDeviceGetAttributes_v2", Code.NOT_SUPPORTED)
@@ -140,7 +140,7 @@ def test_a_gpu_lost_while_its_partitions_are_read_is_lost(machine: Machine) -> N
         ("MIG device", None),
     ],
 )
-def test_a_profile_is_taken_from_a_product_name_only_where_one_stands(name: str, profile: str | None) -> None:
+def test_a_profile_is_taken_from_a_product_name_only_where_it_has_one(name: str, profile: str | None) -> None:
     assert profile_in_name(name) == profile
 
 

@@ -1,4 +1,4 @@
-"""Partitions destroyed through the real ctypes path: waited for, unfinished, not ours."""
+"""Partitions destroyed through the real ctypes path: those in use, unfinished, or made by others."""
 
 import threading
 
@@ -21,7 +21,7 @@ def test_destroying_may_be_repeated_and_another_partition_stays(machine: Machine
     assert bench.now() == (kept,)
 
 
-def test_what_is_in_use_is_waited_for(machine: Machine) -> None:
+def test_a_partition_in_use_is_waited_for(machine: Machine) -> None:
     bench = Bench(machine)
     made = bench.create("1g.10gb", 0)
     with machine.state.change():
@@ -40,7 +40,7 @@ def test_what_is_in_use_is_waited_for(machine: Machine) -> None:
     assert bench.instances() == (0, 0)
 
 
-def test_a_gpu_instance_that_a_monitor_keeps_goes_with_the_next_call(machine: Machine) -> None:
+def test_a_gpu_instance_that_a_monitor_keeps_is_destroyed_by_the_next_call(machine: Machine) -> None:
     bench = Bench(machine)
     made = bench.create("1g.10gb", 0)
     bench.gpus[0].fail("nvmlGpuInstanceDestroy", Code.IN_USE)
@@ -65,7 +65,7 @@ def test_a_gpu_instance_that_others_use_is_left(machine: Machine) -> None:
     assert bench.instances() == (0, 0)
 
 
-def test_the_undo_of_a_creation_without_uuid_takes_the_unfinished_and_nothing_else(machine: Machine) -> None:
+def test_the_undo_of_a_creation_without_uuid_destroys_only_the_unfinished_instance(machine: Machine) -> None:
     bench = Bench(machine)
     finished = bench.create("1g.10gb", 0)
     bench.create("1g.10gb", 1)
@@ -77,7 +77,7 @@ def test_the_undo_of_a_creation_without_uuid_takes_the_unfinished_and_nothing_el
     assert bench.instances() == (1, 1)
 
 
-def test_destroying_while_mig_mode_is_off_is_nothing_to_do(machine: Machine) -> None:
+def test_destroying_while_mig_mode_is_off_does_nothing(machine: Machine) -> None:
     bench = Bench(machine)
     made = bench.create("1g.10gb", 0)
     with machine.state.change():
@@ -142,7 +142,7 @@ def test_a_partition_made_elsewhere_under_the_same_ids_is_neither_seen_at_the_ol
     assert bench.now() == (other,)
 
 
-def test_a_partition_that_was_divided_since_it_was_seen_is_no_longer_one(machine: Machine) -> None:
+def test_a_partition_that_was_divided_since_it_was_seen_is_neither_found_nor_destroyed(machine: Machine) -> None:
     bench = Bench(machine)
     made = bench.create("3g.40gb", 4)
     with machine.state.change():

@@ -14,7 +14,7 @@ from tests.hardware.nvidia.support.mig_bench import PCI, Bench, refusal
 from tests.support.fake_nvml import a100_40, h100
 
 
-def test_the_mode_is_switched_and_back_without_a_trace(machine: Machine) -> None:
+def test_the_mode_is_switched_on_and_off_again_without_a_trace(machine: Machine) -> None:
     bench = Bench(machine, mig=False)
     for enabled in (True, True, False, False):
         bench.hardware.set_mig_mode(bench.gpu, enabled, 10)
@@ -23,7 +23,7 @@ def test_the_mode_is_switched_and_back_without_a_trace(machine: Machine) -> None
     assert machine.calls("nvmlDeviceSetMigMode") == 2
 
 
-def test_a_minor_that_changes_with_the_mode_is_read_anew(machine: Machine) -> None:
+def test_a_minor_that_changes_with_the_mode_is_read_again(machine: Machine) -> None:
     gpu = h100(PCI, 0)
     gpu.facts["mig_minor"] = 4
     bench = Bench(machine, gpu, mig=False)
@@ -51,7 +51,7 @@ def test_a_gpu_in_use_keeps_its_mode_and_nothing_is_pending(machine: Machine) ->
     assert machine.state.read().gpus[0].facts["mig_mode"] == "0 0"
 
 
-def test_a_gpu_in_use_is_never_said_not_to_answer_for_lack_of_time(machine: Machine, monkeypatch) -> None:
+def test_a_gpu_in_use_is_not_reported_as_not_answering_for_lack_of_time(machine: Machine, monkeypatch) -> None:
     """The last attempt begins so late that its answer can't come in time."""
     too_long = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: time.sleep(0.5))
     monkeypatch.setattr(partitioning, "time", too_long)
@@ -80,11 +80,11 @@ def test_a_mode_that_takes_a_moment_is_waited_for(machine: Machine) -> None:
     gpu.facts["mig_late"] = 1
     bench = Bench(machine, gpu, mig=False)
 
-    def come_to_pass() -> None:
+    def take_effect() -> None:
         with machine.state.change():
             bench.gpus[0].set_mig(True)
 
-    timer = threading.Timer(0.3, come_to_pass)
+    timer = threading.Timer(0.3, take_effect)
     timer.start()
     bench.hardware.set_mig_mode(bench.gpu, True, 10)
     timer.join()
@@ -92,7 +92,7 @@ def test_a_mode_that_takes_a_moment_is_waited_for(machine: Machine) -> None:
     assert machine.calls("nvmlDeviceSetMigMode") == 1
 
 
-def test_a_mode_that_does_not_come_to_pass_is_taken_back(machine: Machine) -> None:
+def test_a_mode_that_does_not_take_effect_is_taken_back(machine: Machine) -> None:
     gpu = h100(PCI, 0)
     gpu.facts["mig_late"] = 1
     bench = Bench(machine, gpu, mig=False)
@@ -101,7 +101,7 @@ def test_a_mode_that_does_not_come_to_pass_is_taken_back(machine: Machine) -> No
 
 
 def test_a_minor_that_changed_with_the_mode_is_in_the_containers_nodes(machine: Machine) -> None:
-    """The caller's facts are those of before the mode was switched."""
+    """The caller's facts are from before the mode was switched."""
     bench = Bench(machine)
     made = bench.create("1g.10gb", 0)
     before = {node.path for node in bench.hardware.device_edits(bench.gpu, made).device_nodes}

@@ -35,7 +35,7 @@ def test_profiles_are_read_once(machine: Machine) -> None:
     assert machine.calls("nvmlDeviceGetGpuInstancePossiblePlacements_v2") == before > 0
 
 
-def test_a_driver_that_tells_placements_in_mig_mode_only_is_asked_again(machine: Machine) -> None:
+def test_a_driver_that_reports_placements_only_in_mig_mode_is_asked_again(machine: Machine) -> None:
     gpu = h100(PCI, 0)
     gpu.facts["mig_placements_need_mode"] = 1
     bench = Bench(machine, gpu, mig=False)
@@ -81,7 +81,9 @@ def test_profiles_are_asked_for_by_whichever_version_the_library_has(
     ("version", "is_bad"),
     [("570.133.20", True), ("575.51.03", True), ("580.65.05", True), ("580.65.06", False), ("565.57.01", False)],
 )
-def test_mig_beside_whole_gpus_is_warned_of_on_drivers_that_hang(machine: Machine, version: str, is_bad: bool) -> None:
+def test_mig_beside_whole_gpus_is_a_problem_with_drivers_that_hang(
+    machine: Machine, version: str, is_bad: bool
+) -> None:
     gpus = hgx_h100(2)
     machine.state.driver_version = version
     machine.add(*gpus)

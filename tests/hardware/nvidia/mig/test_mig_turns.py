@@ -1,4 +1,4 @@
-"""Calls for partitions that meet others, a scan, a lost GPU, a kill, or another process."""
+"""Calls for partitions beside other calls, during a scan, on a lost GPU, after a kill, and from another process."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def test_a_hanging_gpu_is_given_up_in_time_and_delays_no_other(machine: Machine)
     assert len(bench.now()) == 1
 
 
-def test_eight_gpus_are_cut_at_the_same_time(machine: Machine) -> None:
+def test_eight_gpus_are_partitioned_at_the_same_time(machine: Machine) -> None:
     gpus = hgx_h100(8)
     bench = Bench(machine, *gpus)
     with machine.state.change():
@@ -66,7 +66,7 @@ def test_eight_gpus_are_cut_at_the_same_time(machine: Machine) -> None:
     assert [len(gpu.partitions) for gpu in bench.hardware.discover().gpus] == [1] * 8
 
 
-def test_a_scan_of_the_same_gpu_does_not_hold_a_creation(machine: Machine) -> None:
+def test_a_scan_of_the_same_gpu_does_not_delay_a_creation(machine: Machine) -> None:
     """The serial number is read before the video BIOS's version: the creation comes between the two."""
     bench = Bench(machine)
     with machine.state.change():
@@ -93,7 +93,7 @@ def test_two_claims_of_one_gpu_are_served_in_turn(machine: Machine) -> None:
     assert [partition.start for partition in bench.now()] == list(range(7))
 
 
-def test_a_lost_gpu_is_told_by_every_call(machine: Machine) -> None:
+def test_every_call_reports_a_lost_gpu(machine: Machine) -> None:
     bench = Bench(machine)
     made = bench.create("1g.10gb", 0)
     with machine.state.change():
@@ -119,7 +119,7 @@ def test_a_gpu_that_is_gone_from_the_bus_is_lost_and_one_that_cannot_be_read_is_
     assert refusal(bench.hardware.partitions_now, second) == ("hardware.not-answering", Retry.LATER)
 
 
-def test_a_node_that_lost_its_only_gpu_says_so_although_the_library_is_released(machine: Machine) -> None:
+def test_a_node_that_lost_its_only_gpu_reports_it_although_the_library_is_released(machine: Machine) -> None:
     bench = Bench(machine)
     machine.node.remove_gpu(PCI, 0)
     with machine.state.change():
@@ -137,7 +137,7 @@ def test_without_an_open_library_nothing_is_done(machine: Machine) -> None:
     assert refusal(bench.create, "1g.10gb", 0) == ("hardware.no-library", Retry.LATER)
 
 
-def test_a_gpu_that_was_exchanged_is_not_cut_in_its_place(machine: Machine) -> None:
+def test_a_gpu_in_place_of_another_is_not_partitioned(machine: Machine) -> None:
     bench = Bench(machine)
     other = replace(bench.gpu, uuid="GPU-of-yesterday")
     refused = refusal(bench.hardware.create_partition, other, bench.profile("1g.10gb"), 0, 10)
@@ -180,7 +180,7 @@ def test_another_process_sees_what_was_made(machine: Machine) -> None:
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(steps=steps)
-def test_whatever_is_asked_for_nothing_overlaps_and_everything_can_be_undone(
+def test_whatever_is_requested_no_partitions_overlap_and_all_can_be_destroyed(
     machine: Machine, steps: list[tuple[int, int, bool]]
 ) -> None:
     if not machine.made:

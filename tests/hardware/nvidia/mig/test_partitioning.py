@@ -12,7 +12,7 @@ from tests.support.fake_nvml import Code, a100_40, h100
 
 
 @pytest.mark.parametrize("device", ["mig", "gpu"])
-def test_what_is_made_is_what_discovery_finds(machine: Machine, device: str) -> None:
+def test_discovery_finds_the_partitions_that_were_made(machine: Machine, device: str) -> None:
     gpu = h100(PCI, 0)
     gpu.facts["ci_device"] = device
     bench = Bench(machine, gpu)
@@ -32,18 +32,18 @@ def test_every_profile_is_made_at_each_of_its_places_and_undone(machine: Machine
         assert bench.instances() == (0, 0)
 
 
-def test_the_whole_of_an_a100_is_made(machine: Machine) -> None:
+def test_a_partition_of_a_whole_a100_is_made(machine: Machine) -> None:
     bench = Bench(machine, a100_40(PCI, 0))
     assert bench.create("7g.40gb", 0).profile == "7g.40gb"
 
 
-def test_making_it_twice_is_making_it_once(machine: Machine) -> None:
+def test_creating_a_partition_twice_creates_it_once(machine: Machine) -> None:
     bench = Bench(machine)
     assert bench.create("1g.10gb", 3) == bench.create("1g.10gb", 3)
     assert bench.instances() == (1, 1)
 
 
-def test_its_capability_nodes_are_known_at_once_and_forgotten_with_it(machine: Machine) -> None:
+def test_capability_nodes_are_known_once_a_partition_is_made_and_forgotten_with_it(machine: Machine) -> None:
     bench = Bench(machine)
     made = [bench.create("1g.10gb", start) for start in range(3)]
     paths = [{node.path for node in bench.hardware.device_edits(bench.gpu, p).device_nodes} for p in made]
@@ -65,7 +65,7 @@ def test_instance_ids_are_used_again_and_name_the_new_partition(machine: Machine
     assert bench.now() == (second,)
 
 
-def test_what_overlaps_finds_no_room_and_leaves_nothing(machine: Machine) -> None:
+def test_a_partition_that_overlaps_another_is_refused_and_leaves_nothing(machine: Machine) -> None:
     bench = Bench(machine)
     made = bench.create("4g.40gb", 0)
     for name, start in (("1g.10gb", 3), ("3g.40gb", 0), ("7g.80gb", 0)):
@@ -74,7 +74,7 @@ def test_what_overlaps_finds_no_room_and_leaves_nothing(machine: Machine) -> Non
     assert bench.instances() == (1, 1)
 
 
-def test_nothing_is_made_while_mig_mode_is_off(machine: Machine) -> None:
+def test_no_partition_is_created_while_mig_mode_is_off(machine: Machine) -> None:
     bench = Bench(machine, mig=False)
     assert refusal(bench.create, "1g.10gb", 0) == ("hardware.mig-off", Retry.LATER)
     assert bench.now() == ()
@@ -84,7 +84,7 @@ def test_nothing_is_made_while_mig_mode_is_off(machine: Machine) -> None:
     "function",
     ["nvmlGpuInstanceGetComputeInstanceProfileInfo", "nvmlGpuInstanceCreateComputeInstance", "nvmlGpuInstanceGetInfo"],
 )
-def test_what_fails_half_way_is_taken_back(machine: Machine, function: str) -> None:
+def test_a_creation_that_fails_half_way_is_undone(machine: Machine, function: str) -> None:
     bench = Bench(machine)
     bench.gpus[0].fail(function, Code.UNKNOWN)
     machine.write()
@@ -102,7 +102,7 @@ def test_a_gpu_instance_that_a_crash_left_is_completed(machine: Machine) -> None
     assert bench.instances() == (1, 1)
 
 
-def test_an_administrators_split_is_not_taken(machine: Machine) -> None:
+def test_an_instance_that_an_administrator_divided_is_not_used(machine: Machine) -> None:
     bench = Bench(machine)
     with machine.state.change():
         bench.gpus[0].partition("3g.40gb", 4, compute_slices=(1, 2))
@@ -110,7 +110,7 @@ def test_an_administrators_split_is_not_taken(machine: Machine) -> None:
     assert bench.instances() == (1, 2)
 
 
-def test_without_permission_it_says_who_may(machine: Machine) -> None:
+def test_a_creation_without_permission_is_refused_for_good(machine: Machine) -> None:
     bench = Bench(machine)
     bench.gpus[0].fail("nvmlDeviceCreateGpuInstanceWithPlacement", Code.NO_PERMISSION)
     machine.write()
