@@ -60,9 +60,11 @@ def open_page(browser: Any) -> Iterator[OPENED]:
     with ExitStack() as stack:
         faults: list[Faults] = []
 
-        def opened(address: str, scheme: str = "light", width: int = 1400) -> Any:
+        def opened(address: str, scheme: str = "light", width: int = 1400, proxy: str = "") -> Any:
             origin = "/".join(address.split("/")[:3])
-            context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+            looks: dict[str, Any] = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
+            through = {"proxy": {"server": proxy, "bypass": "<-loopback>"}} if proxy else {}
+            context = browser.new_context(**looks, **through)
             stack.callback(context.close)
             context.grant_permissions(["clipboard-read", "clipboard-write"], origin=origin)
             page = context.new_page()

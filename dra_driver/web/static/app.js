@@ -1,8 +1,10 @@
 // The frame of all pages: navigation, keys, theme, and the state of the connection to the console.
 
-import { connect, on } from "./common/api.js";
+import { ask, connect, on } from "./common/api.js";
 import { h, number, replace } from "./common/dom.js";
+import { drawFault } from "./common/faults.js";
 import { onSummary } from "./common/summary.js";
+import { Visit } from "./common/visit.js";
 import { claimsPage } from "./pages/claims.js";
 import { fleetPage } from "./pages/fleet.js";
 import { healthPage } from "./pages/health.js";
@@ -22,20 +24,21 @@ const PAGES = [
 const main = document.getElementById("main");
 const notice = document.getElementById("notice");
 const nav = document.getElementById("nav");
-let close = () => {};
+let visit = new Visit();
 let current = "";
 
 // Shows a message about the whole console above the page; "" removes it.
-function announce(text) {
-  notice.textContent = text;
-  notice.hidden = !text;
+function announce(message) {
+  replace(notice, message);
+  notice.hidden = !message;
 }
 
 function route() {
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("?");
   const page = PAGES.find((one) => one.name === name) ?? PAGES[0];
   const parameters = new URLSearchParams(rest.join("?"));
-  close();
+  visit.end();
+  visit = new Visit();
   current = page.name;
   document.title = `${page.title} – dra-driver console`;
   for (const link of nav.children) {
@@ -44,7 +47,7 @@ function route() {
   }
   replace(main);
   main.className = `page-${page.name}`;
-  close = page.open(main, parameters) ?? (() => {});
+  page.open(main, parameters, visit);
 }
 
 replace(nav, PAGES.map((page) =>
@@ -104,11 +107,18 @@ addEventListener("keydown", (event) => {
 
 // -- the connection to the console -------------------------------------------------------------------------------------
 const link = document.getElementById("link");
-connect((isOpen) => {
+let isOpen = false;
+connect(async (isOpenNow) => {
+  isOpen = isOpenNow;
   link.textContent = isOpen ? "live" : "no connection";
   link.classList.toggle("lost", !isOpen);
-  if (isOpen) announce("");
-  else announce("The console does not answer. It may have been ended; this page keeps trying to reach it.");
+  if (isOpen) {
+    announce("");
+    return;
+  }
+  const refused = await ask("offers").then(() => null, (error) => (error.status === 401 ? error : null));
+  if (isOpen) return;
+  announce(refused ? drawFault(refused) : "The console does not answer. It may have been ended; this page keeps trying to reach it.");
 });
 on("progress", ({ noun, done, total }) => {
   link.textContent = total ? `${number(done)} of ${number(total)} ${noun}` : `${number(done)} ${noun}`;
@@ -125,8 +135,11 @@ onSummary((summary) => {
 const leave = document.getElementById("leave");
 leave.hidden = document.querySelector('meta[name="signed-in"]').content !== "yes";
 leave.addEventListener("click", async () => {
-  await fetch("/sign-out", { method: "POST" });
-  location.replace("/sign-in");
+  leave.disabled = true;
+  const answer = await fetch("/sign-out", { method: "POST" }).catch(() => null);
+  leave.disabled = false;
+  if (answer?.ok) location.replace("/sign-in");
+  else announce("You are still signed in, because the console did not answer. Try again.");
 });
 
 addEventListener("hashchange", () => {

@@ -3,12 +3,15 @@
 const form = document.getElementById("form");
 const field = document.getElementById("token");
 const fault = document.getElementById("fault");
+const button = form.querySelector("button");
 
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   fault.hidden = true;
+  button.disabled = true;
   const body = JSON.stringify({ token: field.value.trim() });
   const answer = await fetch("/sign-in", { method: "POST", headers: { "content-type": "application/json" }, body }).catch(() => null);
+  button.disabled = false;
   if (answer?.ok) {
     field.value = "";
     location.replace(`/${location.hash}`);

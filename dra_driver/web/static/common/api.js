@@ -2,35 +2,45 @@
 
 export class ApiError extends Error {
   constructor(status, error) {
-    super(error.message || "the console did not answer");
+    super(error.message || `the console answered with status ${status}`);
     this.status = status;
     this.code = error.code || "";
     this.hint = error.hint || "";
   }
 }
 
-const running = new Map();
+const NO_ANSWER = { code: "no-answer", message: "the console did not answer", hint: "it may have been ended, or the network may be interrupted" };
 
-// Asks a question. Of all questions with the same `lane` only the newest matters: it ends an older one that is still
-// waiting for its answer. With "", a question never ends another.
-export async function ask(name, question = {}, { post = false, lane = "" } = {}) {
-  const control = new AbortController();
-  if (lane) {
-    running.get(lane)?.abort();
-    running.set(lane, control);
-  }
+export const isOld = (error) => error.name === "AbortError";
+
+// Asks a question. Returns the document of the answer, which is always an object. Throws an ApiError for any other
+// answer and for none, and an AbortError as soon as `signal` ends the question, also in the middle of its answer.
+export async function ask(name, question = {}, { post = false, signal = null } = {}) {
   const fields = Object.entries(question).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const address = post ? `/api/v1/${name}` : `/api/v1/${name}?${new URLSearchParams(fields)}`;
   const options = post
     ? { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question) }
     : {};
-  const answer = await fetch(address, { ...options, signal: control.signal, credentials: "same-origin" });
-  const document = await answer.json().catch(() => ({ error: { message: `status ${answer.status}` } }));
-  if (!answer.ok) throw new ApiError(answer.status, document.error || {});
-  return document;
+  try {
+    const answer = await fetch(address, { ...options, signal, credentials: "same-origin" });
+    return documentOf(answer.status, await answer.text());
+  } catch (error) {
+    if (error instanceof ApiError || isOld(error)) throw error;
+    throw new ApiError(0, NO_ANSWER);
+  }
 }
 
-export const isOld = (error) => error.name === "AbortError";
+function documentOf(status, text) {
+  let found = null;
+  try {
+    found = JSON.parse(text);
+  } catch {
+    // a page of something between this browser and the console
+  }
+  const isDocument = found !== null && typeof found === "object" && !Array.isArray(found);
+  if (status !== 200 || !isDocument) throw new ApiError(status, (isDocument && found.error) || {});
+  return found;
+}
 
 const listeners = new Map();
 let source = null;
@@ -50,10 +60,16 @@ function dispatch(event) {
   for (const action of [...(listeners.get(event.type) ?? [])]) action(value);
 }
 
-// Opens the stream of events, which the browser opens again whenever it ends. Calls `linked` with whether it is open.
+const REOPEN = 3000; // milliseconds until the stream is opened again after an answer that is none
+
+// Opens the stream of events, and opens it again whenever it ends: the browser does so itself unless the answer is an
+// error, such as that of a proxy while the console starts again. Calls `linked` with whether it is open.
 export function connect(linked) {
   source = new EventSource("/api/v1/events");
   source.addEventListener("open", () => linked(true));
-  source.addEventListener("error", () => linked(false));
+  source.addEventListener("error", ({ target }) => {
+    linked(false);
+    if (target.readyState === EventSource.CLOSED) setTimeout(() => connect(linked), REOPEN);
+  });
   for (const name of listeners.keys()) source.addEventListener(name, dispatch);
 }

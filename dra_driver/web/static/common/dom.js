@@ -31,13 +31,17 @@ export function replace(element, ...children) {
 export const number = (value) => Number(value).toLocaleString("en-US");
 export const plural = (count, word, words = `${word}s`) => `${number(count)} ${count === 1 ? word : words}`;
 
-// Returns a function that calls another one as soon as it has not been called for some milliseconds.
-export function calmed(milliseconds, action) {
-  let timer = 0;
-  return (...values) => {
-    clearTimeout(timer);
-    timer = setTimeout(() => action(...values), milliseconds);
-  };
+const awaited = new WeakMap();
+
+// Marks an element as busy until a promise is settled, or until that of a later call for the same element is.
+export async function busy(element, promise) {
+  awaited.set(element, promise);
+  element.setAttribute("aria-busy", "true");
+  try {
+    return await promise;
+  } finally {
+    if (awaited.get(element) === promise) element.removeAttribute("aria-busy");
+  }
 }
 
 // Returns an element such as "3 h ago", which has the exact time as its title.
@@ -49,9 +53,13 @@ export function since(time) {
   return h("time", { datetime: time, title: time }, `${Math.floor(seconds / size)} ${unit} ago`);
 }
 
+const labels = new WeakMap();
+
+// Copies a text, and shows for a moment in place of the button's label whether that succeeded. Browsers give pages
+// without TLS no clipboard, unless they come from the loopback address.
 export async function copied(button, text) {
-  await navigator.clipboard.writeText(text);
-  const before = button.textContent;
-  button.textContent = "Copied";
-  setTimeout(() => { button.textContent = before; }, 1500);
+  if (!labels.has(button)) labels.set(button, button.textContent);
+  const isDone = await Promise.resolve(navigator.clipboard?.writeText(text) ?? Promise.reject()).then(() => true, () => false);
+  button.textContent = isDone ? "Copied" : "The browser does not allow it";
+  setTimeout(() => { button.textContent = labels.get(button); }, 1500);
 }

@@ -1,15 +1,17 @@
 // A list of any length in which elements exist only for the visible rows. All rows have the same height, and pages of
 // them are loaded when they become visible.
 
-import { h } from "./dom.js";
+import { busy, h } from "./dom.js";
 
 const AROUND = 6; // rows kept above and below those in sight
 const KEPT = 12; // pages in memory
 
 export class VirtualList {
-  // `load(offset)` resolves to {total, rows} of one page of `size`; `draw(row, index)` returns an element.
-  constructor({ height, size, load, draw, label }) {
-    Object.assign(this, { height, size, load, draw });
+  // `load(offset, signal)` resolves to {total, rows} of one page of `size`, or rejects once the signal says that its
+  // answer is no longer wanted; `draw(row, index)` returns an element; `failed(error)` is called when a page that was
+  // scrolled to can't be loaded.
+  constructor({ height, size, load, draw, failed, label }) {
+    Object.assign(this, { height, size, load, draw, failed });
     this.total = 0;
     this.pages = new Map();
     this.asked = new Set();
@@ -20,25 +22,39 @@ export class VirtualList {
     this.watcher = new ResizeObserver(() => this.later());
     this.watcher.observe(this.element);
     this.frame = 0;
-    this.age = 0;
+    this.control = new AbortController(); // ends the loads that were begun before the last refresh
   }
 
   close() {
     this.watcher.disconnect();
     cancelAnimationFrame(this.frame);
-    this.age = -1;
+    this.control.abort();
   }
 
   // Loads the visible rows again; the old ones stay until the answer comes. With `fromTop`, the list has changed as a
-  // whole, and is shown from its beginning.
+  // whole, and is shown from its beginning. Returns the first of the loaded pages; null if it is no longer wanted,
+  // because the list was refreshed again or closed. Only the newest refresh throws the error of its load.
   async refresh({ fromTop = false } = {}) {
-    const age = ++this.age;
+    this.control.abort();
+    const { signal } = this.control = new AbortController();
     this.asked.clear();
     if (fromTop) this.element.scrollTop = 0;
     const [first, last] = this.sight();
     const wanted = new Set([Math.floor(first / this.size), Math.floor(Math.max(first, last - 1) / this.size)]);
-    const pages = await Promise.all([...wanted].map(async (page) => [page, await this.load(page * this.size)]));
-    if (age !== this.age) return;
+    const loading = Promise.all([...wanted].map(async (page) => [page, await this.load(page * this.size, signal)]));
+    let pages = [];
+    try {
+      pages = await (fromTop ? busy(this.element, loading) : loading);
+    } catch (error) {
+      if (signal.aborted) return null;
+      throw error;
+    }
+    if (signal.aborted) return null;
+    this.show(pages);
+    return pages[0][1];
+  }
+
+  show(pages) {
     this.pages = new Map(pages.map(([page, found]) => [page, found.rows]));
     this.setTotal(pages[0][1].total);
     const before = this.element.contains(document.activeElement) ? { ...document.activeElement.dataset } : null;
@@ -102,18 +118,25 @@ export class VirtualList {
   async fetch(page) {
     if (this.asked.has(page)) return;
     this.asked.add(page);
-    const age = this.age;
+    this.note();
+    const { signal } = this.control;
     try {
-      const found = await this.load(page * this.size);
-      if (age !== this.age) return;
+      const found = await this.load(page * this.size, signal);
+      if (signal.aborted) return;
       if (this.pages.size >= KEPT) this.pages.delete(this.pages.keys().next().value);
       this.pages.set(page, found.rows);
       this.later();
-    } catch {
-      // nothing is shown; the next scroll loads the page again
+    } catch (error) {
+      if (!signal.aborted) this.failed(error); // the next scroll loads the page again
     } finally {
-      this.asked.delete(page);
+      if (!signal.aborted) this.asked.delete(page);
+      this.note();
     }
+  }
+
+  // Says that rows in sight are being loaded.
+  note() {
+    this.element.classList.toggle("reading", this.asked.size > 0);
   }
 
   // Scrolls until a row is visible.

@@ -1,8 +1,9 @@
 // Claims and pods: first those that wait, with the allocator's reasons, then those that hold devices.
 
 import { permalink } from "../common/address.js";
-import { ask, isOld, on } from "../common/api.js";
-import { calmed, h, number, plural, replace, since } from "../common/dom.js";
+import { isOld } from "../common/api.js";
+import { h, number, plural, replace, since } from "../common/dom.js";
+import { drawFault, isLoading } from "../common/faults.js";
 import { VirtualList } from "../common/virtual-list.js";
 import { drawReasons } from "./reasons.js";
 
@@ -44,44 +45,59 @@ function drawClaim(found) {
   ];
 }
 
-export function claimsPage(main, parameters) {
+export function claimsPage(main, parameters, visit) {
   const filter = { name: parameters.get("name") ?? "", namespace: parameters.get("namespace") ?? "" };
-  const said = h("span", { class: "muted", role: "status" });
+  const said = h("span", { class: "muted", role: "status" }, "Reading the claims …");
+  const fault = h("div");
   const panel = h("aside", { class: "panel wide", "aria-label": "A claim or pod", hidden: true });
   let selected = null;
+  let shown = null;
 
-  const list = new VirtualList({ height: ROW, size: PAGE, label: "Claims and pods", draw: drawRow, load });
+  const list = new VirtualList({ height: ROW, size: PAGE, label: "Claims and pods", draw: drawRow, load, failed });
 
-  async function load(offset) {
-    const found = await ask("claims", { ...filter, offset, count: PAGE });
-    said.textContent = `${number(found.pending)} pending of ${number(found.matching)}`
-      + found.unseen.map((one) => `; ${one.kind}s ${one.partial ? "of other namespaces " : ""}may not be read`).join("");
-    return { total: found.matching, rows: found.rows };
+  async function load(offset, signal) {
+    const found = await visit.ask("claims", { ...filter, offset, count: PAGE }, { signal });
+    return { total: found.matching, rows: found.rows, pending: found.pending, unseen: found.unseen };
+  }
+
+  function failed(error) {
+    if (isOld(error) || isLoading(error)) return;
+    replace(fault, drawFault(error));
+    said.textContent = "";
   }
 
   async function refresh(options) {
     try {
-      await list.refresh(options);
-      empty.hidden = list.total > 0;
+      const found = await list.refresh(options);
+      if (!found) return;
+      replace(fault);
+      said.textContent = `${number(found.pending)} pending of ${number(found.total)}`
+        + found.unseen.map((one) => `; ${one.kind}s ${one.partial ? "of other namespaces " : ""}may not be read`).join("");
+      empty.textContent = filter.name || filter.namespace ? "No claim or pod matches the filter."
+        : "There are no claims, and no pod waits for devices.";
+      empty.hidden = found.total > 0;
     } catch (error) {
-      if (!isOld(error) && error.status !== 503) said.textContent = error.message;
+      failed(error);
     }
   }
 
   async function show() {
-    const { kind, namespace, name } = selected;
+    const asked = selected;
+    const { kind, namespace, name } = asked;
     const head = h("header", {}, h("h2", {}, `${kind} ${namespace}/${name}`),
       h("button", { class: "quiet", type: "button", onclick: unchoose, "aria-label": "Close" }, "×"));
-    const [claim, reasons] = await Promise.all([
-      kind === "claim" ? ask("claim", { namespace, name }, { lane: "claim" }).catch((error) => error) : null,
-      ask("explanation", { kind, namespace, name }, { lane: "explanation" }).catch((error) => error),
-    ]);
-    if (isOld(reasons) || !selected || selected.name !== name) return;
-    replace(panel, head,
-      reasons instanceof Error ? h("div", { class: "message bad" }, reasons.message, reasons.hint ? ` (${reasons.hint})` : "") : drawReasons(reasons),
-      h("p", {}, h("a", { class: "button", href: `#/what-if?${new URLSearchParams({ picked: `${kind}/${namespace}/${name}` })}` }, "What if another one arrives")),
-      claim instanceof Error ? h("div", { class: "message bad" }, claim.message) : claim ? drawClaim(claim) : null);
+    if (shown !== asked) replace(panel, head, h("p", { class: "muted" }, "Asking …"));
     panel.hidden = false;
+    const [claim, reasons] = await Promise.all([
+      kind === "claim" ? visit.ask("claim", { namespace, name }, { lane: "claim" }).catch((error) => error) : null,
+      visit.ask("explanation", { kind, namespace, name }, { lane: "explanation" }).catch((error) => error),
+    ]);
+    if (selected !== asked || isOld(reasons) || (claim && isOld(claim))) return;
+    shown = asked;
+    replace(panel, head,
+      reasons instanceof Error ? drawFault(reasons) : drawReasons(reasons),
+      h("p", {}, h("a", { class: "button", href: `#/what-if?${new URLSearchParams({ picked: `${kind}/${namespace}/${name}` })}` }, "What if another one arrives")),
+      claim instanceof Error ? drawFault(claim) : claim ? drawClaim(claim) : null);
   }
 
   function unchoose() {
@@ -96,17 +112,16 @@ export function claimsPage(main, parameters) {
     selected = { ...button.dataset };
     show();
   });
-  const escape = (event) => { if (event.key === "Escape" && selected) unchoose(); };
-  addEventListener("keydown", escape);
+  visit.listen(window, "keydown", (event) => { if (event.key === "Escape" && selected) unchoose(); });
 
-  const typed = calmed(200, () => { permalink("claims", filter); refresh({ fromTop: true }); });
+  const typed = visit.calmed(200, () => { permalink("claims", filter); refresh({ fromTop: true }); });
   const field = (name, hint) => h("input", { type: "search", placeholder: hint, "aria-label": `Filter by ${hint}`, value: filter[name], spellcheck: "false",
     oninput: (event) => { filter[name] = event.target.value; typed(); } });
-  const empty = h("p", { class: "waits", hidden: true }, "There are no claims, and no pod waits for devices.");
+  const empty = h("p", { class: "waits", hidden: true });
 
-  replace(main, h("div", { class: "filters top", role: "search" }, field("name", "name"), field("namespace", "namespace"), said), empty,
+  replace(main, h("div", { class: "filters top", role: "search" }, field("name", "name"), field("namespace", "namespace"), said), fault, empty,
     h("div", { class: "split" }, list.element, panel));
-  const end = on("version", calmed(150, () => { refresh(); if (selected) show(); }));
-  refresh();
-  return () => { end(); removeEventListener("keydown", escape); list.close(); };
+  visit.onChange(150, () => Promise.all([refresh(), selected ? show() : null]));
+  visit.atEnd(() => list.close());
+  refresh({ fromTop: true });
 }

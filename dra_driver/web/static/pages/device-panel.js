@@ -1,7 +1,8 @@
 // The panel of a device: what it publishes, who holds it since when, and its possible partitions.
 
-import { ask } from "../common/api.js";
+import { isOld } from "../common/api.js";
 import { copied, h, plural, replace, since } from "../common/dom.js";
+import { drawFault } from "../common/faults.js";
 
 const rows = (pairs) => h("table", {}, h("tbody", {}, pairs.map(({ name, value }) =>
   h("tr", {}, h("td", { class: "mono" }, name), h("td", { class: "mono" }, value)))));
@@ -20,11 +21,13 @@ function drawHolder(one) {
 const drawTaint = (one) => h("div", { class: "message bad" },
   h("b", {}, one.key), one.value ? `=${one.value}` : "", ` ${one.effect}`, one.since ? [", since ", since(one.since)] : null);
 
+const head = (name, close) => h("header", {}, h("h2", {}, name),
+  h("button", { class: "quiet", type: "button", onclick: close, "aria-label": "Close the device" }, "×"));
+
 function draw(panel, found, close) {
   const uuid = found.attributes.find((one) => one.name.endsWith("uuid"))?.value;
   replace(panel,
-    h("header", {}, h("h2", {}, found.device),
-      h("button", { class: "quiet", type: "button", onclick: close, "aria-label": "Close the device" }, "×")),
+    head(found.device, close),
     h("div", { class: "muted" }, `node ${found.node}, pool ${found.pool}, driver ${found.driver}`),
     found.memory ? h("div", {}, found.memory) : null,
     found.published ? null : h("div", { class: "message warn" }, "No device of this name is published: it is divided into parts, or gone."),
@@ -40,14 +43,16 @@ function draw(panel, found, close) {
     uuid ? h("section", {}, h("button", { type: "button", onclick: (event) => copied(event.target, uuid) }, "Copy the UUID")) : null);
 }
 
+// Says in a panel which device is asked for; what the panel showed before may be of another one.
+export function clearDevice(panel, place, close) {
+  replace(panel, head(place.device, close), h("p", { class: "muted" }, "Asking …"));
+}
+
 // Fills a panel with a device, or with an error.
-export async function showDevice(panel, place, close) {
+export async function showDevice(panel, place, close, visit) {
   try {
-    draw(panel, await ask("device", place, { lane: "device" }), close);
+    draw(panel, await visit.ask("device", place, { lane: "device" }), close);
   } catch (error) {
-    if (error.name === "AbortError") return;
-    replace(panel, h("header", {}, h("h2", {}, place.device),
-      h("button", { class: "quiet", type: "button", onclick: close, "aria-label": "Close the device" }, "×")),
-    h("div", { class: "message bad" }, error.message, error.hint ? ` (${error.hint})` : ""));
+    if (!isOld(error)) replace(panel, head(place.device, close), drawFault(error));
   }
 }

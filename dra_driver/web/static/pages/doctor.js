@@ -1,7 +1,8 @@
 // What the doctor finds. It is asked when the page is opened, not after every change.
 
-import { ask } from "../common/api.js";
-import { h, plural, replace } from "../common/dom.js";
+import { isOld } from "../common/api.js";
+import { busy, h, plural, replace } from "../common/dom.js";
+import { drawFault } from "../common/faults.js";
 
 const SIGNS = { error: ["bad", "✗"], warning: ["warn", "!"], note: ["muted", "·"] };
 
@@ -22,18 +23,17 @@ function draw(found) {
 }
 
 // Returns a section that asks the doctor, if this console has one.
-export function doctorSection() {
+export function doctorSection(visit) {
   const out = h("div", { "aria-live": "polite" }, h("p", { class: "muted" }, "Examining …"));
   const again = h("button", { type: "button", hidden: true, onclick: () => examine() }, "Examine again");
   async function examine() {
     again.disabled = true;
-    const found = await ask("doctor", {}, { lane: "doctor" }).catch((error) => error);
+    const found = await busy(out, visit.ask("doctor", {}, { lane: "doctor" })).catch((error) => error);
     again.disabled = false;
-    if (found.name === "AbortError") return;
+    if (isOld(found)) return;
     again.hidden = found.status === 404;
-    replace(out, found instanceof Error
-      ? h("p", { class: found.status === 404 ? "muted" : "message bad" }, found.message, found.hint ? `: ${found.hint}` : "")
-      : draw(found));
+    if (found.status === 404) replace(out, h("p", { class: "muted" }, found.message, found.hint ? `: ${found.hint}` : ""));
+    else replace(out, found instanceof Error ? drawFault(found) : draw(found));
   }
   examine();
   return h("section", { class: "card" }, h("h2", {}, "Doctor"), out, again);

@@ -1,11 +1,12 @@
 // The fleet page: figures, filters, the map of all nodes, and beside it the panel of the device that was clicked.
 
 import { permalink } from "../common/address.js";
-import { ask, isOld, on } from "../common/api.js";
-import { calmed, h, number, plural, replace } from "../common/dom.js";
+import { isOld } from "../common/api.js";
+import { h, number, plural, replace } from "../common/dom.js";
+import { drawFault, isLoading } from "../common/faults.js";
 import { onSummary } from "../common/summary.js";
 import { VirtualList } from "../common/virtual-list.js";
-import { showDevice } from "./device-panel.js";
+import { clearDevice, showDevice } from "./device-panel.js";
 import { drawRow } from "./fleet-row.js";
 import { drawStrip } from "./strip.js";
 
@@ -19,23 +20,21 @@ const FIELDS = [
   ["expression", "selector: device.attributes[\"gpu.nvidia.com\"].memoryBandwidth > 3000000000000", "wide"],
 ];
 
-export function fleetPage(main, parameters) {
+export function fleetPage(main, parameters, visit) {
   const filter = Object.fromEntries([...FIELDS.map(([name]) => name), "state"].map((name) => [name, parameters.get(name) ?? ""]));
   const figures = h("div", { class: "figures", role: "group", "aria-label": "The fleet in figures" });
-  const said = h("span", { class: "muted", role: "status" });
-  const fault = h("div", { class: "message bad", role: "alert", hidden: true });
+  const said = h("span", { class: "muted", role: "status" }, "Reading the fleet …");
+  const fault = h("div");
   const panel = h("aside", { class: "panel", "aria-label": "A device", hidden: true });
   let selected = null;
   let summary = null;
-  let notes = "";
 
-  const list = new VirtualList({ height: ROW, size: PAGE, label: "Nodes", draw, load });
+  const list = new VirtualList({ height: ROW, size: PAGE, label: "Nodes", draw, load, failed });
   const strip = drawStrip((index) => { list.element.scrollTop = index * ROW; });
 
-  async function load(offset) {
-    const found = await ask("fleet", { ...filter, offset, count: PAGE });
-    notes = found.notes.join("; ");
-    return { total: found.matching, rows: found.nodes, of: found.total };
+  async function load(offset, signal) {
+    const found = await visit.ask("fleet", { ...filter, offset, count: PAGE }, { signal });
+    return { total: found.matching, rows: found.nodes, of: found.total, notes: found.notes };
   }
 
   function draw(row) {
@@ -51,19 +50,24 @@ export function fleetPage(main, parameters) {
     else tile.removeAttribute("aria-selected");
   }
 
+  function failed(error) {
+    if (isOld(error) || isLoading(error)) return;
+    replace(fault, drawFault(error));
+    said.textContent = "";
+  }
+
   async function refresh(options) {
     try {
-      await list.refresh(options);
-      fault.hidden = true;
+      const found = await list.refresh(options);
+      if (!found) return;
+      replace(fault);
       const isFiltered = Object.values(filter).some(Boolean);
-      said.textContent = isFiltered ? `${plural(list.total, "node")} of ${number(summary?.nodes ?? list.total)}${notes ? `; ${notes}` : ""}` : "";
+      said.textContent = isFiltered ? [`${plural(found.total, "node")} of ${number(found.of)}`, ...found.notes].join("; ") : "";
       const first = list.element.querySelector(".tile");
       if (first && !list.element.querySelector('.tile[tabindex="0"]')) first.tabIndex = 0;
       strip.element.hidden = isFiltered || list.total < FEW;
     } catch (error) {
-      if (isOld(error) || error.status === 503) return;
-      fault.textContent = `${error.message}${error.hint ? ` (${error.hint})` : ""}`;
-      fault.hidden = false;
+      failed(error);
     }
   }
 
@@ -71,7 +75,8 @@ export function fleetPage(main, parameters) {
     selected = placeOf(tile);
     for (const one of list.element.querySelectorAll(".tile")) mark(one);
     panel.hidden = false;
-    showDevice(panel, selected, unchoose);
+    clearDevice(panel, selected, unchoose);
+    showDevice(panel, selected, unchoose, visit);
   }
 
   function unchoose() {
@@ -111,14 +116,13 @@ export function fleetPage(main, parameters) {
     if (tile) choose(tile);
   });
   list.element.addEventListener("keydown", walk);
-  const escape = (event) => { if (event.key === "Escape" && selected) unchoose(); };
-  addEventListener("keydown", escape);
+  visit.listen(window, "keydown", (event) => { if (event.key === "Escape" && selected) unchoose(); });
 
   function changed() {
     permalink("fleet", filter);
     refresh({ fromTop: true });
   }
-  const typed = calmed(250, changed);
+  const typed = visit.calmed(250, changed);
   const inputs = FIELDS.map(([name, hint, kind]) => h("input", {
     type: "search", class: kind, placeholder: hint, value: filter[name], "aria-label": `Filter by ${hint.split(":")[0]}`, spellcheck: "false",
     oninput: (event) => { filter[name] = event.target.value; typed(); },
@@ -141,13 +145,8 @@ export function fleetPage(main, parameters) {
   replace(main, figures, h("div", { class: "filters", role: "search" }, inputs, said), fault, strip.element,
     h("div", { class: "split" }, list.element, panel));
 
-  const ends = [
-    onSummary((found) => { summary = found; drawFigures(); }),
-    on("version", calmed(120, () => {
-      refresh();
-      if (selected) showDevice(panel, selected, unchoose);
-    })),
-  ];
-  refresh();
-  return () => { for (const end of ends) end(); removeEventListener("keydown", escape); list.close(); strip.close(); };
+  visit.atEnd(onSummary((found) => { summary = found; drawFigures(); }));
+  visit.onChange(120, () => Promise.all([refresh(), selected ? showDevice(panel, selected, unchoose, visit) : null]));
+  visit.atEnd(() => { list.close(); strip.close(); });
+  refresh({ fromTop: true });
 }

@@ -1,7 +1,8 @@
 // What deserves attention, and what each namespace and class holds.
 
-import { ask, on } from "../common/api.js";
-import { calmed, h, number, plural, replace } from "../common/dom.js";
+import { isOld } from "../common/api.js";
+import { h, number, plural, replace } from "../common/dom.js";
+import { drawFault, isLoading } from "../common/faults.js";
 import { doctorSection } from "./doctor.js";
 
 const WORDS = {
@@ -52,16 +53,15 @@ function draw(found) {
   ];
 }
 
-export function healthPage(main) {
-  const out = h("div", { class: "stack-of" });
+export function healthPage(main, _parameters, visit) {
+  const out = h("div", { class: "stack-of" }, h("p", { class: "muted" }, "Reading the fleet …"));
   async function refresh() {
-    const found = await ask("attention", {}, { lane: "attention" }).catch((error) => error);
-    if (found.name === "AbortError" || found.status === 503) return;
-    replace(out, found instanceof Error ? h("div", { class: "message bad" }, found.message) : draw(found));
+    const found = await visit.ask("attention", {}, { lane: "attention" }).catch((error) => error);
+    if (isOld(found) || isLoading(found)) return;
+    replace(out, found instanceof Error ? drawFault(found) : draw(found));
   }
   replace(main, h("div", { class: "bench", role: "region", "aria-label": "Health", tabindex: "0" },
-    h("h1", {}, "Health"), out, doctorSection()));
-  const end = on("version", calmed(300, refresh));
+    h("h1", {}, "Health"), out, doctorSection(visit)));
+  visit.onChange(300, refresh);
   refresh();
-  return end;
 }

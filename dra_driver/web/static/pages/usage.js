@@ -1,8 +1,9 @@
 // What devices were used for and what that cost, and the dashboards that are shipped for Grafana.
 
 import { permalink } from "../common/address.js";
-import { ask, isOld } from "../common/api.js";
-import { h, number, plural, replace } from "../common/dom.js";
+import { isOld } from "../common/api.js";
+import { busy, h, number, plural, replace } from "../common/dom.js";
+import { drawFault } from "../common/faults.js";
 import { amount, drawLines, lastOf } from "./plots.js";
 
 const DAYS = [["1", "last day"], ["7", "last 7 days"], ["30", "last 30 days"]];
@@ -62,35 +63,38 @@ function drawPanels(found, plots) {
     }))));
 }
 
-export function usagePage(main, parameters) {
-  const chosen = { by: parameters.get("by") ?? "namespace", days: parameters.get("days") ?? "7", namespace: parameters.get("namespace") ?? "",
+const oneOf = (known, value, usual) => (known.includes(value) ? value : usual);
+
+export function usagePage(main, parameters, visit) {
+  const chosen = { by: oneOf(BY, parameters.get("by"), "namespace"), days: oneOf(DAYS.map(([days]) => days), parameters.get("days"), "7"), namespace: parameters.get("namespace") ?? "",
     name: parameters.get("name") ?? "fleet" };
-  const report = h("div", { "aria-live": "polite" });
+  const report = h("div", { "aria-live": "polite" }, h("p", { class: "muted" }, "Asking …"));
   const boards = h("div", {});
   const fields = h("div", { class: "choices" });
   let plots = [];
-  let isClosed = false;
+  let tabs = null;
 
-  const wrong = (error) => h("div", { class: "message bad", role: "alert" }, error.message, error.hint ? ` (${error.hint})` : "");
   const end = () => { for (const one of plots) one.close(); plots = []; };
   const note = () => permalink("usage", { ...chosen, by: chosen.by === "namespace" ? "" : chosen.by, days: chosen.days === "7" ? "" : chosen.days, name: chosen.name === "fleet" ? "" : chosen.name });
 
   async function showReport() {
     note();
     replace(report, h("p", { class: "muted" }, "Asking …"));
-    const found = await ask("usage", { by: chosen.by, days: chosen.days, namespace: chosen.namespace }, { lane: "usage" }).catch((error) => error);
-    if (!isClosed && !isOld(found)) replace(report, found instanceof Error ? wrong(found) : drawReport(found));
+    const found = await visit.ask("usage", { by: chosen.by, days: chosen.days, namespace: chosen.namespace }, { lane: "usage" }).catch((error) => error);
+    if (!isOld(found)) replace(report, found instanceof Error ? drawFault(found) : drawReport(found));
   }
 
   async function showBoard() {
     note();
-    const found = await ask("dashboard", { name: chosen.name, hours: Number(chosen.days) * 24 }, { lane: "dashboard" }).catch((error) => error);
-    if (isClosed || isOld(found)) return;
+    if (!boards.hasChildNodes()) replace(boards, h("p", { class: "muted" }, "Asking for the dashboard …"));
+    const question = visit.ask("dashboard", { name: chosen.name, hours: Number(chosen.days) * 24 }, { lane: "dashboard" });
+    const found = await busy(boards, question).catch((error) => error);
+    if (isOld(found)) return;
     end();
-    if (found instanceof Error) { replace(boards, wrong(found)); return; }
-    const tabs = found.others.map((one) => h("button", { type: "button", "aria-pressed": String(one.name === found.name),
-      onclick: () => { chosen.name = one.name; showBoard(); } }, one.title));
-    replace(boards, h("div", { class: "choices tabs" }, tabs), h("p", { class: "muted" }, found.about), drawPanels(found, plots));
+    if (found instanceof Error) { replace(boards, tabs, drawFault(found)); return; }
+    tabs = h("div", { class: "choices tabs" }, found.others.map((one) => h("button", { type: "button", "aria-pressed": String(one.name === found.name),
+      onclick: () => { chosen.name = one.name; showBoard(); } }, one.title)));
+    replace(boards, tabs, h("p", { class: "muted" }, found.about), drawPanels(found, plots));
     for (const one of plots) one.paint();
   }
 
@@ -98,8 +102,9 @@ export function usagePage(main, parameters) {
     options.map(([key, text]) => h("option", { value: key, selected: key === value }, text))));
 
   async function open() {
-    const offers = await ask("offers").catch(() => ({ usage: false, dashboard: false, namespaces: [] }));
-    if (isClosed) return;
+    const offers = await visit.ask("offers").catch((error) => error);
+    if (isOld(offers)) return;
+    if (offers instanceof Error) { replace(report, drawFault(offers)); return; }
     if (!offers.usage && !offers.dashboard) {
       replace(report, h("p", {}, "This console has no source of usage data."),
         h("p", { class: "muted" }, "Start the console on a cluster with telemetry, and name its Prometheus: ", h("code", { class: "mono" }, "dra-driver console --prometheus http://prometheus:9090")));
@@ -119,7 +124,7 @@ export function usagePage(main, parameters) {
   const again = () => { for (const one of plots) one.paint(); };
   const wide = new ResizeObserver(again);
   wide.observe(boards);
-  addEventListener("themechange", again);
+  visit.listen(window, "themechange", again);
+  visit.atEnd(() => { end(); wide.disconnect(); });
   open();
-  return () => { isClosed = true; end(); wide.disconnect(); removeEventListener("themechange", again); };
 }

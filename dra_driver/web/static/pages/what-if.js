@@ -1,8 +1,9 @@
 // What if: a change, and the scheduler's timeline with and without it.
 
 import { permalink } from "../common/address.js";
-import { ask, isOld } from "../common/api.js";
+import { isOld } from "../common/api.js";
 import { h, plural, replace } from "../common/dom.js";
+import { drawFault } from "../common/faults.js";
 import { drawUsage } from "./usage-plot.js";
 
 const EXAMPLE = `apiVersion: resource.k8s.io/v1
@@ -61,7 +62,7 @@ function sentence(found) {
   return parts.length ? `With the change, ${parts.join("; ")}.` : `The change makes no difference to what waits (${plural(after.size, "waits", "wait")}).`;
 }
 
-export function whatIfPage(main, parameters) {
+export function whatIfPage(main, parameters, visit) {
   const values = Object.fromEntries(FIELDS.map(([name]) => [name, parameters.get(name) ?? ""]));
   const objects = h("textarea", { rows: "14", spellcheck: "false", class: "mono pasted", "aria-label": "Pods and claims, as YAML" });
   objects.value = parameters.get("objects") ?? (parameters.get("picked") ? "" : EXAMPLE);
@@ -74,9 +75,10 @@ export function whatIfPage(main, parameters) {
     event?.preventDefault();
     permalink("what-if", { ...values, objects: objects.value === EXAMPLE ? "" : objects.value });
     button.disabled = true;
+    replace(out, h("p", { class: "muted", role: "status" }, "Simulating …"));
     try {
       const question = { objects: objects.value, ...Object.fromEntries(FIELDS.map(([name]) => [name, split(name, values[name])])) };
-      const found = await ask("what-if", question, { post: true, lane: "what-if" });
+      const found = await visit.ask("what-if", question, { post: true, lane: "what-if" });
       plot?.close();
       plot = drawUsage(found);
       replace(out,
@@ -87,7 +89,7 @@ export function whatIfPage(main, parameters) {
           h("section", {}, h("h2", {}, "With the change"), found.then.map(drawMoment))));
       if (plot.element.isConnected) plot.paint();
     } catch (error) {
-      if (!isOld(error)) replace(out, h("div", { class: "message bad", role: "alert" }, error.message, error.hint ? ` (${error.hint})` : ""));
+      if (!isOld(error)) replace(out, drawFault(error));
     } finally {
       button.disabled = false;
     }
@@ -96,7 +98,7 @@ export function whatIfPage(main, parameters) {
   // Suggests pods and claims that wait or hold devices now, to complete the last word of the field `picked`.
   const offered = h("datalist", { id: "picked-options" });
   async function offer() {
-    const found = await ask("claims", { count: MAX_OFFERED }, { lane: "offered" }).catch(() => null);
+    const found = await visit.ask("claims", { count: MAX_OFFERED }).catch(() => null);
     if (found) replace(offered, found.rows.map((row) => h("option", { value: `${row.subject}/${row.namespace}/${row.name}` })));
   }
 
@@ -110,5 +112,5 @@ export function whatIfPage(main, parameters) {
     h("div", {}, button)), out);
   offer();
   if (FIELDS.some(([name]) => values[name]) || parameters.get("objects")) run();
-  return () => plot?.close();
+  visit.atEnd(() => plot?.close());
 }

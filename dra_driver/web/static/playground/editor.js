@@ -1,6 +1,5 @@
 // The editor for an expression: highlighting, completion from the fleet's devices, and a mark at the place of an error.
 
-import { ask } from "../common/api.js";
 import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "../vendor/codemirror-autocomplete.js";
 import { defaultKeymap, history, historyKeymap } from "../vendor/codemirror-commands.js";
 import { bracketMatching, HighlightStyle, syntaxHighlighting } from "../vendor/codemirror-language.js";
@@ -50,10 +49,10 @@ const typedOver = EditorView.domEventHandlers({
 });
 
 // Returns candidates for completing the text before the cursor, from the fleet's devices.
-async function complete(context, rules) {
+async function complete(context, rules, visit) {
   const before = context.state.sliceDoc(Math.max(0, context.pos - 2000), context.pos);
   if (!context.explicit && !/[\w."[]$/.test(before)) return null;
-  const found = await ask("selector/completions", { before, ...rules() }, { post: true, lane: "completions" }).catch(() => null);
+  const found = await visit.ask("selector/completions", { before, ...rules() }, { post: true, lane: "completions" }).catch(() => null);
   if (!found?.candidates.length) return null;
   return {
     from: context.pos - found.candidates[0].replaces,
@@ -63,7 +62,7 @@ async function complete(context, rules) {
 }
 
 // Makes an editor. Calls `changed` with the text after each change; `rules` returns the version, gates and environment.
-export function makeEditor(text, changed, rules) {
+export function makeEditor(text, changed, rules, visit) {
   const view = new EditorView({
     state: EditorState.create({
       doc: text,
@@ -73,7 +72,7 @@ export function makeEditor(text, changed, rules) {
         EditorView.lineWrapping, typedOver,
         EditorView.contentAttributes.of({ "aria-label": "CEL selector", spellcheck: "false", autocapitalize: "off" }),
         placeholder("device.driver == \"gpu.nvidia.com\""),
-        autocompletion({ override: [(context) => complete(context, rules)] }),
+        autocompletion({ override: [(context) => complete(context, rules, visit)] }),
         keymap.of([...closeBracketsKeymap, ...completionKeymap, ...historyKeymap, ...defaultKeymap]),
         EditorView.updateListener.of((update) => { if (update.docChanged) changed(update.state.doc.toString()); }),
       ],

@@ -1,8 +1,9 @@
 // The playground: a selector judged on every device while it is typed.
 
 import { permalink } from "../common/address.js";
-import { ask, isOld, on } from "../common/api.js";
-import { calmed, copied, h, number, plural, replace } from "../common/dom.js";
+import { isOld } from "../common/api.js";
+import { busy, copied, h, number, plural, replace } from "../common/dom.js";
+import { drawFault, isLoading } from "../common/faults.js";
 import { makeEditor } from "./editor.js";
 import { drawExplanation } from "./explanation.js";
 import { GALLERY } from "./gallery.js";
@@ -13,7 +14,7 @@ const GATES = ["DRAConsumableCapacity", "DRAListTypeAttributes"];
 const FEW = 16; // devices that do not match, shown without being asked for
 const VERDICTS = [["match", "match", "✓"], ["noMatch", "do not match", "✗"], ["abort", "abort scheduling", "!"]];
 
-export function playgroundPage(main, parameters) {
+export function playgroundPage(main, parameters, visit) {
   const rules = {
     kubernetes: VERSIONS.includes(parameters.get("kubernetes")) ? parameters.get("kubernetes") : "",
     environment: parameters.get("environment") === "stored" ? "stored" : "new",
@@ -26,7 +27,7 @@ export function playgroundPage(main, parameters) {
   const remarks = h("div", { class: "remarks" });
   const rows = h("div", { class: "rows" });
   const tree = h("section", { "aria-label": "Explanation", hidden: true });
-  const editor = makeEditor(expression, (text) => { expression = text; judgeSoon(); }, () => rules);
+  const editor = makeEditor(expression, (text) => { expression = text; judgeSoon(); }, () => rules, visit);
 
   const question = () => ({ expression, ...rules });
 
@@ -35,21 +36,28 @@ export function playgroundPage(main, parameters) {
       gates: Object.entries(rules.gates).map(([name, isOn]) => `${name}=${isOn}`).join(",") });
     if (!expression.trim()) {
       replace(outcome, h("span", { class: "muted" }, "Type an expression, or take one of the examples."));
-      replace(rows);
-      replace(remarks);
+      visit.cancel("selector");
+      clear();
       editor.point(null);
       return;
     }
-    try {
-      show(await ask("selector", question(), { post: true, lane: "selector" }));
-    } catch (error) {
-      if (isOld(error)) return;
-      replace(outcome, h("span", { class: "bad" }, error.message));
-      replace(remarks, error.hint ? h("div", { class: "message warn" }, error.hint) : null);
-      replace(rows);
+    const found = await busy(outcome, busy(rows, visit.ask("selector", question(), { post: true, lane: "selector" }))).catch((error) => error);
+    if (isOld(found)) return;
+    if (!(found instanceof Error)) {
+      show(found);
+    } else if (!isLoading(found)) {
+      replace(outcome, drawFault(found));
+      clear();
     }
   }
-  const judgeSoon = calmed(60, judge);
+  const judgeSoon = visit.calmed(60, judge);
+
+  function clear() {
+    visit.cancel("explain");
+    replace(remarks);
+    replace(rows);
+    tree.hidden = true;
+  }
 
   function show(found) {
     const one = found.selector;
@@ -129,13 +137,10 @@ export function playgroundPage(main, parameters) {
   }
 
   async function explain(place) {
-    const found = await ask("selector/explain", { ...question(), ...place }, { post: true, lane: "explain" }).catch((error) => {
-      if (!isOld(error)) replace(tree, h("div", { class: "muted" }, error.message));
-      return null;
-    });
-    if (!found) return;
+    const found = await visit.ask("selector/explain", { ...question(), ...place }, { post: true, lane: "explain" }).catch((error) => error);
+    if (isOld(found)) return;
     tree.hidden = false;
-    replace(tree, drawExplanation(found, place.device));
+    replace(tree, found instanceof Error ? drawFault(found) : drawExplanation(found, place.device));
   }
 
   const select = (label, value, options, changed) => h("label", {}, label, h("select", { onchange: (event) => { changed(event.target.value); judge(); } },
@@ -162,7 +167,7 @@ export function playgroundPage(main, parameters) {
         h("div", { class: "gallery" }, GALLERY.map((one) => h("button", { type: "button", title: one.expression, onclick: () => write(one.expression) }, one.title))))),
     h("div", { class: "verdicts", tabindex: "0", role: "region", "aria-label": "Devices" }, tree, rows));
 
-  const end = on("version", calmed(200, judge));
+  visit.onChange(200, judge);
+  visit.atEnd(() => editor.close());
   judge();
-  return () => { end(); editor.close(); };
 }
