@@ -44,7 +44,8 @@ export class VirtualList {
     const loading = Promise.all([...wanted].map(async (page) => [page, await this.load(page * this.size, signal)]));
     let pages = [];
     try {
-      pages = await (fromTop ? busy(this.element, loading) : loading);
+      const isBusy = fromTop || this.element.hasAttribute("aria-busy");
+      pages = await (isBusy ? busy(this.element, loading) : loading);
     } catch (error) {
       if (signal.aborted) return null;
       throw error;

@@ -56,19 +56,19 @@ export class Visit {
     };
   }
 
-  // Calls an asynchronous function after the state of the fleet has changed: some milliseconds later, and never again
-  // before the promise of the last call is settled. However often the state changes, and however slow the answers are,
-  // every call can come to its end.
-  onChange(milliseconds, action) {
+  // Calls an asynchronous function now, and some milliseconds after each change of the fleet's state, but never before
+  // the promise of the last call is settled. However often the state changes, and however slow the answers are, every
+  // call can come to its end.
+  keep(milliseconds, action) {
     let isRunning = false;
     let isStale = false;
-    const run = async () => {
+    const run = async (first) => {
       isStale = true;
       if (isRunning) return;
       isRunning = true;
       try {
-        while (isStale && !this.isOver) {
-          await new Promise((resolve) => { setTimeout(resolve, milliseconds); });
+        for (let wait = first; isStale && !this.isOver; wait = milliseconds) {
+          if (wait) await new Promise((resolve) => { setTimeout(resolve, wait); });
           isStale = false;
           if (!this.isOver) await action();
         }
@@ -76,6 +76,7 @@ export class Visit {
         isRunning = false;
       }
     };
-    this.atEnd(on("version", run));
+    this.atEnd(on("version", () => run(milliseconds)));
+    run(0);
   }
 }

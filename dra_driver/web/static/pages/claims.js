@@ -121,7 +121,6 @@ export function claimsPage(main, parameters, visit) {
 
   replace(main, h("div", { class: "filters top", role: "search" }, field("name", "name"), field("namespace", "namespace"), said), fault, empty,
     h("div", { class: "split" }, list.element, panel));
-  visit.onChange(150, () => Promise.all([refresh(), selected ? show() : null]));
   visit.atEnd(() => list.close());
-  refresh({ fromTop: true });
+  visit.keep(150, () => Promise.all([refresh(), selected ? show() : null]));
 }

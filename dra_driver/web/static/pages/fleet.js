@@ -146,7 +146,6 @@ export function fleetPage(main, parameters, visit) {
     h("div", { class: "split" }, list.element, panel));
 
   visit.atEnd(onSummary((found) => { summary = found; drawFigures(); }));
-  visit.onChange(120, () => Promise.all([refresh(), selected ? showDevice(panel, selected, unchoose, visit) : null]));
   visit.atEnd(() => { list.close(); strip.close(); });
-  refresh({ fromTop: true });
+  visit.keep(120, () => Promise.all([refresh(), selected ? showDevice(panel, selected, unchoose, visit) : null]));
 }

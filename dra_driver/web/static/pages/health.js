@@ -62,6 +62,5 @@ export function healthPage(main, _parameters, visit) {
   }
   replace(main, h("div", { class: "bench", role: "region", "aria-label": "Health", tabindex: "0" },
     h("h1", {}, "Health"), out, doctorSection(visit)));
-  visit.onChange(300, refresh);
-  refresh();
+  visit.keep(300, refresh);
 }

@@ -167,7 +167,6 @@ export function playgroundPage(main, parameters, visit) {
         h("div", { class: "gallery" }, GALLERY.map((one) => h("button", { type: "button", title: one.expression, onclick: () => write(one.expression) }, one.title))))),
     h("div", { class: "verdicts", tabindex: "0", role: "region", "aria-label": "Devices" }, tree, rows));
 
-  visit.onChange(200, judge);
   visit.atEnd(() => editor.close());
-  judge();
+  visit.keep(200, judge);
 }
