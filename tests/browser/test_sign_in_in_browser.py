@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.browser.support.held_answers import HeldAnswers
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.console.cluster import fill
 from tests.support.console.server import running_server
@@ -47,3 +50,41 @@ def test_each_viewer_signs_in_with_a_token_and_sees_what_the_token_may_read(open
     page.wait_for_selector(".tile")  # before that, the page of the sign-in would get the hash
     page.evaluate("location.hash = '#/claims'")
     page.wait_for_selector('.claim:has-text("theirs")')
+
+
+def test_a_token_is_sent_once_however_often_it_is_submitted(open_page, address):
+    page = open_page(address)
+    page.wait_for_url("**/sign-in")
+    held = HeldAnswers(page, re.compile("/sign-in$"))
+    held.after(lambda: sign_in(page, "admin-token"))
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Sign in").click(force=True)
+    assert held.count() == 1
+    held.release()
+    page.wait_for_selector(".tile")
+
+
+def test_a_viewer_whose_session_has_ended_signs_in_again_and_is_back_on_the_page(open_page, address):
+    page = open_page(address)
+    page.wait_for_url("**/sign-in")
+    sign_in(page, "admin-token")
+    page.wait_for_selector(".tile")
+    page.context.clear_cookies()
+    page.evaluate("location.hash = '#/claims?namespace=team-b'")
+    page.locator("main").get_by_role("link", name="Sign in again").click()
+    page.wait_for_url("**/sign-in#/claims?namespace=team-b")
+    sign_in(page, "admin-token")
+    page.wait_for_selector('.claim:has-text("theirs")')
+
+
+def test_a_sign_out_that_fails_is_not_taken_for_one(open_page, address):
+    page = open_page(address)
+    page.wait_for_url("**/sign-in")
+    sign_in(page, "admin-token")
+    page.wait_for_selector(".tile")
+    page.route("**/sign-out", lambda route: route.abort())
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_selector('.notice:has-text("You are still signed in")')
+    page.unroute("**/sign-out")
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/sign-in")
