@@ -44,7 +44,7 @@ def test_a_selector_in_the_filter_dims_devices_that_do_not_match(open_console):
 def test_ten_thousand_nodes_are_scrolled_with_a_bounded_number_of_elements(open_console):
     page = open_console("--fleet", "dgx-h100=10000")
     page.wait_for_selector(".tile")
-    page.wait_for_function("document.querySelector('.map .all').style.height === '760000px'")
+    page.wait_for_selector('.map .all[style*="height: 760000px"]')
     for top in (0, 300_000, 759_000):
         page.evaluate(f"document.querySelector('.map').scrollTop = {top}")
         first = top // 76
