@@ -20,7 +20,7 @@ def test_axe_finds_no_serious_violation(open_console, axe, scheme, prometheus):
     page = open_console("--fleet", "demo-h100", "--prometheus", prometheus.url, scheme=scheme)
     page.wait_for_selector(".tile")
     page.locator(".tile").first.click()
-    page.wait_for_selector(".panel h2")
+    page.wait_for_selector('.panel h3:has-text("Attributes")')
     for name, seen in PAGES.items():
         page.evaluate(f"location.hash = '#/{name}'")
         page.wait_for_selector(seen)

@@ -25,7 +25,7 @@ def test_a_device_is_opened_with_the_keyboard_alone(open_console):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".panel h2")
+    page.wait_for_selector('.panel h3:has-text("Attributes")')
     assert page.locator(".panel h2").inner_text() == "gpu-0000-43-00-0"
     assert "Hopper" in page.locator(".panel").inner_text()
     page.keyboard.press("Escape")

@@ -73,7 +73,7 @@ def test_markup_from_the_cluster_is_shown_as_text_on_every_page(open_console, tm
     assert MARKUP in page.locator(".row b").first.inner_text()
     for number in range(page.locator(".tile").count()):
         page.locator(".tile").nth(number).click()
-        page.wait_for_selector(".panel h2")
+        page.wait_for_selector('.panel h3:has-text("Attributes")')
         assert drawn_from_data(page) == [0, 0]
     page.evaluate("location.hash = '#/claims'")
     for number in range(2):
