@@ -3,8 +3,8 @@
     python deploy/vendor.py
 
 In: vendor.json (name, version, integrity as npm has it, the file that is the ES module). Out: one file for each module
-and its license, in the folder of vendor.json. Imports of a package's name become paths, because browsers know no names
-of packages; nothing else is changed. npm only downloads: no code of a package runs.
+and its license, in the folder of vendor.json. Imports of a package's name become paths, because browsers do not
+resolve names of packages; nothing else is changed. npm only downloads: no code of a package runs.
 """
 
 from __future__ import annotations

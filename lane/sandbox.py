@@ -1,8 +1,8 @@
 """The isolation of one cluster: a network namespace, a cgroup tree, a short folder, the sysctls that a kubelet changes.
 
 In: a name. Out: commands that run inside, and one `destroy` that ends every process started inside and removes the
-isolation. Processes are found by the cgroup in which they were started, so it does not matter who started them or who
-still lives. No process, mount, namespace or setting outside the cluster is touched.
+isolation. Processes are found by the cgroup in which they were started, so it does not matter who started them or
+whether that process still runs. No process, mount, namespace or setting outside the cluster is touched.
 """
 
 from __future__ import annotations

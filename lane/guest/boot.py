@@ -19,7 +19,7 @@ DEVICES = (
     "intel-iommu,intremap=on,caching-mode=on",
     "virtio-9p-pci,fsdev=host,mount_tag=host",
     "pcie-root-port,id=first,bus=pcie.0,chassis=1,slot=1",
-    "virtio-rng-pci,bus=first,addr=0.0,multifunction=on",  # stands for the GPU: it can be reset by itself
+    "virtio-rng-pci,bus=first,addr=0.0,multifunction=on",  # used as the GPU: it can be reset by itself
     "qemu-xhci,bus=first,addr=0.1",  # in its group: a USB function, as a Radeon has one
     "pcie-root-port,id=second,bus=pcie.0,chassis=2,slot=2",
     "nvme-subsys,id=disks",

@@ -1,6 +1,6 @@
 """What runs inside the guest: the plugin's own steps on real PCI functions, VFIO and sysfs. Prints one line of JSON.
 
-The function that stands for a GPU is a random number generator with a USB controller in its IOMMU group. Each check
+The function that is used as a GPU is a random number generator with a USB controller in its IOMMU group. Each check
 begins and ends with every function at its own driver.
 """
 

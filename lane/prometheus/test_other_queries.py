@@ -56,7 +56,7 @@ def _lay_out(folder: Path) -> None:
 
 
 def _configuration(port: int) -> str:
-    """Return the configuration of a Prometheus that scrapes as the page tells the ServiceMonitor to."""
+    """Return the configuration of a Prometheus that scrapes as the page configures the ServiceMonitor."""
     block = next(one for one in PAGE.split("```yaml\n")[1:] if one.startswith("metrics:")).partition("```")[0]
     monitor = yaml.safe_load(block)["metrics"]["serviceMonitor"]
     snake = {"sourceLabels": "source_labels", "targetLabel": "target_label"}

@@ -67,7 +67,7 @@ def test_slices_come_back_after_a_kubelet_restart(agent: Agent, stage: Stage) ->
 
 def test_slices_come_back_after_thirty_seconds_without_the_agent(agent: Agent, stage: Stage) -> None:
     agent.kill()
-    until("the kubelet wipes the slices of a plugin that is away", lambda: not agent.slices(), 60)
+    until("the kubelet wipes the slices of a plugin that does not run", lambda: not agent.slices(), 60)
     agent.start()
     agent.published()
     stage.create(

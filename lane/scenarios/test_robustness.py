@@ -141,7 +141,7 @@ def test_the_device_of_a_force_deleted_pod_is_used_by_one_container_at_a_time(ag
     forced = time.monotonic()
     start("new")
     until("the old container has run on for thirty seconds", lambda: time.monotonic() > forced + 30, 31)
-    assert "new" not in (beats / "log").read_text(), "the device was given away while the old container ran"
+    assert "new" not in (beats / "log").read_text(), "the device was given to another pod while the old container ran"
     os.kill(shim, signal.SIGCONT)
     assert stage.devices(stage.check("new", 150 - 30)) == [chosen]
     lines = (beats / "log").read_text().split()

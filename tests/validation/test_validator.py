@@ -82,7 +82,7 @@ def test_a_good_device_passes_and_no_context_is_left(bench):
 @pytest.mark.parametrize(
     ("mode", "verdict", "reason"),
     [
-        ("lies", FAILED, "wrong-data"),
+        ("corrupts", FAILED, "wrong-data"),
         ("miscomputes", FAILED, "wrong-data"),
         ("crashes", FAILED, "crash"),
         ("context-214", FAILED, "cuda-214"),
@@ -110,13 +110,13 @@ def test_a_device_that_hangs_has_failed_when_the_deadline_is_over(bench):
 
 
 def test_a_process_that_takes_a_gibibyte_could_not_run(bench):
-    found = bench.validate("eats")
+    found = bench.validate("hoards")
     assert (found.verdict, found.reason) == (COULD_NOT_RUN, "memory")
 
 
 def test_without_a_cgroup_the_memory_of_the_process_itself_is_limited(bench, monkeypatch):
     monkeypatch.setattr(module, "make_cgroup", lambda limit: None)
-    found = bench.validate("eats")
+    found = bench.validate("hoards")
     assert (found.verdict, found.reason) == (COULD_NOT_RUN, "memory")
     assert bench.validate().verdict is PASSED
 
@@ -131,7 +131,7 @@ def test_a_missing_library_or_another_device_under_the_uuid_is_no_failure_of_the
     assert (found.verdict, found.reason) == (COULD_NOT_RUN, "no-library")
 
 
-@pytest.mark.parametrize(("mode", "verdict"), [("passes", PASSED), ("rots", FAILED), ("slow", FAILED)])
+@pytest.mark.parametrize(("mode", "verdict"), [("passes", PASSED), ("decays", FAILED), ("slow", FAILED)])
 def test_level_two_sweeps_the_memory_and_measures_copies(bench, mode, verdict):
     found = bench.validate(mode, THOROUGH)
     assert found.verdict is verdict, found

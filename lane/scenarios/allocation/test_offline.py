@@ -171,7 +171,7 @@ def scheduled(stage: Stage, count: int) -> list[str]:
         found = stage.cluster.api.list("Pod", stage.namespace)
         return found if len(found) == count and all(is_judged(stage, one) for one in found) else []
 
-    found: Any = until(f"the scheduler judges {count} pods", judged, 60)
+    found: Any = until(f"the scheduler has decided on {count} pods", judged, 60)
     return sorted(shown(len(stage.devices(one)) if one["spec"].get("nodeName") else None) for one in found)
 
 

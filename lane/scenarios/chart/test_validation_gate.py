@@ -22,7 +22,7 @@ def test_a_test_that_takes_a_gibibyte_ends_alone_and_what_failed_is_not_offered(
     cuda = FakeCuda(machine.library.parent)
     gpus = machine.state.gpus
     for number, gpu in enumerate(gpus):
-        cuda.set(gpu_uuid(gpu.pci), gpu.pci, {greedy: "eats", wrong: "lies"}.get(number, "passes"))
+        cuda.set(gpu_uuid(gpu.pci), gpu.pci, {greedy: "hoards", wrong: "corrupts"}.get(number, "passes"))
     names = [f"gpu-{gpu.pci.replace(':', '-').replace('.', '-')}" for gpu in gpus]
     chart.install_on(stage.node, machine, health__validate="1")
     (pod,) = chart.pods()

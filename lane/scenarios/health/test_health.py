@@ -173,7 +173,7 @@ def check_kept_while_used(machine: FaultyMachine, stage: Stage) -> None:
 def check_doctor(stage: Stage, folder: Path) -> None:
     """Check that the doctor finds the sick GPU, and that the API server accepts the rule that it prints.
 
-    1.34 knows no rule that deletes nothing: there is none to print.
+    1.34 has no rules that delete nothing, so none is printed.
     """
     command = [sys.executable, "-m", "dra_driver", "doctor", "--output", "json", "--node-name", stage.node.name]
     command += ["--kubeconfig", str(stage.cluster.kubeconfig), "--kubelet-plugins-directory-path", str(folder)]

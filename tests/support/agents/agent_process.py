@@ -1,4 +1,4 @@
-"""A real agent process under a stand-in cluster, for tests."""
+"""A real agent process on a stand-in cluster, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fake libcuda.so.1 in C, which passes, lies, hangs, crashes or reports an error; see `library.FakeCuda`."""
+"""A fake libcuda.so.1 in C, whose devices pass, corrupt data, hang, crash or report errors; see `library.FakeCuda`."""
 
 from tests.support.fake_cuda.library import FakeCuda
 

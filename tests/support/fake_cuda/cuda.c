@@ -1,8 +1,8 @@
 /* A fake libcuda.so.1. Device memory is ordinary memory; the kernels of the test are known by name.
  *
- * What it does stands in the file `devices` beside it: a line "UUID PCI MODE" for each device. The device is the one
+ * The file `devices` beside it says what it does: a line "UUID PCI MODE" for each device. The device is the one
  * that CUDA_VISIBLE_DEVICES names. Each call is logged in `calls` beside it as "PID CALL UUID". A context is a file
- * `contexts/PID`, which a process that is killed leaves there.
+ * `contexts/PID`, which a killed process leaves behind.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,7 +20,7 @@
 enum { OK = 0, OUT_OF_MEMORY = 2, NO_DEVICE = 100, NOT_READY = 802 };
 
 static char folder[PATH_MAX], uuid[128], pci[64], mode[64];
-static int lies(void) { return strcmp(mode, "lies") == 0; }
+static int corrupts(void) { return strcmp(mode, "corrupts") == 0; }
 
 static void note(const char *call) {
   char path[PATH_MAX + 16], line[256];
@@ -55,7 +55,7 @@ static void find(void) {
 static int misbehave(void) {
   if (strcmp(mode, "hangs") == 0) for (;;) pause();
   if (strcmp(mode, "crashes") == 0) raise(SIGSEGV);
-  if (strcmp(mode, "eats") == 0) {
+  if (strcmp(mode, "hoards") == 0) {
     size_t size = (size_t)1 << 30;
     char *much = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (much == MAP_FAILED) return OUT_OF_MEMORY;
@@ -108,7 +108,7 @@ EXPORT int cuMemFree_v2(uint64_t address) { free((void *)(uintptr_t)address); re
 EXPORT int cuMemsetD32_v2(uint64_t address, unsigned word, size_t words) {
   uint32_t *data = (uint32_t *)(uintptr_t)address;
   for (size_t at = 0; at < words; at++) data[at] = word;
-  if (lies() && words > 1024) data[words / 2] ^= 0x100;
+  if (corrupts() && words > 1024) data[words / 2] ^= 0x100;
   return OK;
 }
 EXPORT int cuMemcpyHtoD_v2(uint64_t address, const void *from, size_t size) {
@@ -159,7 +159,7 @@ EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz,
     else if (data[at] != word(first + at, seed))
       *(uint32_t *)(uintptr_t) * (uint64_t *)arguments[4] += 1;
   }
-  if (strcmp(function, "dra_fill") == 0 && strcmp(mode, "rots") == 0) data[words / 3] ^= 1;
+  if (strcmp(function, "dra_fill") == 0 && strcmp(mode, "decays") == 0) data[words / 3] ^= 1;
   return OK;
 }
 EXPORT int cuCtxSynchronize(void) { return OK; }

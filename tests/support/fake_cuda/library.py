@@ -17,8 +17,8 @@ FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC",
 class FakeCuda:
     """`folder`/libcuda.so.1 and what its devices do.
 
-    Modes: passes, lies, miscomputes, hangs, crashes, eats (1 GiB), 802, jit, slow and rots (level 2), context-CODE and
-    launch-CODE (that error of the driver API).
+    Modes: passes, corrupts (copied data), miscomputes, hangs, crashes, hoards (1 GiB), 802 and jit (errors), slow and
+    decays (memory loses a bit; both at level 2), context-CODE and launch-CODE (that error of the driver API).
     """
 
     def __init__(self, folder: Path) -> None:

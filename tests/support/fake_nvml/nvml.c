@@ -3,8 +3,8 @@
  * file. The file is named by FAKE_NVML_STATE and read again whenever it changed, so hardware can change under a running
  * process. FAKE_NVML_LOG names a file to which every call is appended. Nothing here touches a GPU.
  *
- * The file: one fact a line, words split by blanks. What stands before the first `gpu` is the machine; each `gpu` line
- * begins a GPU (by PCI address) and what follows is its. A fact without a line is NOT_SUPPORTED.
+ * The file: one fact a line, words split by blanks. The lines before the first `gpu` are the machine's; each `gpu` line
+ * begins a GPU (by PCI address), and the lines that follow are the GPU's. A fact without a line is NOT_SUPPORTED.
  *
  *   driver_version 580.65.06 | cuda_version 13000 | init CODE | enumerate call | hold PATH
  *   fault FUNCTION CODE | fault FUNCTION hang | fault FUNCTION slow MILLISECONDS       (machine or GPU)
@@ -24,7 +24,7 @@
  *     link INDEX ACTIVE TYPE REMOTE
  *     fabric STATE STATUS UUID_HEX CLIQUE [NEWEST_VERSION]
  *     process KIND PID GI CI BYTES
- *     and what is said of its health (health.h) and of what it does (metering.h)
+ *     and the facts of its health (health.h) and of what it measures (metering.h)
  *
  * The real library looks at the bus only when it is initialised; so does this one, unless `enumerate call` says
  * otherwise. A GPU that was there then and has no lines now is lost. MIG mode and MIG instances are lines of their GPU:
@@ -388,7 +388,7 @@ API nvmlDeviceSetPersistenceMode(void *device, unsigned mode) {
     return leave(SUCCESS);
 }
 
-/* -- memory limits of a cgroup, a folder that must be there; its limit goes when it is taken away, not with the folder */
+/* -- memory limits of a cgroup, a folder that must be there; a limit ends when it is removed, not with the folder */
 
 typedef struct { char *cgroup; unsigned long long soft, hard; } SetLimits;
 typedef struct { char *cgroup; unsigned long long soft, hard, used; } GetLimits;

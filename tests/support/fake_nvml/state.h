@@ -1,5 +1,5 @@
 /*
- * What stands behind the functions of nvml.c: the structures of nvml.h, the state file (its words are explained in
+ * What the functions of nvml.c work on: the structures of nvml.h, the state file (its words are explained in
  * nvml.c), the faults that it asks for, and the handles that are given out.
  */
 #define _GNU_SOURCE
@@ -93,7 +93,7 @@ typedef struct {
 } Gpu;
 typedef struct { int facts_n, faults_n, gpus_n; Fact facts[MAX_FACTS]; Fault faults[MAX_FAULTS]; Gpu gpus[MAX_GPUS]; } State;
 
-/* What the pointers handed out stand for: kept for good, so that an old one is recognised and never dangles. */
+/* What the pointers that are given out refer to: never freed, so that an old one is recognised and never dangles. */
 enum { GPU = 1, MIG, GPU_INSTANCE, COMPUTE_INSTANCE };
 typedef struct { int kind; char pci[32]; int gi, ci; } Handle;
 

@@ -1,6 +1,6 @@
 """Kills a call at chosen places, and checks what the next agent makes of what is left.
 
-A kill leaves nothing of a process but its files, and the restarted agent knows nothing else. So two kills between which
+A kill leaves nothing of a process but its files, and the restarted agent reads nothing else. So two kills between which
 no file changed are the same kill: it is enough to kill once after each change (`CHANGES`), and every line that a call
 runs through can be tried as well. Programs use this, not tests: it forks, which a process with gRPC's threads must not.
 """

@@ -1,4 +1,4 @@
-"""A whole plugin over simulated GPUs that are really partitioned: partitions live in a file and outlive the agent."""
+"""A whole plugin over simulated GPUs that are really partitioned: partitions are in a file and outlive the agent."""
 
 from __future__ import annotations
 

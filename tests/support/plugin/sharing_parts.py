@@ -1,4 +1,4 @@
-"""A whole plugin over simulated GPUs that are shared: modes and daemons live in files and outlive the agent.
+"""A whole plugin over simulated GPUs that are shared: modes and daemons are kept in files and outlive the agent.
 
 GPU 0 is offered as replicas as well, GPU 1 also as a device that may be allocated many times: a claim names what it
 was allocated, as if the scheduler had chosen it.
