@@ -138,9 +138,10 @@ class RpcServer:
                 poller.register(fd, _EVENTS)
             self._pollers.add(poller)
             self._idle += 1
-        while not self._has_to_end(poller):
-            for fd, _ in poller.poll(maxevents=1):
-                self._handle(fd)
+        with shared_core.CALLS.thread():
+            while not self._has_to_end(poller):
+                for fd, _ in poller.poll(maxevents=1):
+                    self._handle(fd)
         poller.close()
 
     def _has_to_end(self, poller: select.epoll) -> bool:

@@ -26,22 +26,25 @@ pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="there is one core only")
 
 
 class Worker:
-    """A thread that is within the shared core from `begin` to `end`, and lives until `close`."""
+    """A thread that answers calls: one call from `begin` to `end`. It waits for input until `close`."""
 
     def __init__(self, core: SharedCore) -> None:
         self._core = core
         self._may_begin, self._may_end, self._may_close = (threading.Event() for _ in range(3))
-        self._has_begun, self._has_ended = threading.Event(), threading.Event()
+        self._is_there, self._has_begun, self._has_ended = (threading.Event() for _ in range(3))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+        assert self._is_there.wait(SECONDS)
 
     def _run(self) -> None:
-        self._may_begin.wait(SECONDS)
-        with self._core:
-            self._has_begun.set()
-            self._may_end.wait(SECONDS)
-        self._has_ended.set()
-        self._may_close.wait(SECONDS)
+        with self._core.thread():
+            self._is_there.set()
+            self._may_begin.wait(SECONDS)
+            with self._core:
+                self._has_begun.set()
+                self._may_end.wait(SECONDS)
+            self._has_ended.set()
+            self._may_close.wait(SECONDS)
 
     def begin(self) -> Worker:
         self._may_begin.set()
@@ -66,41 +69,69 @@ class Worker:
 def workers() -> Iterator[list[Worker]]:
     """Four threads that share a core, with a clock that stands still."""
     core = SharedCore(clock=lambda: 0.0)
-    made = [Worker(core) for _ in range(4)]
     with ExitStack() as stack:
+        made = [Worker(core) for _ in range(4)]
         for worker in made:
             stack.callback(worker.close)
         yield made
 
 
-def test_a_call_alone_runs_on_any_core_and_calls_beside_each_other_on_one(workers: list[Worker]) -> None:
+def test_two_calls_run_on_any_core_and_from_three_calls_on_all_threads_on_one(workers: list[Worker]) -> None:
     first, second, third, idle = workers
     first.begin()
-    assert first.cores == ALL
     second.begin()
+    assert [worker.cores for worker in workers] == [ALL] * 4
     third.begin()
-    assert len(second.cores) == 1
-    assert first.cores == second.cores == third.cores
-    assert idle.cores == ALL
+    assert len(idle.cores) == 1, "the next call begins there"
+    assert first.cores == second.cores == third.cores == idle.cores
     second.end()
-    assert second.cores == ALL
-    assert first.cores == third.cores != ALL
+    assert first.cores == third.cores == second.cores != ALL
     third.end()
-    assert first.cores == ALL, "it is alone again"
+    assert [worker.cores for worker in workers] == [ALL] * 4, "one call is left"
     first.end()
     assert [worker.cores for worker in workers] == [ALL] * 4
 
 
-def test_a_thread_that_was_started_within_a_call_is_free_after_the_calls() -> None:
-    core, gate = SharedCore(), threading.Event()
-    worker = Worker(core).begin()
-    with core:
-        child = threading.Thread(target=gate.wait, args=(SECONDS,), daemon=True)
-        child.start()
-        assert os.sched_getaffinity(child.native_id or 0) == os.sched_getaffinity(0) != ALL
-    assert os.sched_getaffinity(child.native_id or 0) == ALL
+def test_a_thread_that_was_started_within_a_call_is_free_after_the_calls(workers: list[Worker]) -> None:
+    started, gate = list[threading.Thread](), threading.Event()
+
+    def start_another() -> None:
+        os.sched_setaffinity(0, first.cores)  # as a call's own thread, whose core the other one inherits
+        started.append(threading.Thread(target=gate.wait, args=(SECONDS,), daemon=True))
+        started[0].start()
+
+    first, second, third, _ = workers
+    for worker in (first, second, third):
+        worker.begin()
+    caller = threading.Thread(target=start_another)
+    caller.start()
+    caller.join(SECONDS)
+    assert os.sched_getaffinity(started[0].native_id or 0) == first.cores != ALL
+    for worker in (first, second, third):
+        worker.end()
+    assert os.sched_getaffinity(started[0].native_id or 0) == ALL
     gate.set()
-    worker.close()
+
+
+def test_a_thread_that_answers_no_calls_any_more_is_not_bound(workers: list[Worker]) -> None:
+    gone, first, second, third = workers
+    gone.begin().end()
+    still, may_end = threading.Event(), threading.Event()
+
+    def serve_no_more() -> None:
+        with gone._core.thread():
+            pass
+        still.set()
+        may_end.wait(SECONDS)
+
+    thread = threading.Thread(target=serve_no_more, daemon=True)
+    thread.start()
+    assert still.wait(SECONDS)
+    for worker in (first, second, third):
+        worker.begin()
+    assert first.cores != ALL
+    assert os.sched_getaffinity(thread.native_id or 0) == ALL
+    may_end.set()
 
 
 def test_after_its_turn_another_core_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,28 +139,30 @@ def test_after_its_turn_another_core_is_chosen(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(shared_core, "present_core", lambda: next(where))
     core = SharedCore(clock=lambda: now[0])
     with ExitStack() as stack:
-        first, second, third, fourth = made = [Worker(core) for _ in range(4)]
+        made = [Worker(core) for _ in range(5)]
         for worker in made:
             stack.callback(worker.close)
-        for worker in (first, second, third):
+        for worker in made[:3]:
             worker.begin()
-        assert [worker.cores for worker in made] == [{min(ALL)}] * 3 + [ALL]
+        assert [worker.cores for worker in made] == [{min(ALL)}] * 5
         now[0] += TURN_SECONDS
-        fourth.begin()
-        assert [worker.cores for worker in made] == [{sorted(ALL)[1]}] * 4
+        made[3].begin()
+        assert [worker.cores for worker in made] == [ALL] * 5, "the kernel chooses where the next call begins"
+        made[4].begin()
+        assert [worker.cores for worker in made] == [{sorted(ALL)[1]}] * 5
 
 
 def test_a_process_that_is_bound_to_some_cores_stays_on_them(workers: list[Worker]) -> None:
     some = set(sorted(ALL)[: max(2, len(ALL) - 1)])
-    first, second, *_ = workers
     for worker in workers:
         os.sched_setaffinity(worker._thread.native_id or 0, some)
-    first.begin()
-    second.begin()
-    assert first.cores == second.cores < some
-    for worker in (second, first):
+    first, second, third, _ = workers
+    for worker in (first, second, third):
+        worker.begin()
+    assert first.cores == second.cores == third.cores < some
+    for worker in (third, second, first):
         worker.end()
-        assert worker.cores == some
+    assert [worker.cores for worker in workers] == [some] * 4
 
 
 def test_a_process_on_one_core_stays_there(workers: list[Worker]) -> None:
@@ -155,13 +188,16 @@ def test_where_it_is_refused_calls_run_without_it(
         kernels(thread, cores)
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    first, second, third, _ = workers
-    first.begin()
-    second.begin()
-    before = len(asked)
-    third.begin()
-    assert (len(asked) > before) == is_tried_again
+    first, second, third, fourth = workers
     for worker in (first, second, third):
+        worker.begin()
+    first.end()
+    second.end()
+    before = len(asked)
+    fourth.begin()
+    Worker(fourth._core).begin().close()
+    assert (len(asked) > before) == is_tried_again
+    for worker in (third, fourth):
         assert worker.cores == ALL
         worker.end()
         assert worker.cores == ALL
@@ -220,21 +256,21 @@ def served(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served
 
 
 def test_calls_beside_each_other_share_a_core_and_every_thread_is_free_after_them(served: Served) -> None:
-    calls = [served.begin(uid) for uid in ("first", "fails", "cancelled", "last")]
-    assert served.cores["first"] == ALL
+    calls = [served.begin(uid) for uid in ("first", "second", "fails", "cancelled", "last")]
+    assert served.cores["first"] == served.cores["second"] == ALL
     assert len(served.cores["fails"]) == 1
-    assert served.cores["cancelled"] == served.cores["last"] != ALL
-    calls[2].cancel()
+    assert served.cores["fails"] == served.cores["cancelled"] == served.cores["last"]
+    calls[3].cancel()
     served.gate.set()
-    assert (calls[0].result(SECONDS).uid, calls[3].result(SECONDS).uid) == ("first", "last")
-    assert calls[1].exception(SECONDS).code() is grpc.StatusCode.UNKNOWN
+    assert (calls[0].result(SECONDS).uid, calls[4].result(SECONDS).uid) == ("first", "last")
+    assert calls[2].exception(SECONDS).code() is grpc.StatusCode.UNKNOWN
     until(served.is_free)
 
 
 def test_a_stream_is_no_call_beside_others(served: Served) -> None:
     stream = served.begin("stream", "List")
     assert next(stream).uid == "stream"
-    call = served.begin("alone")
-    assert served.cores == {"stream": ALL, "alone": ALL}
+    calls = [served.begin(uid) for uid in ("first", "second")]
+    assert served.cores == {"stream": ALL, "first": ALL, "second": ALL}
     served.gate.set()
-    assert call.result(SECONDS).uid == "alone"
+    assert [call.result(SECONDS).uid for call in calls] == ["first", "second"]
