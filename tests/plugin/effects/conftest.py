@@ -1,4 +1,4 @@
-"""Nodes with shared GPUs: each by itself, in time slices, and under MPS."""
+"""Nodes with two GPUs: without sharing, in time slices, and under MPS."""
 
 from pathlib import Path
 

@@ -22,7 +22,7 @@ def rig(tmp_path: Path):
     rig.close()
 
 
-def test_claims_of_one_gpu_get_different_units_and_one_without_a_config_no_variable(rig: UnitsRig) -> None:
+def test_claims_of_one_gpu_get_different_units_and_a_claim_without_a_config_gets_no_variable(rig: UnitsRig) -> None:
     rig.ask("u0", replica(0), 8)
     rig.ask("u1", replica(1), 4)
     rig.allocate("u2", replica(2))
@@ -55,7 +55,7 @@ def test_a_claim_for_more_than_is_left_is_refused_and_leaves_nothing(rig: UnitsR
     assert rig.masks() == {"u1": "0:0-2"}
 
 
-def test_units_are_taken_from_the_moment_they_are_chosen_though_the_claim_is_not_prepared_yet(rig: UnitsRig) -> None:
+def test_units_are_taken_once_they_are_chosen_although_the_claim_is_not_prepared_yet(rig: UnitsRig) -> None:
     is_chosen, may_go_on = threading.Event(), threading.Event()
 
     def slow(units: tuple[int, ...]):
@@ -106,7 +106,7 @@ def test_a_count_that_the_gpu_does_not_have_is_refused_before_anything_is_done(
     rig.close()
 
 
-def test_a_claim_of_two_devices_can_t_choose_units(rig: UnitsRig) -> None:
+def test_a_claim_of_two_devices_cannot_choose_units(rig: UnitsRig) -> None:
     rig.ask("u0", replica(0), 4)
     results = rig.api.claims["ns", "claim-u0"]["status"]["allocation"]["devices"]["results"]
     results.append({**results[0], "device": replica(1)})
@@ -114,7 +114,7 @@ def test_a_claim_of_two_devices_can_t_choose_units(rig: UnitsRig) -> None:
         rig.prepare("u0")
 
 
-def test_all_partitions_of_a_gpu_are_many_gpus_for_the_runtime_and_can_t_choose_units(rig: UnitsRig) -> None:
+def test_all_partitions_of_a_gpu_are_many_gpus_for_the_runtime_and_cannot_choose_units(rig: UnitsRig) -> None:
     several = tuple(replace(one, gpu=replace(one.gpu, parts=8)) for one in rig.inventory.hidden)
     rig.inventory = replace(rig.inventory, hidden=several)
     rig.ask("u0", replica(0), 4)
@@ -122,7 +122,7 @@ def test_all_partitions_of_a_gpu_are_many_gpus_for_the_runtime_and_can_t_choose_
         rig.prepare("u0")
 
 
-def test_hardware_without_the_ability_refuses_the_config(rig: UnitsRig) -> None:
+def test_a_config_is_refused_if_the_hardware_backend_does_not_support_it(rig: UnitsRig) -> None:
     del rig.hardware.compute_unit_edits
     rig.ask("u0", replica(0), 4)
     with pytest.raises(SharingError) as refused:

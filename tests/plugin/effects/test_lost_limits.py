@@ -1,4 +1,4 @@
-"""Limits that something else on the node ended: set again if that is possible, and always reported."""
+"""Limits that another program on the node removed or raised: set again if possible, and always reported."""
 
 import json
 from pathlib import Path
@@ -44,19 +44,19 @@ def set_to(rig: SharingRig, limit: int | None) -> None:
 
 def test_limits_that_hold_are_left_alone(rig: SharingRig) -> None:
     assert recheck(rig) == []
-    set_to(rig, 5 * GIB)  # by somebody who wants less
+    set_to(rig, 5 * GIB)  # by an administrator who wants less
     assert (recheck(rig), rig.limits()) == ([], {WHOLE: {1: 5}})
 
 
-@pytest.mark.parametrize("found", [None, 40 * GIB], ids=["ended", "raised"])
-def test_a_limit_that_was_ended_or_raised_is_set_again_and_reported(rig: SharingRig, found: int | None) -> None:
+@pytest.mark.parametrize("found", [None, 40 * GIB], ids=["removed", "raised"])
+def test_a_limit_that_was_removed_or_raised_is_set_again_and_reported(rig: SharingRig, found: int | None) -> None:
     set_to(rig, found)
     assert recheck(rig) == [(WHOLE, POD.format(1), 20, "")]
     assert rig.limits() == {WHOLE: {1: 20}}
     assert recheck(rig) == []
 
 
-def test_what_is_set_again_is_the_sum_of_the_pods_claims(rig: SharingRig) -> None:
+def test_the_limit_that_is_set_again_is_the_sum_of_the_pods_claims(rig: SharingRig) -> None:
     rig.allocate("u2", replica(1), pods=(rig.pod(1), rig.pod(2)))
     rig.prepare("u2")
     (rig.root / "limits.json").write_text(json.dumps({}))
@@ -64,7 +64,7 @@ def test_what_is_set_again_is_the_sum_of_the_pods_claims(rig: SharingRig) -> Non
     assert rig.limits() == {WHOLE: {1: 40, 2: 20}}
 
 
-def test_a_limit_that_can_t_be_set_again_is_reported_with_the_reason(rig: SharingRig) -> None:
+def test_a_limit_that_cannot_be_set_again_is_reported_with_the_reason(rig: SharingRig) -> None:
     def refuse(*_: object) -> None:
         raise HardwareError("no-permission", "a tree that is read-only")
 
@@ -74,7 +74,7 @@ def test_a_limit_that_can_t_be_set_again_is_reported_with_the_reason(rig: Sharin
     assert "read-only" in problem
 
 
-def test_neither_a_pod_that_ended_nor_a_claim_that_is_over_has_a_limit_to_lose(rig: SharingRig) -> None:
+def test_no_limit_is_set_again_for_a_pod_or_a_claim_that_has_ended(rig: SharingRig) -> None:
     set_to(rig, None)
     rig.cgroup(1).rmdir()
     assert recheck(rig) == []
@@ -83,7 +83,7 @@ def test_neither_a_pod_that_ended_nor_a_claim_that_is_over_has_a_limit_to_lose(r
     assert (recheck(rig), rig.limits()) == ([], {})
 
 
-def test_after_a_reboot_nothing_is_lost_before_the_claim_is_prepared_again(rig: SharingRig) -> None:
+def test_after_a_reboot_no_limit_counts_as_lost_before_the_claim_is_prepared_again(rig: SharingRig) -> None:
     set_to(rig, None)
     rig.reboot()
     rig.hardware.memory_limit = lambda *_: None
@@ -91,7 +91,7 @@ def test_after_a_reboot_nothing_is_lost_before_the_claim_is_prepared_again(rig: 
 
 
 class Api:
-    """Takes Events."""
+    """Records the Events that are created."""
 
     def __init__(self) -> None:
         self.events: list[dict] = []

@@ -58,7 +58,7 @@ def test_a_pod_may_have_what_all_its_claims_have_of_a_gpu(rig: SharingRig) -> No
     rig.assert_unshared()
 
 
-def test_admin_access_and_shares_that_are_not_hard_limit_nobody(tmp_path: Path, rig: SharingRig) -> None:
+def test_admin_access_and_shares_that_are_not_hard_set_no_limit(tmp_path: Path, rig: SharingRig) -> None:
     rig.allocate("u1", replica(0), pods=(rig.pod(1),))
     rig.api.claims["ns", "claim-u1"]["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
     rig.prepare("u1")
@@ -92,7 +92,7 @@ def test_a_limit_that_the_driver_refuses_fails_the_claim_and_leaves_nothing(rig:
     rig.assert_unshared()
 
 
-def test_a_driver_that_forgot_how_keeps_no_claim(rig: SharingRig) -> None:
+def test_a_claim_can_be_unprepared_after_the_driver_lost_support_for_limits(rig: SharingRig) -> None:
     rig.allocate("u1", replica(0), pods=(rig.pod(1),))
     rig.prepare("u1")
 
@@ -104,7 +104,7 @@ def test_a_driver_that_forgot_how_keeps_no_claim(rig: SharingRig) -> None:
     rig.assert_empty()
 
 
-def test_the_limit_goes_with_the_pod(rig: SharingRig) -> None:
+def test_a_claim_can_be_unprepared_after_the_limit_has_gone_with_its_pod(rig: SharingRig) -> None:
     rig.allocate("u1", replica(0), pods=(rig.pod(1),))
     rig.prepare("u1")
     rig.cgroup(1).rmdir()
@@ -125,7 +125,7 @@ def test_a_claim_keeps_its_limit_when_the_configuration_changes(rig: SharingRig)
     rig.assert_unshared()
 
 
-def test_a_pod_that_comes_to_a_prepared_claim_is_limited_too(rig: SharingRig) -> None:
+def test_a_pod_that_joins_a_prepared_claim_is_limited_too(rig: SharingRig) -> None:
     rig.allocate("u1", replica(0), pods=(rig.pod(1),))
     rig.prepare("u1")
     reserve(rig, "u1", 1, 2)
@@ -136,12 +136,12 @@ def test_a_pod_that_comes_to_a_prepared_claim_is_limited_too(rig: SharingRig) ->
     rig.preparer._late_pods.look()
     asked = rig.api.requests["get"]
     assert rig.preparer._late_pods.look()
-    assert rig.api.requests["get"] == asked, "nobody new, nobody asked"
+    assert rig.api.requests["get"] == asked, "no pod is new, so the API server is not asked"
     rig.unprepare("u1")
     rig.assert_unshared()
 
 
-def test_a_pod_that_is_reserved_for_and_comes_later_is_limited_when_it_comes(rig: SharingRig) -> None:
+def test_a_pod_that_starts_after_prepare_is_limited_when_it_starts(rig: SharingRig) -> None:
     rig.allocate("u1", replica(0), pods=(rig.pod(1), POD.format(2)))
     rig.prepare("u1")
     assert rig.limits() == {WHOLE: {1: 20}}
@@ -173,7 +173,7 @@ def test_two_agents_that_find_the_same_pod_count_it_once(rig: SharingRig) -> Non
     ],
     ids=["unavailable", "not served"],
 )
-def test_a_restarted_agent_finds_who_came_meanwhile(rig: SharingRig, fault: ApiError) -> None:
+def test_a_restarted_agent_limits_pods_that_started_meanwhile(rig: SharingRig, fault: ApiError) -> None:
     rig.allocate("u1", replica(0), pods=(rig.pod(1),))
     rig.prepare("u1")
     rig.preparer.close()
@@ -185,7 +185,7 @@ def test_a_restarted_agent_finds_who_came_meanwhile(rig: SharingRig, fault: ApiE
     until(lambda: rig.limits() == {WHOLE: {1: 20, 2: 20}})
 
 
-def test_nobody_looks_where_nothing_is_limited(rig: SharingRig) -> None:
+def test_pods_are_watched_only_while_something_is_limited(rig: SharingRig) -> None:
     rig.repair.run()
     assert rig.preparer._late_pods.is_watching is False
     rig.allocate("u1", replica(0), pods=(rig.pod(1),))
@@ -240,7 +240,7 @@ def test_a_limit_is_always_the_sum_of_what_is_held(tmp_path_factory, steps) -> N
         "lane/node/kubepods/burstable/pod{}",
     ],
 )
-def test_a_pod_s_cgroup_is_found_with_either_driver(tmp_path: Path, folder: str) -> None:
+def test_a_pods_cgroup_is_found_with_either_cgroup_driver(tmp_path: Path, folder: str) -> None:
     uid = POD.format(1)
     path = tmp_path / folder.replace("{_}", uid.replace("-", "_")).replace("{}", uid)
     (path / "cri-containerd-0123.scope").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The last line that keeps MPS clients of two namespaces apart, drawn before the first effect."""
+"""The last check that keeps MPS clients of two namespaces apart: before the first effect."""
 
 from pathlib import Path
 
@@ -47,14 +47,14 @@ def test_a_claim_of_another_namespace_is_refused_before_the_first_effect(rig: Sh
     rig.unprepare("u1")
 
 
-def test_a_claim_of_the_namespace_is_served(rig: SharingRig) -> None:
+def test_a_claim_of_the_namespace_is_prepared(rig: SharingRig) -> None:
     separate(rig, "ns")
     rig.allocate("u1", replica(0))
     rig.prepare("u1")
     assert rig.effects() == {WHOLE: ["u1"]}
 
 
-def test_a_claim_that_was_prepared_before_the_switch_stays_and_nobody_joins_it(rig: SharingRig) -> None:
+def test_a_claim_that_was_prepared_before_the_separation_stays_and_no_claim_joins_it(rig: SharingRig) -> None:
     rig.allocate("u1", replica(0))
     rig.prepare("u1")
     separate(rig, "team-b")
@@ -80,7 +80,7 @@ def test_after_a_reboot_a_claim_is_prepared_again_as_it_was(rig: SharingRig) -> 
     assert rig.states() == {"u1": "prepared"}
 
 
-def test_a_device_class_can_t_bring_mps_to_shares_that_are_for_everybody(tmp_path: Path) -> None:
+def test_a_device_class_cannot_ask_for_mps_on_shares_that_every_namespace_may_use(tmp_path: Path) -> None:
     rig = SharingRig(tmp_path)
     separate(rig, "")
     rig.allocate("u1", replica(0), configs=(mps(source="FromClass"),))

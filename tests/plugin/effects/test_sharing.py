@@ -41,7 +41,7 @@ def test_a_commit_that_fails_leaves_nothing_behind(rig: SharingRig, monkeypatch:
     rig.assert_empty()
 
 
-def test_the_default_interval_sets_nothing_unless_somebody_set_another(rig: SharingRig) -> None:
+def test_the_default_interval_sets_nothing_unless_another_one_was_set(rig: SharingRig) -> None:
     rig.allocate("u1", WHOLE, configs=(time_slicing("Default"),))
     rig.prepare("u1")
     rig.unprepare("u1")
@@ -68,7 +68,7 @@ def test_replicas_of_one_gpu_run_together_and_the_last_one_restores(sliced: Shar
     sliced.assert_unshared()
 
 
-def test_a_replica_and_the_whole_gpu_are_rivals(sliced: SharingRig) -> None:
+def test_a_replica_and_the_whole_gpu_exclude_each_other(sliced: SharingRig) -> None:
     sliced.allocate("u1", replica(0))
     sliced.allocate("whole", WHOLE)
     sliced.prepare("u1")
@@ -81,7 +81,7 @@ def test_a_replica_and_the_whole_gpu_are_rivals(sliced: SharingRig) -> None:
         sliced.prepare("u1", 0.3)
 
 
-def test_a_gpu_without_time_slices_says_so_and_nothing_is_left(rig: SharingRig) -> None:
+def test_a_gpu_without_time_slices_is_a_clear_error_and_nothing_is_left(rig: SharingRig) -> None:
     def refuse(*_: object) -> None:
         raise HardwareError("time-slice-unsupported", "no such setting")
 
@@ -93,7 +93,7 @@ def test_a_gpu_without_time_slices_says_so_and_nothing_is_left(rig: SharingRig) 
     rig.assert_unshared()
 
 
-def test_turns_can_t_be_taken_where_an_administrator_allows_one_process(rig: SharingRig) -> None:
+def test_time_slices_are_refused_where_an_administrator_allows_one_process(rig: SharingRig) -> None:
     rig.hardware.set_compute_mode(rig._shared(0), ComputeMode.EXCLUSIVE_PROCESS, 1)
     rig.allocate("u1", WHOLE, configs=(time_slicing("Long"),))
     with pytest.raises(SharingError, match="EXCLUSIVE_PROCESS") as refused:
@@ -105,7 +105,7 @@ def test_turns_can_t_be_taken_where_an_administrator_allows_one_process(rig: Sha
 # MPS
 
 
-def test_mps_runs_once_for_all_claims_and_the_mode_comes_back(served: SharingRig) -> None:
+def test_one_daemon_serves_all_claims_and_the_compute_mode_is_restored_after_the_last(served: SharingRig) -> None:
     served.allocate("u1", replica(0))
     served.allocate("u2", replica(1))
     served.prepare("u1")
@@ -156,7 +156,7 @@ def test_a_mig_device_that_is_made_for_the_claim_has_its_own_daemon(rig: Sharing
     rig.assert_unshared()
 
 
-def test_a_mig_device_without_a_compute_mode_is_served_all_the_same(rig: SharingRig) -> None:
+def test_a_mig_device_without_a_compute_mode_gets_a_daemon_anyway(rig: SharingRig) -> None:
     def refuse(*_: object) -> None:
         raise HardwareError("compute-mode-unsupported", "MIG devices have none")
 
@@ -165,7 +165,7 @@ def test_a_mig_device_without_a_compute_mode_is_served_all_the_same(rig: Sharing
     assert list(rig.supervisor.daemons()) == [small(3)]
 
 
-def test_what_a_driver_says_against_mps_on_mig_is_told_and_nothing_is_left(rig: SharingRig) -> None:
+def test_a_refusal_of_mps_on_a_mig_device_is_reported_and_nothing_is_left(rig: SharingRig) -> None:
     rig.supervisor.refusal = "MPS is not supported on MIG device"
     with pytest.raises(SharingError, match="not supported on MIG"):
         rig.now_prepare("u1", small(3), configs=(mps("MigDeviceConfig"),))
@@ -198,7 +198,7 @@ def test_without_a_supervisor_nothing_is_changed_and_the_claim_can_be_unprepared
     rig.assert_unshared()
 
 
-def test_a_supervisor_that_is_away_keeps_a_claim_until_it_is_back(rig: SharingRig) -> None:
+def test_a_claim_is_not_unprepared_until_a_missing_supervisor_is_back(rig: SharingRig) -> None:
     rig.allocate("u1", WHOLE, configs=(mps(),))
     rig.prepare("u1")
     rig.supervisor.is_there = False
@@ -218,7 +218,7 @@ def test_a_daemon_that_died_is_started_again_when_the_claim_is_prepared_again(ri
     assert list(rig.supervisor.daemons()) == [WHOLE]
 
 
-def test_an_administrator_s_exclusive_mode_is_left_as_it_was(rig: SharingRig) -> None:
+def test_an_administrators_exclusive_mode_is_left_as_it_was(rig: SharingRig) -> None:
     rig.hardware.set_compute_mode(rig._shared(0), ComputeMode.EXCLUSIVE_PROCESS, 1)
     rig.allocate("u1", WHOLE, configs=(mps(),))
     rig.prepare("u1")

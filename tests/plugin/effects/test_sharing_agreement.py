@@ -25,7 +25,7 @@ EXCLUSIVE = ("EXCLUSIVE_PROCESS", "DEFAULT")
 # Agreement
 
 
-def test_a_second_claim_that_wants_it_otherwise_is_refused_naming_the_first(served: SharingRig) -> None:
+def test_a_second_claim_with_other_settings_is_refused_with_the_first_one_named(served: SharingRig) -> None:
     served.allocate("u1", replica(0))
     served.allocate("u2", replica(1), configs=(mps(source="FromClass", defaultActiveThreadPercentage=20),))
     served.prepare("u1")
@@ -82,7 +82,7 @@ def test_a_share_that_is_not_configured_any_more_is_prepared_again_as_it_was(ser
     served.prepare("u2")
     files = served.files()
     served.settings = None
-    MigRig.look(served)  # no replica, nothing that may be allocated many times
+    MigRig.look(served)  # without replicas, and without devices that may be allocated many times
     assert [device.device for device in served.prepare("u1")] == [replica(0)]
     served.prepare("u2")
     assert served.repair.refresh_cdi() == 0
@@ -93,7 +93,7 @@ def test_a_share_that_is_not_configured_any_more_is_prepared_again_as_it_was(ser
     served.assert_unshared()
 
 
-def test_a_partition_stays_while_its_daemon_does(rig: SharingRig) -> None:
+def test_a_partition_stays_until_its_daemon_has_ended(rig: SharingRig) -> None:
     rig.now_prepare("u1", small(3), configs=(mps("MigDeviceConfig"),))
     rig.supervisor.is_there = False
     with pytest.raises(SharingError):
@@ -125,7 +125,7 @@ def test_after_a_reboot_effects_are_made_again_and_not_undone(served: SharingRig
     assert "stop" in served.supervisor.calls[calls:]
 
 
-def test_an_effect_of_another_boot_is_only_forgotten(served: SharingRig) -> None:
+def test_an_effect_of_another_boot_is_removed_from_the_ledger_without_an_undo(served: SharingRig) -> None:
     served.allocate("u1", replica(0))
     served.prepare("u1")
     served.reboot()
@@ -135,7 +135,7 @@ def test_an_effect_of_another_boot_is_only_forgotten(served: SharingRig) -> None
 
 
 @pytest.mark.parametrize("how", [TimeSlicingSettings(Interval.SHORT), MpsSettings(50)])
-def test_a_lost_ledger_still_knows_how_devices_are_shared(tmp_path: Path, how) -> None:
+def test_a_rebuilt_ledger_has_the_settings_of_shared_devices(tmp_path: Path, how) -> None:
     rig = SharingRig(tmp_path, how)
     for uid, index in (("u1", 0), ("u2", 1)):
         rig.allocate(uid, replica(index))
@@ -154,7 +154,7 @@ def test_a_lost_ledger_still_knows_how_devices_are_shared(tmp_path: Path, how) -
     rig.close()
 
 
-def test_what_a_newer_agent_did_to_a_device_is_kept(sliced: SharingRig) -> None:
+def test_an_effect_that_only_a_newer_agent_can_undo_is_kept(sliced: SharingRig) -> None:
     sliced.allocate("u1", replica(0))
     sliced.prepare("u1")
     sliced.ledger._write(lambda c: c.execute('UPDATE device_effects SET settings = \'{"strategy": "Teleport"}\''))
@@ -167,7 +167,7 @@ def test_what_a_newer_agent_did_to_a_device_is_kept(sliced: SharingRig) -> None:
     assert sliced.effects() == {WHOLE: ["u1"]}
 
 
-def test_an_agent_that_does_not_know_sharing_keeps_the_step(sliced: SharingRig) -> None:
+def test_a_step_is_recorded_with_kind_key_device_and_settings(sliced: SharingRig) -> None:
     sliced.allocate("u1", replica(0))
     sliced.prepare("u1")
     record = sliced.ledger.get("u1")
@@ -178,7 +178,7 @@ def test_an_agent_that_does_not_know_sharing_keeps_the_step(sliced: SharingRig) 
     assert step["settings"] == {"strategy": "TimeSlicing", "interval": "Long"}
 
 
-def test_a_ledger_of_the_minor_before_grows(sliced: SharingRig) -> None:
+def test_a_ledger_of_the_previous_minor_version_gets_the_missing_tables(sliced: SharingRig) -> None:
     sliced.ledger._write(lambda c: [c.execute(f"DROP TABLE {t}") for t in ("device_effects", "effect_holds")])
     sliced.ledger._write(lambda c: c.execute("PRAGMA user_version=1001"))
     sliced.restart()
@@ -187,7 +187,7 @@ def test_a_ledger_of_the_minor_before_grows(sliced: SharingRig) -> None:
     assert sliced.effects() == {WHOLE: ["u1"]}
 
 
-def test_the_reaper_undoes_what_no_claim_holds_and_ends_stray_daemons(served: SharingRig) -> None:
+def test_the_reaper_undoes_effects_that_no_claim_holds_and_ends_stray_daemons(served: SharingRig) -> None:
     served.allocate("u1", replica(0))
     served.allocate("u2", OTHER, configs=(mps(),))
     served.prepare("u1")
@@ -201,7 +201,7 @@ def test_the_reaper_undoes_what_no_claim_holds_and_ends_stray_daemons(served: Sh
     assert served.compute_modes() == ("DEFAULT", "EXCLUSIVE_PROCESS")
 
 
-def test_a_ledger_with_an_effect_that_nobody_holds_is_not_empty(sliced: SharingRig) -> None:
+def test_a_ledger_with_an_effect_that_no_claim_holds_is_not_empty(sliced: SharingRig) -> None:
     sliced.allocate("u1", replica(0))
     sliced.prepare("u1")
     sliced.ledger._write(lambda c: c.execute("DELETE FROM claims"))
@@ -213,7 +213,7 @@ def test_a_ledger_with_an_effect_that_nobody_holds_is_not_empty(sliced: SharingR
 # Many at once
 
 
-def test_claims_that_come_at_once_make_one_effect(served: SharingRig) -> None:
+def test_claims_that_are_prepared_at_once_make_one_effect(served: SharingRig) -> None:
     uids = [served.allocate(f"u{i}", replica(i)) for i in range(4)]
     threads = [in_thread(served.prepare, uid) for uid in uids]
     for thread, outcome in threads:
@@ -227,8 +227,8 @@ def test_claims_that_come_at_once_make_one_effect(served: SharingRig) -> None:
     served.assert_unshared()
 
 
-def test_one_that_leaves_while_another_comes_leaves_the_device_shared(served: SharingRig) -> None:
-    """Whichever is first: the one that stays finds its daemon and its mode."""
+def test_a_claim_that_is_unprepared_while_another_is_prepared_leaves_the_device_shared(served: SharingRig) -> None:
+    """Whichever call is first, the claim that stays has its daemon and its compute mode."""
     for uid, index in (("a", 0), ("b", 1)):
         served.allocate(uid, replica(index))
     served.prepare("a")
@@ -275,7 +275,7 @@ STEPS = st.lists(
     max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
 )
 @given(STEPS, st.sampled_from([TimeSlicingSettings(Interval.LONG), MpsSettings(50)]))
-def test_a_device_is_shared_exactly_while_somebody_holds_it(tmp_path_factory, steps, how) -> None:
+def test_a_device_is_shared_exactly_while_a_claim_holds_it(tmp_path_factory, steps, how) -> None:
     rig = SharingRig(tmp_path_factory.mktemp("rig"), how)
     for index in range(4):
         rig.allocate(f"u{index}", replica(index))

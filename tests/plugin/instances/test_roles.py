@@ -19,25 +19,25 @@ threading.Event().wait()
 
 class Watcher:
     def __init__(self, path: Path) -> None:
-        self.said: list[str] = []
+        self.events: list[str] = []
         self.role = NodeRole(path, self)
 
     def role_gained(self) -> None:
-        self.said.append("gained")
+        self.events.append("gained")
 
     def role_lost(self) -> None:
-        self.said.append("lost")
+        self.events.append("lost")
 
 
-def test_the_role_changes_hands_when_its_holder_lets_go(tmp_path: Path) -> None:
+def test_the_waiting_instance_gets_the_role_when_its_holder_stops(tmp_path: Path) -> None:
     older, newer = Watcher(tmp_path / "role.lock"), Watcher(tmp_path / "role.lock")
     older.role.start()
-    until(lambda: older.said == ["gained"])
+    until(lambda: older.events == ["gained"])
     newer.role.start()
     assert not newer.role.is_held
     older.role.stop()
-    assert older.said == ["gained", "lost"]
-    until(lambda: newer.said == ["gained"])
+    assert older.events == ["gained", "lost"]
+    until(lambda: newer.events == ["gained"])
     assert newer.role.is_held
     assert not older.role.is_held
     newer.role.stop()
@@ -49,7 +49,7 @@ def test_a_waiting_instance_stops_without_the_role(tmp_path: Path) -> None:
     until(lambda: older.role.is_held)
     newer.role.start()
     newer.role.stop()
-    assert newer.said == []
+    assert newer.events == []
     older.role.stop()
 
 
@@ -63,11 +63,11 @@ def test_a_killed_holder_loses_the_role(tmp_path: Path) -> None:
     waiter.role.start()
     process.kill()
     process.communicate(timeout=60)
-    until(lambda: waiter.said == ["gained"])
+    until(lambda: waiter.events == ["gained"])
     waiter.role.stop()
 
 
-def test_a_role_that_fails_to_start_is_still_given_up(tmp_path: Path) -> None:
+def test_a_role_is_released_even_if_its_listener_fails(tmp_path: Path) -> None:
     def fail() -> None:
         raise RuntimeError("no API")
 

@@ -56,11 +56,11 @@ def answers(watched):
 
 @pytest.fixture
 def watched(short_path):
-    it = Watched(short_path)
-    yield it
-    it.channel.close()
-    it.server.stop(1.0)
-    it.rig.close()
+    watched = Watched(short_path)
+    yield watched
+    watched.channel.close()
+    watched.server.stop(1.0)
+    watched.rig.close()
 
 
 @pytest.mark.parametrize("service", HEALTH_VERSIONS)
@@ -85,7 +85,7 @@ def test_the_list_is_sent_again_without_a_change(watched, monkeypatch):
     lists.cancel()
 
 
-def test_streams_end_with_the_server_and_do_not_hold_it_up(watched):
+def test_streams_end_with_the_server_and_do_not_delay_it(watched):
     lists = watched.watch()
     next(lists)
     stopper = threading.Thread(target=watched.server.stop, args=(15.0,))
@@ -96,7 +96,7 @@ def test_streams_end_with_the_server_and_do_not_hold_it_up(watched):
     assert not stopper.is_alive()
 
 
-def test_too_many_streams_are_refused_and_hold_up_no_other_call(watched):
+def test_streams_above_the_limit_are_refused(watched):
     open_ones = [watched.watch() for _ in range(health_stream.STREAMS)]
     for lists in open_ones:
         next(lists)

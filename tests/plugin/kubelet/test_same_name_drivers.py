@@ -1,4 +1,4 @@
-"""Who else is registered under our name. Not covered here: what an agent does about it (tests/agent/test_namesakes)."""
+"""Other drivers under our name. Not covered here: what an agent does about them (tests/agent/test_same_name_drivers)."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def watch(folder, **more):
     return SameNameDrivers(folder / "plugins_registry", folder / "plugins" / DRIVER, driver=DRIVER, **more)
 
 
-def test_a_driver_of_our_name_is_one_whatever_its_socket_is_called(folder, other):
+def test_a_driver_of_our_name_is_found_whatever_its_socket_is_called(folder, other):
     plugin = other(name="anything")
     assert str(plugin.registrar) in watch(folder).find()
 
 
-def test_drivers_of_other_names_and_plugins_of_other_kinds_are_none(folder, other):
+def test_drivers_of_other_names_and_plugins_of_other_kinds_are_ignored(folder, other):
     other("nic.example.com")
     storage = StandInPlugin(folder, DRIVER, name="storage")
     storage.type = "CSIPlugin"
@@ -68,7 +68,7 @@ def test_a_socket_below_a_folder_counts_and_a_hidden_one_does_not(folder, other)
 
 
 @pytest.mark.parametrize(("data", "is_other"), [("plugins/gpu.nvidia.com", False), ("elsewhere", True)])
-def test_our_own_other_instance_is_none_unless_it_keeps_its_claims_elsewhere(folder, data, is_other):
+def test_our_own_other_instance_is_ignored_unless_it_keeps_its_claims_elsewhere(folder, data, is_other):
     instance = Registration(DRIVER, folder / "plugins_registry" / "a-reg.sock", folder / data / "dra.sock")
     server = RpcServer(instance.methods())
     instance.bind(server)
@@ -80,7 +80,7 @@ def test_our_own_other_instance_is_none_unless_it_keeps_its_claims_elsewhere(fol
         server.stop(0).wait(60)
 
 
-def test_a_socket_nobody_listens_on_and_files_are_none(folder, other):
+def test_files_and_sockets_on_which_nothing_listens_are_ignored(folder, other):
     plugin = other()
     os.link(plugin.registrar, plugin.registrar.with_name("left-reg.sock"))
     plugin.stop()
@@ -89,21 +89,21 @@ def test_a_socket_nobody_listens_on_and_files_are_none(folder, other):
     assert ask(plugin.registrar.with_name("left-reg.sock")) is None
 
 
-def test_a_folder_that_is_not_there_has_none(folder):
+def test_in_a_missing_folder_no_driver_is_found(folder):
     shutil.rmtree(folder / "plugins_registry")
     assert watch(folder).find() == ""
 
 
-def test_coming_and_going_are_told_once_each(folder, other):
-    said = []
-    looking = watch(folder, changed=lambda: said.append(looking.reason), look_s=0.2, folder_s=0.01)
+def test_the_start_and_the_end_of_another_driver_are_reported_once_each(folder, other):
+    reasons = []
+    looking = watch(folder, changed=lambda: reasons.append(looking.reason), look_s=0.2, folder_s=0.01)
     looking.start()
     assert looking.reason == ""
     plugin = other()
-    until(lambda: said, what="that it is there")
+    until(lambda: reasons, what="a report of the start")
     assert [p.code for p in looking.problems()] == ["node.namesake"]
     plugin.stop()
-    until(lambda: len(said) == 2, what="that it is gone")
+    until(lambda: len(reasons) == 2, what="a report of the end")
     looking.stop()
-    assert said[1] == ""
+    assert reasons[1] == ""
     assert looking.problems() == ()

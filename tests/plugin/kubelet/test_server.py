@@ -22,7 +22,7 @@ UID = "0f9f7b1c-1111-2222-3333-444455556666"
 
 
 class Served:
-    """A rig with its sockets open and a kubelet that knows them."""
+    """A rig with its sockets open, and a kubelet that calls them."""
 
     def __init__(self, root: Path) -> None:
         self.rig = Rig(root)
@@ -53,7 +53,7 @@ def served(short_path: Path) -> Iterator[Served]:
     served.rig.close()
 
 
-def test_the_kubelet_registers_and_is_told_where_and_what(served: Served) -> None:
+def test_registration_gives_the_kubelet_type_name_endpoint_and_versions(served: Served) -> None:
     server = served.start()
     assert not server.registered
     info = served.kubelet.register()
@@ -99,13 +99,13 @@ def test_each_claim_of_a_call_gets_its_own_answer(served: Served) -> None:
     )
 
 
-def test_claims_of_one_call_are_worked_on_at_the_same_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_of_one_call_are_prepared_at_the_same_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.rig.allocate("u1", "gpu-0")
     served.rig.allocate("u2", "gpu-1")
     both, good = threading.Barrier(2), served.rig.hardware.device_edits
 
     def edits(facts, partition):
-        both.wait(30)  # broken, and so an error, where one waits for the other to end
+        both.wait(30)  # breaks, which is an error, if one claim waits for the other to end
         return good(facts, partition)
 
     monkeypatch.setattr(served.rig.hardware, "device_edits", edits)
@@ -148,7 +148,7 @@ def test_sockets_and_folders_are_private(served: Served) -> None:
         assert stat.S_IMODE(path.parent.stat().st_mode) & 0o027 == 0
 
 
-def test_two_instances_with_pod_uids_live_side_by_side(served: Served) -> None:
+def test_two_instances_with_pod_uids_run_side_by_side(served: Served) -> None:
     served.rig.allocate("u1", "gpu-0")
     first = served.start(UID)
     second = served.start(UID[:-1] + "7")
@@ -163,7 +163,7 @@ def test_two_instances_with_pod_uids_live_side_by_side(served: Served) -> None:
     served.rig.assert_empty()
 
 
-def test_a_second_instance_without_a_pod_uid_takes_nothing(served: Served) -> None:
+def test_a_second_instance_without_a_pod_uid_is_refused_and_removes_nothing(served: Served) -> None:
     served.rig.allocate("u1", "gpu-0")
     served.start()
     with pytest.raises(NodeError, match="another process answers"):
@@ -198,7 +198,7 @@ def test_an_instance_that_drains_leaves_the_socket_of_the_next_one_alone(served:
     assert served.kubelet.unprepare(claim("u1"))["u1"].error == ""
 
 
-def test_a_service_socket_that_somebody_took_away_is_noticed(served: Served) -> None:
+def test_a_removed_service_socket_is_noticed(served: Served) -> None:
     server = served.start()
     assert server.is_reachable
     server.paths.service.unlink()
@@ -209,7 +209,7 @@ def test_a_service_socket_that_somebody_took_away_is_noticed(served: Served) -> 
     assert server.paths.service.exists(), "not ours"
 
 
-def test_stop_takes_the_registration_away_first_and_lets_a_running_call_finish(served: Served) -> None:
+def test_stop_removes_the_registration_first_and_lets_a_running_call_finish(served: Served) -> None:
     served.rig.allocate("u1", "gpu-0")
     served.rig.hardware.missing = {0}
     server = served.start()
@@ -227,9 +227,7 @@ def test_stop_takes_the_registration_away_first_and_lets_a_running_call_finish(s
     assert not server.paths.service.exists()
 
 
-def test_stop_does_not_wait_for_a_call_that_waits_for_something_else(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_ends_a_call_that_waits(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadline, "KUBELET_SECONDS", 600.0)
     monkeypatch.setattr(deadline, "BUDGET_SECONDS", 600.0)
     served.rig.allocate("u1", "gpu-0")
@@ -256,14 +254,14 @@ def test_a_removed_registration_socket_is_noticed(served: Served) -> None:
     assert server.paths.registration.exists(), "not ours"
 
 
-def test_whoever_is_answered_at_the_registration_socket_finds_the_service_up(
+def test_the_registration_socket_answers_only_after_the_service_has_started(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound, asked = threading.Event(), threading.Event()
     bind = registration_module.Registration.bind
 
-    def bind_and_wait(it: registration_module.Registration, server: RpcServer) -> None:
-        bind(it, server)
+    def bind_and_wait(registration: registration_module.Registration, server: RpcServer) -> None:
+        bind(registration, server)
         bound.set()
         asked.wait(60)
 
@@ -287,10 +285,10 @@ def test_a_refused_registration_is_tried_again(served: Served, monkeypatch: pyte
     assert not server.registered
     assert server.last_error == "no room"
 
-    def shown_anew() -> bool:
+    def is_offered_again() -> bool:
         return server.paths.registration.exists() and server.paths.registration.stat().st_ctime_ns != before
 
-    until(shown_anew)
+    until(is_offered_again)
     until(lambda: [p.name for p in server.paths.registration.parent.iterdir()] == [f"{DRIVER}-reg.sock"])
     assert server.is_reachable
     served.kubelet.register()
@@ -298,7 +296,7 @@ def test_a_refused_registration_is_tried_again(served: Served, monkeypatch: pyte
     assert server.last_error == ""
 
 
-def test_claims_of_a_call_do_not_wait_for_those_before_them(served: Served) -> None:
+def test_claims_of_a_call_do_not_wait_for_the_claims_before_them(served: Served) -> None:
     from tests.support.plugin.parts import inventory
 
     served.rig.inventory = inventory(45)

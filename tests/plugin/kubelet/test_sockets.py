@@ -1,4 +1,4 @@
-"""Socket paths: names, lengths, and who may be pushed aside."""
+"""Socket paths: names, lengths, and which sockets may be replaced."""
 
 import os
 import socket
@@ -68,7 +68,7 @@ def test_a_chosen_path_always_fits(driver: str, uid: str, depth: int) -> None:
 
 def test_a_live_socket_is_never_taken(tmp_path: Path) -> None:
     with listen(tmp_path / "s") as server:
-        for _ in range(4):  # the queue runs full: that is somebody, too
+        for _ in range(4):  # the queue runs full, which also means that a process listens
             with pytest.raises(NodeError, match="another process answers"):
                 free_path(tmp_path / "s")
         assert (tmp_path / "s").exists()

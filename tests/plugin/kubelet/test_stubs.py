@@ -106,7 +106,7 @@ def test_services_have_their_full_names() -> None:
 
 
 def test_an_answer_is_written_as_the_kubelet_reads_it() -> None:
-    """Bytes by hand: tag = number << 3 | 2, then length."""
+    """The expected bytes are written by hand: a tag is number << 3 | 2, and the length follows it."""
     device = v1.Device(request_names=["r"], pool_name="p", device_name="d", cdi_device_ids=["c"], share_id="s")
     assert device.SerializeToString() == b"\x0a\x01r\x12\x01p\x1a\x01d\x22\x01c\x2a\x01s"
     assert not v1.Device().HasField("share_id")

@@ -7,7 +7,7 @@ from tests.support.plugin.parts import Rig
 
 @pytest.fixture
 def two(rig: Rig) -> Rig:
-    """Two prepared claims, and the agent stopped."""
+    """A rig with two prepared claims, whose agent has stopped."""
     for uid, device in (("u1", "gpu-0"), ("u2", "gpu-1")):
         rig.allocate(uid, device)
         rig.prepare(uid)

@@ -12,7 +12,7 @@ def record(uid: str) -> ClaimRecord:
     )
 
 
-def test_each_holder_is_told_once_and_slices_only_of_gpus_that_are_not_named():
+def test_each_holder_is_named_once_and_memory_slices_only_of_gpus_that_are_not_named():
     u1, u2 = record("u1"), record("u2")
     whole = [Conflict(name, u1) for name in ("gpu-a/memory-slice-0", "gpu-a", "gpu-a/memory-slice-1", "gpu-b")]
     parts = [Conflict(f"gpu-c/memory-slice-{i}", u2) for i in (10, 2)]

@@ -74,8 +74,8 @@ def test_an_older_agent_works_on_a_newer_minor_and_keeps_what_it_does_not_know(t
     assert sql(two.ledger.path, "PRAGMA user_version") == [(VERSION + 7,)]
 
 
-def test_a_ledger_of_an_older_minor_grows(two: Rig) -> None:
-    """What 0.1.0 made has no table for devices that are kept back; it does not mind that there is one now."""
+def test_a_ledger_of_an_older_minor_version_gets_the_missing_tables(two: Rig) -> None:
+    """A ledger of 0.1.0 has no table for unreleased devices; 0.1.0 also works with a ledger that has one."""
     sql(two.ledger.path, "DROP TABLE kept_back", "PRAGMA user_version=1002")
     two.restart()
     assert two.prepare("u1")
@@ -84,7 +84,7 @@ def test_a_ledger_of_an_older_minor_grows(two: Rig) -> None:
     assert sql(two.ledger.path, "SELECT count(*) FROM kept_back") == [(0,)]
 
 
-def test_a_step_of_a_newer_minor_is_kept_and_unprepare_says_so(two: Rig) -> None:
+def test_a_step_of_a_newer_minor_is_kept_and_named_by_the_error_of_unprepare(two: Rig) -> None:
     steps = f'[{{"kind":"cdi-file","file":"{two.file_of("u1")}"}},{{"kind":"mps-daemon","pid":1}}]'
     sql(two.ledger.path, f"UPDATE claims SET steps = '{steps}' WHERE uid = 'u1'")
     two.restart()
@@ -105,7 +105,7 @@ def test_a_state_of_a_newer_minor_counts_as_prepared(two: Rig) -> None:
     assert set(two.states()) == {"u2"}
 
 
-def test_a_newer_major_is_read_only_but_unprepares_what_it_knows(two: Rig) -> None:
+def test_a_ledger_of_a_newer_major_is_read_only_and_its_known_steps_can_be_undone(two: Rig) -> None:
     sql(two.ledger.path, f"PRAGMA user_version={(MAJOR + 1) * 1000}")
     before = sql(two.ledger.path, "SELECT * FROM claims")
     two.restart()
@@ -136,7 +136,7 @@ def test_a_step_of_a_newer_major_is_not_taken_for_done(two: Rig) -> None:
         two.unprepare("u1")
 
 
-def test_whether_there_are_claims_is_told_without_opening_a_ledger(rig: Rig, tmp_path: Path) -> None:
+def test_has_claims_is_answered_without_an_open_ledger(rig: Rig, tmp_path: Path) -> None:
     assert not has_claims(tmp_path / "nowhere" / "ledger.db")
     assert not has_claims(rig.ledger.path)
     rig.allocate("u1", "gpu-0")
@@ -268,12 +268,12 @@ def test_states_are_written_as_plain_words(rig: Rig) -> None:
     assert {str(s) for s in ClaimState} == {"preparing", "prepared", "unpreparing", "recovered"}
 
 
-@pytest.mark.parametrize("what", ["folder", "fifo", "circle"])
-def test_what_is_no_file_in_the_ledgers_place_is_told_in_one_line(
+@pytest.mark.parametrize("what", ["folder", "fifo", "loop"])
+def test_something_else_in_the_place_of_the_ledgers_file_is_logged_in_one_line(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "ledger.db"
-    {"folder": path.mkdir, "fifo": lambda: os.mkfifo(path), "circle": lambda: path.symlink_to(path)}[what]()
+    {"folder": path.mkdir, "fifo": lambda: os.mkfifo(path), "loop": lambda: path.symlink_to(path)}[what]()
     ledger = Ledger(path)
     [record] = [one for one in caplog.records if "can't be opened" in one.getMessage()]
     assert record.exc_info is None

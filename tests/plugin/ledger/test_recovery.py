@@ -64,9 +64,10 @@ def test_a_ledger_that_breaks_while_the_agent_runs_is_replaced(rig: Rig) -> None
     assert list(rig.data.glob("ledger.db.corrupt-*"))
 
 
-def test_a_recovered_claim_keeps_its_device_until_the_api_tells_more(two: Rig) -> None:
+def test_a_recovered_claim_keeps_its_device_until_the_api_server_has_been_asked(two: Rig) -> None:
     two.api.put(claim_wire("monitor", result("gpu-2", adminAccess=True)))
-    two.prepare_all = [two.restart(), two.prepare("monitor")]
+    two.restart()
+    two.prepare("monitor")
     two.ledger.close()
     damage(two.ledger.path)
     two.restart()
@@ -78,7 +79,7 @@ def test_a_recovered_claim_keeps_its_device_until_the_api_tells_more(two: Rig) -
         two.prepare("u4", 0.5)
 
 
-def test_a_recovered_claim_that_was_allocated_anew_keeps_what_its_file_names(rig: Rig) -> None:
+def test_a_recovered_claim_that_was_allocated_again_keeps_the_devices_that_its_file_names(rig: Rig) -> None:
     rig.allocate("u1", "gpu-0", "gpu-1")
     rig.prepare("u1")
     rig.ledger.close()
@@ -94,7 +95,7 @@ def test_a_recovered_claim_that_was_allocated_anew_keeps_what_its_file_names(rig
     assert rig.prepare("u3")
 
 
-def test_a_recovered_claim_that_the_api_does_not_know_is_gone(two: Rig) -> None:
+def test_a_recovered_claim_that_does_not_exist_is_evicted_after_five_minutes(two: Rig) -> None:
     damage(two.ledger.path)
     two.api.delete("u1")
     two.restart()
@@ -104,7 +105,7 @@ def test_a_recovered_claim_that_the_api_does_not_know_is_gone(two: Rig) -> None:
     assert set(two.states()) == {"u2"}
 
 
-def test_a_recovered_share_is_told_from_a_whole_device(rig: Rig) -> None:
+def test_a_recovered_share_is_not_taken_for_a_whole_device(rig: Rig) -> None:
     share = "11111111-2222-3333-4444-555555555555"
     rig.api.put(claim_wire("u1", result("gpu-0", shareID=share)))
     answer = rig.prepare("u1")
@@ -118,7 +119,7 @@ def test_a_recovered_share_is_told_from_a_whole_device(rig: Rig) -> None:
     assert rig.states() == {"u1": "prepared"}
 
 
-def test_an_unreadable_cdi_file_is_recovered_as_far_as_it_goes(two: Rig) -> None:
+def test_a_claim_with_an_unreadable_cdi_file_is_recovered_and_can_be_unprepared(two: Rig) -> None:
     (two.cdi / two.file_of("u1")).write_text("half a docu")
     damage(two.ledger.path)
     two.restart()
@@ -127,7 +128,7 @@ def test_an_unreadable_cdi_file_is_recovered_as_far_as_it_goes(two: Rig) -> None
     assert list(two.files()) == [two.file_of("u2")]
 
 
-def test_a_recovered_claim_of_other_devices_is_prepared_anew(two: Rig) -> None:
+def test_a_recovered_claim_of_other_devices_is_prepared_again(two: Rig) -> None:
     damage(two.ledger.path)
     two.allocate("u1", "gpu-3")
     two.restart()

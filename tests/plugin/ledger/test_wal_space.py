@@ -1,4 +1,4 @@
-"""Room for the write-ahead log: commits that lengthen no file, and what a power failure leaves of them."""
+"""Space for the write-ahead log: commits that do not lengthen it, and what a power failure leaves of them."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ def log_of(path: Path) -> Path:
 
 
 def after_a_power_failure(ledger: Path, to: Path, *, keep: int | None = None) -> Ledger:
-    """Open a copy of what is on the disk now; of the log only the first `keep` bytes were written, zeros follow."""
+    """Open a copy of the ledger as it is on the disk now, of whose log only the first `keep` bytes were written."""
     to.mkdir()
     shutil.copy(ledger, to / ledger.name)
     log = log_of(ledger).read_bytes()
@@ -51,7 +51,7 @@ def test_after_a_power_failure_the_log_holds_what_was_committed(rig: Rig, tmp_pa
     whole.close()
 
 
-def test_a_commit_that_a_power_failure_cut_off_is_no_commit(rig: Rig, tmp_path: Path) -> None:
+def test_a_commit_that_a_power_failure_cut_off_is_lost_as_a_whole(rig: Rig, tmp_path: Path) -> None:
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
     before = last_frame_end(log_of(rig.ledger.path).read_bytes())
@@ -65,7 +65,7 @@ def test_a_commit_that_a_power_failure_cut_off_is_no_commit(rig: Rig, tmp_path: 
         torn.close()
 
 
-def test_two_agents_share_a_log_with_room(rig: Rig) -> None:
+def test_two_agents_share_a_log_with_space(rig: Rig) -> None:
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
     other = Ledger(rig.ledger.path, boot_id="boot")
@@ -76,7 +76,9 @@ def test_two_agents_share_a_log_with_room(rig: Rig) -> None:
     other.close()
 
 
-def test_a_disk_without_room_for_it_is_only_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_works_on_a_disk_without_space_for_the_whole_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

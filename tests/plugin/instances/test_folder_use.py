@@ -1,4 +1,4 @@
-"""Who uses the plugin's folder, and who takes it away. Not covered here: the agent process (tests/agent)."""
+"""Which instances use the plugin's folder, and which one removes it. Not covered: the agent process (tests/agent)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def folder(tmp_path):
     return tmp_path / "plugins" / "gpu.nvidia.com"
 
 
-def tenant(folder):
+def entered(folder):
     made = FolderUse(folder)
     made.enter()
     return made
@@ -27,23 +27,23 @@ def fill(folder):
         (folder / name).touch()
 
 
-def test_the_only_tenant_takes_the_folder_with_it(folder):
-    only = tenant(folder)
+def test_the_only_instance_removes_the_folder_when_it_leaves(folder):
+    only = entered(folder)
     fill(folder)
     only.leave(is_needed=False)
     assert not folder.exists()
     assert folder.parent.exists()
 
 
-def test_what_is_needed_stays(folder):
-    only = tenant(folder)
+def test_a_folder_that_is_still_needed_stays(folder):
+    only = entered(folder)
     fill(folder)
     only.leave(is_needed=True)
     assert (folder / "ledger.db").exists()
 
 
-def test_what_is_not_ours_stays_with_its_folder(folder):
-    only = tenant(folder)
+def test_a_file_that_is_not_ours_stays_with_its_folder(folder):
+    only = entered(folder)
     fill(folder)
     (folder / "ledger.db.corrupt-20260101T000000Z").touch()
     only.leave(is_needed=False)
@@ -52,14 +52,14 @@ def test_what_is_not_ours_stays_with_its_folder(folder):
 
 @pytest.mark.parametrize("state", ["", '{"bootId": "boot-1", "gpus": {}}'])
 def test_the_state_of_simulated_gpus_stays_unless_it_is_empty(folder, state):
-    only = tenant(folder)
+    only = entered(folder)
     (folder / "simulated-mig.json").write_text(state)
     only.leave(is_needed=False)
     assert folder.exists() == bool(state)
 
 
-def test_the_first_of_two_to_leave_takes_nothing(folder):
-    old, new = tenant(folder), tenant(folder)
+def test_the_first_of_two_instances_to_leave_removes_nothing(folder):
+    old, new = entered(folder), entered(folder)
     fill(folder)
     old.leave(is_needed=False)
     assert (folder / "ledger.db").exists()
@@ -67,10 +67,10 @@ def test_the_first_of_two_to_leave_takes_nothing(folder):
     assert not folder.exists()
 
 
-def test_nothing_is_taken_while_somebody_without_a_lock_serves_there(folder, tmp_path, monkeypatch):
+def test_nothing_is_removed_while_an_instance_without_a_lock_listens_there(folder, tmp_path, monkeypatch):
     import socket
 
-    only = tenant(folder)
+    only = entered(folder)
     fill(folder)
     monkeypatch.chdir(folder)  # a socket's name is limited
     with socket.socket(socket.AF_UNIX) as older:
@@ -80,13 +80,13 @@ def test_nothing_is_taken_while_somebody_without_a_lock_serves_there(folder, tmp
     assert (folder / "ledger.db").exists()
 
 
-def test_those_who_come_while_others_go_always_have_a_folder_and_a_lock_in_it(folder):
+def test_an_instance_that_enters_while_others_leave_always_has_a_folder_with_a_lock(folder):
     stop, faults = threading.Event(), []
 
     def live():
         while not stop.is_set():
             try:
-                stay = tenant(folder)
+                stay = entered(folder)
                 if not (folder / LOCK).exists():
                     faults.append("no lock")
                 stay.leave(is_needed=False)
@@ -97,7 +97,7 @@ def test_those_who_come_while_others_go_always_have_a_folder_and_a_lock_in_it(fo
     for thread in threads:
         thread.start()
     rounds = iter(range(200))
-    until(lambda: faults or next(rounds, None) is None, what="200 looks")
+    until(lambda: faults or next(rounds, None) is None, what="200 rounds")
     stop.set()
     for thread in threads:
         thread.join(60)
