@@ -1,4 +1,4 @@
-"""Other drivers under our name. Not covered here: what an agent does about them (tests/agent/test_same_name_drivers)."""
+"""Other drivers under our name. Not covered: what an agent does about them (tests/agent/test_same_name_drivers)."""
 
 from __future__ import annotations
 

@@ -23,14 +23,14 @@ def foreign(start: int) -> str:
     return f"gpu-0-mig-1g10gb-19-{start}"
 
 
-class Left:
+class NodeWithLeftPartitions:
     """A node on which NVIDIA's driver made partitions at `starts` of the first GPU, one for each claim c<start>."""
 
     def __init__(self, root: Path, *starts: int) -> None:
         self.rig = MigRig(root)
         self.made = {start: self.rig.by_hand("1g.10gb", start) for start in starts}
         self.alive: set[str] = set()
-        self.told: list[str] = []
+        self.messages: list[str] = []
         self.file = self.rig.data / "checkpoint.json"
         self.record(*starts)
 
@@ -42,7 +42,7 @@ class Left:
     def destroy(self) -> int:
         """Do what the reaper does, until there is nothing more to do."""
         rig = self.rig
-        it = AbandonedPartitions(
+        abandoned = AbandonedPartitions(
             rig.data,
             driver=DRIVER,
             hardware=rig.hardware,
@@ -50,11 +50,11 @@ class Left:
             locks=rig.locks,
             boot_id=rig.boot_id,
             claims=SimpleNamespace(may_hold=self.alive.__contains__),
-            events=SimpleNamespace(send=lambda _, message: self.told.append(message)),
+            events=SimpleNamespace(send=lambda _, message: self.messages.append(message)),
         )
         count, more = 0, 1
         while more:
-            more = it.destroy()
+            more = abandoned.destroy()
             count += more
         rig.look()
         rig.repair.settle_modes()
@@ -64,22 +64,24 @@ class Left:
 
 @pytest.fixture
 def left(tmp_path: Path):
-    made = Left(tmp_path, 0, 3)
+    made = NodeWithLeftPartitions(tmp_path, 0, 3)
     yield made
     made.rig.close()
 
 
-def test_partitions_of_ended_claims_are_destroyed_and_the_gpu_comes_back(left: Left) -> None:
+def test_partitions_of_ended_claims_are_destroyed_and_the_whole_gpu_is_offered_again(
+    left: NodeWithLeftPartitions,
+) -> None:
     assert left.rig.names() == [small(0), small(3)]
     assert left.destroy() == 2
     left.rig.assert_untouched()
     assert WHOLE in left.rig.names()
     assert small(3) in left.rig.names()
     assert not left.file.exists()
-    assert left.told[0].endswith("made by another driver for claim default/name-of-c0, which has ended")
+    assert left.messages[0].endswith("made by another driver for claim default/name-of-c0, which has ended")
 
 
-def test_a_partition_whose_claim_lives_stays_and_so_does_the_checkpoint(left: Left) -> None:
+def test_a_partition_whose_claim_still_exists_stays_and_so_does_the_checkpoint(left: NodeWithLeftPartitions) -> None:
     left.alive.add("c3")
     assert left.destroy() == 1
     assert left.rig.cuts() == [(0, "1g.10gb", 3)]
@@ -90,7 +92,9 @@ def test_a_partition_whose_claim_lives_stays_and_so_does_the_checkpoint(left: Le
     left.rig.assert_untouched()
 
 
-def test_a_partition_with_a_process_stays_until_it_ends(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_with_a_process_stays_until_it_ends(
+    left: NodeWithLeftPartitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(left.rig.hardware, "processes", lambda *_: (4711,))
         assert left.destroy() == 0
@@ -98,7 +102,9 @@ def test_a_partition_with_a_process_stays_until_it_ends(left: Left, monkeypatch:
     assert left.destroy() == 2
 
 
-def test_a_partition_whose_processes_are_not_known_stays(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_whose_processes_are_not_known_stays(
+    left: NodeWithLeftPartitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> tuple[int, ...]:
         raise HardwareError("processes-unreadable", "no list")
 
@@ -108,20 +114,22 @@ def test_a_partition_whose_processes_are_not_known_stays(left: Left, monkeypatch
     assert left.file.exists()
 
 
-def test_a_gpu_with_a_partition_that_the_checkpoint_does_not_name_is_left_alone(left: Left) -> None:
+def test_a_gpu_with_a_partition_that_the_checkpoint_does_not_name_is_left_alone(left: NodeWithLeftPartitions) -> None:
     left.rig.by_hand("1g.10gb", 6)
     assert left.destroy() == 0
     assert len(left.rig.cuts()) == 3
     assert left.rig.ledger.modes("boot-1") == frozenset()
 
 
-def test_a_checkpoint_of_an_earlier_boot_names_nothing(left: Left) -> None:
+def test_a_checkpoint_of_an_earlier_boot_is_ignored(left: NodeWithLeftPartitions) -> None:
     left.record(0, 3, boot_id="boot-0")
     assert left.destroy() == 0
     assert len(left.rig.cuts()) == 2
 
 
-def test_a_partition_that_a_claim_of_ours_was_given_meanwhile_stays_until_that_is_over(left: Left) -> None:
+def test_a_partition_that_a_claim_of_ours_got_meanwhile_stays_until_the_claim_ends(
+    left: NodeWithLeftPartitions,
+) -> None:
     left.rig.now_prepare("u1", small(3))
     assert left.destroy() == 1
     assert left.rig.cuts() == [(0, "1g.10gb", 3)]
@@ -130,13 +138,15 @@ def test_a_partition_that_a_claim_of_ours_was_given_meanwhile_stays_until_that_i
     left.rig.assert_untouched()
 
 
-def test_a_preparation_that_did_not_end_names_its_partition_by_place(left: Left) -> None:
+def test_the_partition_of_an_unfinished_preparation_is_found_by_its_placement(left: NodeWithLeftPartitions) -> None:
     left.record(0, started={"c3": foreign(3)})
     assert left.destroy() == 2
     left.rig.assert_untouched()
 
 
-def test_a_partition_made_later_in_the_same_place_is_an_administrators(left: Left) -> None:
+def test_a_partition_that_is_made_later_in_the_same_place_counts_as_an_administrators(
+    left: NodeWithLeftPartitions,
+) -> None:
     assert left.destroy() == 2
     again = left.rig.by_hand("1g.10gb", 0)
     assert again.uuid == left.made[0].uuid
@@ -149,7 +159,7 @@ class Crash(BaseException):
 
 
 def crashing_at(line: int):
-    """Trace the module under test and raise before the given line event."""
+    """Return a tracer that raises before the given line of the module under test."""
     left = line
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
@@ -168,7 +178,7 @@ def crashing_at(line: int):
 def test_a_crash_at_any_line_leaves_nothing_that_the_next_agent_does_not_destroy(tmp_path: Path) -> None:
     kills = 0
     for line in range(5, 10_000, 23):
-        left = Left(tmp_path / str(line), 0, 3)
+        left = NodeWithLeftPartitions(tmp_path / str(line), 0, 3)
         sys.settrace(crashing_at(line))
         try:
             left.destroy()
@@ -203,13 +213,13 @@ def test_a_crash_at_any_line_leaves_nothing_that_the_next_agent_does_not_destroy
         "[" * 100_000,
     ],
 )
-def test_a_checkpoint_that_can_t_be_understood_names_nothing(tmp_path: Path, text: str) -> None:
+def test_a_checkpoint_that_cannot_be_understood_names_no_partition(tmp_path: Path, text: str) -> None:
     (tmp_path / "checkpoint.json").write_text(text)
     claims = read_checkpoint(tmp_path / "checkpoint.json", driver=DRIVER, boot_id="boot-1")
     assert [partition for claim in claims for partition in claim.partitions] == []
 
 
-def test_a_release_that_made_no_partitions_names_none(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_release_that_made_no_partitions_names_none(tmp_path: Path) -> None:
     mig = {"info": {"uuid": "MIG-1", "parentUUID": "GPU-1"}, "device": {"DeviceName": foreign(0)}}
     claim = {"preparedDevices": [{"devices": [{"gpu": None, "mig": mig}]}]}
     (tmp_path / "checkpoint.json").write_text(json.dumps({"v1": {"preparedClaims": {"c": claim}}}))

@@ -1,4 +1,4 @@
-"""Any order of claims: what is made is what was planned, what overlaps is refused, and undone it is as it never was."""
+"""Claims in any order: partitions are made as planned, overlapping ones are refused, and all leave without a trace."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder():
 
 
 def fits(rig: MigRig, device: str, held: list[str]) -> bool:
-    """Judge by the counters that are published: what a scheduler would let through."""
+    """Return whether a scheduler would allocate the device beside those that are held, by the published counters."""
     counters = rig.inventory.offering.counter_sets[rig.inventory.by_name[WHOLE].counter_set]
     used = [rig.inventory.by_name[name].counters for name in (*held, device)]
     return all(sum(one.get(name, 0) for one in used) <= amount for name, amount in counters.items())
@@ -48,7 +48,7 @@ def fits(rig: MigRig, device: str, held: list[str]) -> bool:
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(st.lists(st.tuples(st.sampled_from(PLACES), st.booleans()), min_size=1, max_size=8))
-def test_what_the_counters_let_through_is_made_as_published_and_undone_without_a_trace(folder, order):
+def test_what_the_counters_allow_is_made_as_published_and_undone_without_a_trace(folder, order):
     with tempfile.TemporaryDirectory(dir=folder) as name:
         rig = MigRig(Path(name))
         before = (rig.hardware.discover(), rig.names())
@@ -81,7 +81,7 @@ def test_what_the_counters_let_through_is_made_as_published_and_undone_without_a
 
 def test_eight_claims_on_eight_gpus_are_made_at_the_same_time(folder, monkeypatch):
     rig = MigRig(folder, count=8)
-    together = threading.Barrier(8)  # broken, and so an error, where one waits for the other to end
+    together = threading.Barrier(8)  # breaks, which is an error, if one waits for another to end
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: together.wait(60))
     monkeypatch.setattr(partitioning, "time", clock)
     rig.every = {"migDelayMs": 1}

@@ -1,4 +1,4 @@
-"""Partitions after a reboot, a lost ledger and a lost claim: made again, known again, or destroyed."""
+"""Partitions after a reboot, a lost ledger and a lost claim: made again, recognized, or destroyed."""
 
 import re
 
@@ -30,7 +30,7 @@ def test_after_a_reboot_a_partition_that_an_administrator_made_in_its_place_is_l
     assert rig.states() == {}
 
 
-def test_after_a_lost_ledger_ours_is_known_from_the_cdi_file(rig):
+def test_after_a_lost_ledger_our_partition_is_recognized_by_the_cdi_file(rig):
     rig.now_prepare("u1", small(3))
     rig.by_hand("1g.10gb", 6)
     rig.ledger.close()
@@ -45,15 +45,15 @@ def test_after_a_lost_ledger_ours_is_known_from_the_cdi_file(rig):
     assert rig.cuts() == [(0, "1g.10gb", 6)]
 
 
-def test_the_partition_of_an_orphan_file_goes_with_it_and_no_other(rig):
+def test_the_partition_of_an_orphan_file_is_destroyed_with_it_and_no_other(rig):
     rig.now_prepare("u1", small(3))
     rig.now_prepare("u2", small(5))
     rig.by_hand("1g.10gb", 6)
     rig.ledger.forget(rig.ledger.get("u1"))  # a ledger that an older copy replaced
     rig.look()
-    assert not rig.repair.remove_orphan("u1"), "its claim exists: somebody may be using it"
+    assert not rig.repair.remove_orphan("u1"), "its claim exists, so a pod may be using it"
     rig.api.delete("u1")
-    assert not rig.repair.remove_orphan("u1"), "a kubelet that has just begun knows no pod yet"
+    assert not rig.repair.remove_orphan("u1"), "a kubelet that has just started reports no pods yet"
     rig.clock.seconds += GONE_SECONDS
     assert rig.repair.remove_orphan("u1")
     assert rig.cuts() == [(0, "1g.10gb", 5), (0, "1g.10gb", 6)]
@@ -80,7 +80,7 @@ def test_an_orphan_file_of_another_boot_or_of_a_partition_that_is_gone_destroys_
         assert rig.cuts() == [(0, "1g.10gb", 3)]
 
 
-def test_an_orphan_file_stays_while_nobody_can_say_where_its_partition_is(rig, monkeypatch):
+def test_an_orphan_file_stays_while_the_hardware_cannot_be_read(rig, monkeypatch):
     rig.now_prepare("u1", small(3))
     rig.ledger.forget(rig.ledger.get("u1"))
     rig.api.delete("u1")
@@ -98,7 +98,7 @@ def test_an_orphan_file_stays_while_nobody_can_say_where_its_partition_is(rig, m
     assert rig.cuts() == []
 
 
-def test_a_recovered_claim_that_is_prepared_again_keeps_its_partition_and_loses_it_in_the_end(rig):
+def test_a_recovered_claim_that_is_prepared_again_keeps_its_partition_until_unprepare(rig):
     rig.now_prepare("u1", small(3))
     before = rig.partitions()
     rig.ledger.close()

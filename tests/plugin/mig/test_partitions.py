@@ -1,4 +1,4 @@
-"""Claims of MIG partitions: made, shared, undone, never an administrator's."""
+"""Claims of MIG partitions: they are made, shared and undone, and an administrator's partitions are left alone."""
 
 import sqlite3
 import threading
@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 
 def after_look(rig, monkeypatch, what):
-    """Let `what` happen once, after the look at the hardware for a claim and before its partition is made."""
+    """Make `what` happen once, after the look at the hardware for a claim and before its partition is made."""
     effects, look, once = rig.preparer._effects, rig.preparer._effects.look, [what]
 
     def look_then(*call):
@@ -50,7 +50,7 @@ def test_preparing_again_changes_nothing(rig):
     assert (rig.files(), rig.cuts(), rig.ledger.get("u1")) == before
 
 
-def test_several_partitions_of_several_gpus_in_one_claim(rig):
+def test_a_claim_can_have_several_partitions_of_several_gpus(rig):
     rig.now_prepare("u1", small(0), small(1), large(4), small(2, OTHER))
     assert rig.cuts() == [(0, "1g.10gb", 0), (0, "1g.10gb", 1), (0, "3g.40gb", 4), (1, "1g.10gb", 2)]
     rig.unprepare("u1")
@@ -61,7 +61,7 @@ def test_partitions_of_one_claim_on_two_gpus_are_made_at_the_same_time(rig, monk
     both, create = threading.Barrier(2), rig.hardware.create_partition
 
     def create_together(*arguments, **options):
-        both.wait(60)  # broken, and so an error, where one waits for the other to end
+        both.wait(60)  # breaks, which is an error, if one waits for the other to end
         return create(*arguments, **options)
 
     for gpu in (rig.gpu(0), rig.gpu(1)):
@@ -72,7 +72,7 @@ def test_partitions_of_one_claim_on_two_gpus_are_made_at_the_same_time(rig, monk
     assert rig.cuts() == [(0, "1g.10gb", 0), (1, "1g.10gb", 2)]
 
 
-def test_a_partition_that_can_not_be_made_ends_the_one_on_the_other_gpu_too(rig, monkeypatch):
+def test_if_a_partition_cannot_be_made_the_one_on_the_other_gpu_is_destroyed(rig, monkeypatch):
     create = rig.hardware.create_partition
 
     def create_on_the_first(gpu, *arguments, **options):
@@ -146,7 +146,7 @@ def test_mig_mode_that_another_claim_switched_on_between_intent_and_making_goes_
     rig.assert_untouched()
 
 
-def test_mig_mode_that_a_claim_switched_on_and_left_before_the_making_goes_off(rig, monkeypatch):
+def test_mig_mode_of_a_claim_that_came_and_ended_between_intent_and_making_goes_off(rig, monkeypatch):
     def come_and_go():
         rig.now_prepare("u2", small(1))
         rig.unprepare("u2")
@@ -157,7 +157,7 @@ def test_mig_mode_that_a_claim_switched_on_and_left_before_the_making_goes_off(r
     rig.assert_untouched()
 
 
-def test_a_whole_gpu_is_had_while_mig_mode_is_on_and_the_mode_restored(rig):
+def test_a_whole_gpu_can_be_prepared_while_mig_mode_is_on_and_the_mode_is_restored(rig):
     rig.hardware.set_mig_mode(rig.gpu(), True, 5)
     rig.look()
     rig.now_prepare("u1", WHOLE)
@@ -166,7 +166,7 @@ def test_a_whole_gpu_is_had_while_mig_mode_is_on_and_the_mode_restored(rig):
     assert rig.modes() == [True, False]
 
 
-def test_a_mode_of_ours_that_went_after_the_scan_is_not_restored(rig):
+def test_a_mig_mode_of_ours_that_ended_after_the_scan_is_not_restored(rig):
     rig.now_prepare("u1", small(3))
     rig.look()
     rig.unprepare("u1")
@@ -200,7 +200,7 @@ def test_overlapping_claims_are_refused_with_the_holder_named(rig, first, second
     rig.assert_untouched()
 
 
-def test_an_administrators_partition_is_used_and_left(rig):
+def test_an_administrators_partition_is_used_and_left_in_place(rig):
     rig.by_hand("1g.10gb", 3)
     rig.look()
     rig.now_prepare("u1", small(3))
@@ -209,7 +209,7 @@ def test_an_administrators_partition_is_used_and_left(rig):
     assert rig.modes() == [True, False]
 
 
-def test_a_partition_that_appears_between_intent_and_making_is_an_administrators(rig, monkeypatch):
+def test_a_partition_that_appears_between_intent_and_making_counts_as_an_administrators(rig, monkeypatch):
     after_look(rig, monkeypatch, lambda: rig.by_hand("1g.10gb", 3))
     rig.now_prepare("u1", small(3))
     rig.unprepare("u1")
@@ -240,7 +240,7 @@ def test_what_is_offered_does_not_depend_on_what_is_prepared(rig):
     assert offered() == before
 
 
-def test_admin_access_never_makes_or_destroys(rig):
+def test_admin_access_never_makes_or_destroys_a_partition(rig):
     rig.api.put(claim_wire("admin", result(small(3), adminAccess=True)))
     with pytest.raises(ClaimError, match="does not exist now") as caught:
         rig.prepare("admin", 0.3)
@@ -280,7 +280,7 @@ def test_a_lost_gpu_does_not_keep_a_claim_from_ending(tmp_path):
     rig.close()
 
 
-def test_ampere_without_mig_mode_is_offered_whole_only_and_with_it_cut_only(tmp_path):
+def test_an_ampere_gpu_is_offered_only_whole_without_mig_mode_and_only_in_partitions_with_it(tmp_path):
     rig = MigRig(tmp_path, model="a100-sxm4-40gb", mig=[])
     assert len(rig.names()) > 10
     assert WHOLE not in rig.names()
@@ -313,7 +313,7 @@ def test_a_slow_gpu_delays_no_other(tmp_path, monkeypatch):
     rig.close()
 
 
-def test_claims_on_one_gpu_and_on_two_may_come_at_once(rig):
+def test_claims_on_one_gpu_and_on_two_can_be_prepared_at_once(rig):
     devices = [small(i) for i in range(7)] + [small(i, OTHER) for i in range(7)]
     for index, device in enumerate(devices):
         rig.allocate(f"u{index}", device)
@@ -345,7 +345,7 @@ def test_a_failed_creation_leaves_nothing(rig, monkeypatch):
     rig.assert_untouched()
 
 
-def test_room_that_comes_a_moment_late_is_waited_for_within_the_call(rig, monkeypatch):
+def test_room_on_the_gpu_that_is_freed_a_moment_late_is_waited_for_within_the_call(rig, monkeypatch):
     create, refusals = rig.hardware.create_partition, [HardwareError("insufficient-resources", "not yet")] * 2
 
     def late(*arguments, **options):
@@ -371,7 +371,7 @@ def test_each_change_of_mode_or_partitions_is_announced_before_and_after_it(rig,
     assert (seen[0], seen[-1]) == ((True, made), (False, []))
 
 
-def test_nodes_that_come_a_moment_after_their_partition_are_waited_for(rig, monkeypatch):
+def test_device_nodes_that_appear_a_moment_after_their_partition_are_waited_for(rig, monkeypatch):
     edits, missing = rig.hardware.device_edits, [1, 2, 3]
 
     def late(gpu, partition):

@@ -39,7 +39,7 @@ class World:
         self.asked = threading.Semaphore(0)
         self.fresh: list[bool] = []
         self.changes = threading.Semaphore(0)
-        self.it = ForeignClaims(
+        self.foreign = ForeignClaims(
             self,
             folder,
             node=NODE,
@@ -61,8 +61,8 @@ class World:
         return tuple(self.claims)
 
     def look(self) -> dict[str, str]:
-        self.it._look()
-        return {problem.subject: problem.message.removeprefix("held by claim ") for problem in self.it.problems()}
+        self.foreign._look()
+        return {problem.subject: problem.message.removeprefix("held by claim ") for problem in self.foreign.problems()}
 
 
 @pytest.fixture
@@ -94,19 +94,19 @@ def test_a_device_that_two_claims_hold_names_both(world):
     assert world.look() == {"gpu-0": "ns/c, ns/d", "gpu-1": "ns/d"}
 
 
-def test_a_file_that_the_other_driver_left_holds_its_devices_whatever_the_kubelet_tells(world):
-    """Init containers, claims that no container names, pods between Prepare and their containers."""
+def test_a_file_that_the_other_driver_left_holds_its_devices_whatever_the_kubelet_reports(world):
+    """The kubelet may not report claims of init containers or of no container, or pods that are just starting."""
     leave(world.folder, "uid-x", "gpu-0", "gpu-1-mig-1g10gb-19-2")
     assert world.look() == dict.fromkeys(("gpu-0", "gpu-1-mig-1g10gb-19-2"), "(name unknown, UID uid-x)")
 
 
-def test_a_file_of_a_claim_that_the_kubelet_tells_of_has_the_claims_name(world):
+def test_a_file_of_a_claim_that_the_kubelet_reports_has_the_claims_name(world):
     leave(world.folder, "uid-c", "gpu-0")
     world.claims = [claim("gpu-0")]
     assert world.look() == {"gpu-0": "ns/c"}
 
 
-def test_a_file_for_access_for_administration_or_passthrough_or_of_a_claim_of_ours_holds_nothing(world):
+def test_a_file_for_admin_access_or_passthrough_or_of_a_claim_of_ours_holds_nothing(world):
     leave(world.folder, "uid-c", "gpu-0")
     leave(world.folder, "uid-v", "gpu-vfio-3")
     leave(world.folder, "uid-ours", "gpu-4")
@@ -120,7 +120,7 @@ def test_a_file_for_access_for_administration_or_passthrough_or_of_a_claim_of_ou
 def test_a_file_that_names_no_device_holds_every_device(world, devices):
     leave(world.folder, "uid-1", text="half a docu")
     assert set(world.look()) == {UNNAMED}
-    assert world.it.offer(devices) == ()
+    assert world.foreign.offer(devices) == ()
 
 
 def test_files_are_read_as_yaml_and_json_write_them_and_never_through_a_link_or_a_pipe(tmp_path):
@@ -145,46 +145,46 @@ def test_files_are_read_as_yaml_and_json_write_them_and_never_through_a_link_or_
 
 def test_nothing_is_known_before_the_first_answer_and_a_look_that_fails_changes_nothing(world):
     world.claims = AWAY
-    world.it.start()
+    world.foreign.start()
     for _ in range(3):
         assert world.asked.acquire(timeout=60)
-    assert not world.it.is_known
+    assert not world.foreign.is_known
     world.claims = [claim("gpu-0")]
     assert world.changes.acquire(timeout=60)
-    assert world.it.is_known
+    assert world.foreign.is_known
     world.claims = AWAY
     for _ in range(3):
         assert world.asked.acquire(timeout=60)
-    assert [problem.subject for problem in world.it.problems()] == ["gpu-0"]
+    assert [problem.subject for problem in world.foreign.problems()] == ["gpu-0"]
     world.claims = []
     assert world.changes.acquire(timeout=60)
-    assert world.it.problems() == ()
-    world.it.stop()
+    assert world.foreign.problems() == ()
+    world.foreign.stop()
 
 
-def test_where_nothing_is_held_it_looks_twice_and_again_when_another_driver_came_or_went(world):
-    world.it.start()
+def test_if_nothing_is_held_the_thread_looks_twice_and_again_when_another_driver_came_or_went(world):
+    world.foreign.start()
     until(lambda: len(world.fresh) == 2, what="two looks")
-    world.it.claim_ended()
-    world.it.look_again()
+    world.foreign.claim_ended()
+    world.foreign.look_again()
     until(lambda: len(world.fresh) == 4, what="two more")
-    world.it.stop()
+    world.foreign.stop()
     assert world.fresh == [True, False, True, False]
 
 
-def test_it_goes_on_to_look_until_the_kubelet_has_answered(world):
+def test_the_thread_keeps_looking_until_the_kubelet_has_answered(world):
     world.has_answered = False
-    world.it.start()
+    world.foreign.start()
     until(lambda: len(world.fresh) > 5, what="many looks")
-    world.it.stop()
+    world.foreign.stop()
 
 
-def test_a_whole_gpu_stands_for_everything_of_it(devices):
+def test_the_name_of_a_whole_gpu_means_all_of_its_devices(devices):
     for minor in {device.gpu.minor for device in devices}:
         assert resolve_names([f"gpu-{minor}"], devices) == {d.name for d in devices if d.gpu.minor == minor}
 
 
-def test_a_partition_stands_for_itself_alone(devices):
+def test_the_name_of_a_partition_means_that_partition_and_the_whole_gpu(devices):
     parts = [device for device in devices if device.partition]
     assert parts
     for part in parts:
@@ -194,14 +194,14 @@ def test_a_partition_stands_for_itself_alone(devices):
         assert resolve_names([name], devices) == {part.name} | whole
 
 
-def test_a_partition_that_is_not_there_stands_for_its_whole_gpu(devices):
+def test_the_name_of_a_partition_that_is_not_there_means_all_devices_of_its_gpu(devices):
     minor = devices[0].gpu.minor
     assert resolve_names([f"gpu-{minor}-mig-1g10gb-19-99"], devices) == {
         d.name for d in devices if d.gpu.minor == minor
     }
 
 
-def test_a_partition_in_the_names_of_older_releases_stands_for_itself_alone(devices):
+def test_a_partitions_name_of_older_releases_means_that_partition_and_the_whole_gpu(devices):
     for part in (device for device in devices if device.partition):
         place = part.partition
         name = f"gpu-{part.gpu.minor}-mig-{place.gi_profile_id}-{place.start}-{place.size}"
@@ -210,16 +210,16 @@ def test_a_partition_in_the_names_of_older_releases_stands_for_itself_alone(devi
 
 
 @pytest.mark.parametrize("rest", ["1g10gb", "1g10gb-2", "1g.10gb-0", "x", "9-4", "19-0-1-7", "", "1G10GB-19-2"])
-def test_a_partition_in_a_format_that_nobody_knows_stands_for_its_whole_gpu_alone(devices, rest):
+def test_a_partitions_name_in_an_unknown_format_means_all_devices_of_its_gpu(devices, rest):
     minor = devices[0].gpu.minor
     assert resolve_names([f"gpu-{minor}-mig-{rest}"], devices) == {d.name for d in devices if d.gpu.minor == minor}
 
 
-def test_a_name_that_nobody_understands_stands_for_every_device(devices):
+def test_an_unknown_name_means_every_device(devices):
     assert resolve_names(["what-is-this"], devices) == {device.name for device in devices}
 
 
-def test_a_gpu_that_is_gone_stands_for_nothing(devices):
+def test_the_name_of_a_gpu_that_is_gone_means_no_device(devices):
     assert resolve_names(["gpu-77"], devices) == frozenset()
 
 

@@ -43,7 +43,7 @@ def held(store, devices, *records):
     return held_under_other_names(records, devices, store, driver=DRIVER, boot_id=BOOT)
 
 
-def test_the_gpu_is_told_by_the_nodes_of_the_claims_cdi_file(store, devices):
+def test_the_gpu_is_found_by_the_device_nodes_of_the_claims_cdi_file(store, devices):
     minor = devices[-1].gpu.minor
     write(store, "1", "/dev/nvidiactl", f"/dev/nvidia{minor}", "/dev/nvidia-uvm")
     found = held(store, devices, record("card-7"))

@@ -33,7 +33,7 @@ def held(*devices, pool=NODE):
 
 
 class World:
-    """A kubelet, an API server and a ledger, all of them by hand, and the seconds."""
+    """A kubelet, an API server, a ledger and a clock, whose answers a test sets."""
 
     def __init__(self):
         self.now, self.asked, self.kubelet_asked = 100.0, [], 0
@@ -112,11 +112,11 @@ def test_claims_of_other_drivers_are_not_asked_about_and_one_that_is_being_prepa
 @pytest.mark.parametrize(
     "fault", [ApiError("too-many-requests", "429", status=429, retry_after_s=60), ApiError("timeout", "none")]
 )
-def test_a_claim_that_cannot_be_read_counts_with_what_the_kubelet_tells(world, fault):
+def test_a_claim_that_cannot_be_read_counts_with_the_devices_that_the_kubelet_reports(world, fault):
     world.here, world.fault = {("ns", "a"): held("gpu-0"), ("ns", "b"): held("gpu-1")}, fault
     claims = world.claims()
     assert devices(claims.unknown()) == {"gpu-0", "gpu-1"}
-    assert len(world.asked) == (1 if fault.retry_after_s else 2), "who asks to be left alone is left alone"
+    assert len(world.asked) == (1 if fault.retry_after_s else 2), "a server that asks for a pause is not asked again"
     world.later()
     claims.unknown()
     assert len(world.asked) == (1 if fault.retry_after_s else 4)
@@ -126,7 +126,7 @@ def test_a_claim_that_cannot_be_read_counts_with_what_the_kubelet_tells(world, f
     assert len(world.asked) == (3 if fault.retry_after_s else 6)
 
 
-def test_a_claim_that_is_gone_holds_what_the_kubelet_tells(world):
+def test_a_claim_that_is_gone_holds_the_devices_that_the_kubelet_reports(world):
     world.here = {("ns", "a"): held("gpu-0")}
     claims = world.claims()
     assert devices(claims.unknown()) == {"gpu-0"}
@@ -135,7 +135,7 @@ def test_a_claim_that_is_gone_holds_what_the_kubelet_tells(world):
     assert world.asked == ["a"]
 
 
-def test_access_for_administration_is_told_by_the_api_server_alone(world):
+def test_admin_access_is_known_from_the_api_server_alone(world):
     world.here = {("ns", "a"): held("gpu-0")}
     world.stored = {"a": wire("a", "gpu-0", adminAccess=True)}
     (found,) = world.claims().unknown()
@@ -150,7 +150,7 @@ def test_access_for_administration_is_told_by_the_api_server_alone(world):
         {"status": {"allocation": {"devices": {"results": [None, 7, {"device": 3}]}}}, "metadata": []},
     ],
 )
-def test_an_answer_that_is_no_claim_does_no_harm(world, answer):
+def test_if_the_answer_is_not_a_claim_the_devices_that_the_kubelet_reports_count(world, answer):
     world.here, world.stored = {("ns", "a"): held("gpu-0")}, {"a": answer}
     assert devices(world.claims().unknown()) == {"gpu-0"}
 
@@ -177,11 +177,11 @@ def test_a_kubelet_that_does_not_answer_is_waited_for_but_not_for_ever(world):
     with pytest.raises(NodeError):
         claims.unknown()
     world.later(PATIENCE_SECONDS)
-    assert devices(claims.unknown()) == {"gpu-0"}, "what it told last still holds"
+    assert devices(claims.unknown()) == {"gpu-0"}, "its last answer still counts"
     assert world.asked == ["a"]
 
 
-def test_a_ledger_that_cannot_be_read_knows_no_claim(world, monkeypatch):
+def test_a_ledger_that_cannot_be_read_counts_as_empty(world, monkeypatch):
     def broken():
         raise LedgerError("corrupt", "broken")
 
@@ -190,7 +190,7 @@ def test_a_ledger_that_cannot_be_read_knows_no_claim(world, monkeypatch):
     assert devices(world.claims().unknown()) == {"gpu-0"}
 
 
-def test_one_answer_of_the_kubelet_serves_all_who_ask_together(world):
+def test_one_answer_of_the_kubelet_is_used_for_all_questions_of_a_moment(world):
     claims = world.claims()
     record = ClaimRecord("u", "ns", "a", ClaimState.PREPARED, "boot", {}, ())
     assert not any(claims.has_pod(record) for _ in range(100))
@@ -207,7 +207,7 @@ def test_a_claim_is_found_by_its_uid_among_those_of_the_pods_here(world):
     assert world.asked == ["a", "b"]
 
 
-def test_nobody_is_gone_for_a_kubelet_that_tells_nothing_of_claims_unless_its_version_must(world):
+def test_a_kubelet_without_claims_is_not_believed_unless_its_version_reports_them(world):
     claims = world.claims()
     for _ in range(3):
         with pytest.raises(NodeError, match="KubeletPodResourcesDynamicResources"):
@@ -222,7 +222,7 @@ def test_nobody_is_gone_for_a_kubelet_that_tells_nothing_of_claims_unless_its_ve
         claims.find("uid-a")
 
 
-def test_a_kubelet_that_tells_of_no_claim_although_some_are_prepared_is_a_problem(world):
+def test_a_kubelet_that_reports_no_claim_although_some_are_prepared_is_a_problem(world):
     claims = world.claims()
     prepared = ClaimRecord("u", "ns", "a", ClaimState.PREPARED, "boot", {}, ())
     claims.examine([replace(prepared, boot_id="before")])
@@ -235,14 +235,14 @@ def test_a_kubelet_that_tells_of_no_claim_although_some_are_prepared_is_a_proble
     assert claims.problems() == ()
 
 
-def test_where_claims_are_listed_one_list_serves_until_there_is_another_reason(world):
+def test_a_list_of_claims_is_used_until_it_is_old(world):
     listed = world.listed(wire("a", "gpu-0"), wire("b", "gpu-1"), wire("far", "gpu-2", pool="node-2"))
     world.stored = {"a": wire("a", "gpu-0"), "b": wire("b", "gpu-1", uid="another")}
     world.here = AWAY
     claims = world.claims(listed)
     assert devices(claims.unknown()) == {"gpu-0", "gpu-1"}
     world.later()
-    assert devices(claims.unknown(is_fresh=False)) == {"gpu-0"}, "b was made anew"
+    assert devices(claims.unknown(is_fresh=False)) == {"gpu-0"}, "b was created again"
     assert (world.lists, world.asked) == (1, ["a", "b"])
     assert claims.find("uid-a")
     assert claims.find("uid-b") is None
@@ -252,7 +252,7 @@ def test_where_claims_are_listed_one_list_serves_until_there_is_another_reason(w
     assert world.lists == 2
 
 
-def test_a_list_that_does_not_come_is_not_asked_for_at_every_look_and_not_waited_for_for_ever(world):
+def test_a_list_that_fails_is_neither_repeated_at_every_look_nor_waited_for_without_end(world):
     listed = world.listed(wire("a", "gpu-0"))
     world.fault = ApiError("too-many-requests", "429", status=429, retry_after_s=60)
     claims = world.claims(listed)
@@ -269,7 +269,7 @@ def test_a_list_that_does_not_come_is_not_asked_for_at_every_look_and_not_waited
     assert devices(claims.unknown()) == {"gpu-0"}
 
 
-def test_an_agent_that_may_not_list_goes_on_at_once(world):
+def test_an_agent_that_is_forbidden_to_list_claims_does_not_wait(world):
     listed = world.listed()
     world.fault = ApiError("forbidden", "403", status=403)
     assert world.claims(listed).unknown() == ()

@@ -28,7 +28,7 @@ class Kubelet:
         self._server.add_insecure_port(f"unix:{self.path}")
         self._server.start()
 
-    def tells(self, *claims: messages.DynamicResource) -> PodResources:
+    def reporting(self, *claims: messages.DynamicResource) -> PodResources:
         container = messages.ContainerResources(name="main", dynamic_resources=claims)
         pod = messages.PodResources(name="pod", namespace="ns", containers=[container])
         self.answer = messages.ListPodResourcesResponse(pod_resources=[pod]).SerializeToString()
@@ -41,9 +41,9 @@ class Kubelet:
 @pytest.fixture
 def kubelet():
     with tempfile.TemporaryDirectory(prefix="dra") as folder:
-        it = Kubelet(Path(folder))
-        yield it
-        it.stop()
+        kubelet = Kubelet(Path(folder))
+        yield kubelet
+        kubelet.stop()
 
 
 def claim(name="c", namespace="ns", *devices, driver=DRIVER, pool="node-1"):
@@ -52,14 +52,14 @@ def claim(name="c", namespace="ns", *devices, driver=DRIVER, pool="node-1"):
 
 
 def test_claims_come_with_the_devices_of_this_driver_alone(kubelet):
-    told = kubelet.tells(
+    found = kubelet.reporting(
         claim("ours", "ns", "gpu-0", "gpu-1"),
         claim("ours", "ns", "gpu-1", "gpu-2"),  # of another container
         claim("nic", "ns", "Eth 0", driver="nic.example.com", pool="Rack 7"),
         claim("early", "other"),
     ).pods()
-    assert told.pods == {("ns", "pod")}
-    assert told.claims == {
+    assert found.pods == {("ns", "pod")}
+    assert found.claims == {
         ("ns", "ours"): PodClaim(tuple(HeldDevice("node-1", f"gpu-{i}") for i in range(3)), is_prepared=True),
         ("ns", "nic"): PodClaim((), is_prepared=True),
         ("other", "early"): PodClaim((), is_prepared=False),
@@ -79,47 +79,47 @@ def test_claims_come_with_the_devices_of_this_driver_alone(kubelet):
         claim("c", "ns", "GPU 0"),
     ],
 )
-def test_a_name_that_kubernetes_does_not_allow_spoils_the_answer(kubelet, wrong):
-    told = kubelet.tells(claim("good", "ns", "gpu-0"), wrong)
+def test_a_name_that_kubernetes_does_not_allow_makes_the_whole_answer_an_error(kubelet, wrong):
+    client = kubelet.reporting(claim("good", "ns", "gpu-0"), wrong)
     with pytest.raises(NodeError, match="not a valid Kubernetes name") as refused:
-        told.pods()
+        client.pods()
     assert refused.value.code == pod_resources.CODE
 
 
-def test_an_answer_has_a_size(kubelet):
-    told = kubelet.tells()
+def test_an_answer_that_is_too_large_is_an_error(kubelet):
+    client = kubelet.reporting()
     kubelet.answer = messages.ListPodResourcesResponse(
         pod_resources=[messages.PodResources(name="x" * 1_000) for _ in range(pod_resources.ANSWER_BYTES // 1_000 + 1)]
     ).SerializeToString()
     with pytest.raises(NodeError, match="RESOURCE_EXHAUSTED"):
-        told.pods()
+        client.pods()
     kubelet.answer = messages.ListPodResourcesResponse(
         pod_resources=[messages.PodResources()] * (pod_resources.MAX_PODS + 1)
     ).SerializeToString()
     with pytest.raises(NodeError, match="5001 pods"):
-        told.pods()
+        client.pods()
 
 
 @pytest.mark.parametrize("answer", [b"\xff" * 40, b"\x0a\xff\xff\xff\xff\x0f"])
-def test_an_answer_that_is_no_message_is_a_fault(kubelet, answer):
-    told = kubelet.tells()
+def test_an_answer_that_is_not_a_message_is_an_error(kubelet, answer):
+    client = kubelet.reporting()
     kubelet.answer = answer
     with pytest.raises(NodeError, match="PodResources"):
-        told.pods()
+        client.pods()
 
 
-def test_a_kubelet_that_is_not_there_is_a_fault_and_one_that_comes_back_is_heard(kubelet):
-    told = kubelet.tells(claim("c", "ns", "gpu-0"))
+def test_a_missing_kubelet_is_an_error_and_one_that_comes_back_is_asked_again(kubelet):
+    client = kubelet.reporting(claim("c", "ns", "gpu-0"))
     aside = kubelet.path.with_suffix(".aside")
     kubelet.path.rename(aside)
     with pytest.raises(NodeError, match="mount <kubelet's folder>/pod-resources"):
-        told.pods()
+        client.pods()
     aside.rename(kubelet.path)
-    assert list(told.pods().claims) == [("ns", "c")]
+    assert list(client.pods().claims) == [("ns", "c")]
 
 
 def test_what_device_plugins_offer_is_counted_by_resource(kubelet):
-    told = kubelet.tells()
+    client = kubelet.reporting()
     devices = [messages.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=[f"GPU-{i}"]) for i in range(8)]
     kubelet.answer = messages.AllocatableResourcesResponse(devices=devices).SerializeToString()
-    assert told.allocatable() == {"nvidia.com/gpu": 8}
+    assert client.allocatable() == {"nvidia.com/gpu": 8}
