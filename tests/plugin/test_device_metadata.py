@@ -29,7 +29,7 @@ def rig(tmp_path):
 
 
 def mounts(rig, uid, *, request=None) -> dict[str, str]:
-    """Where the runtime mounts what, for a container that has the whole claim or one of its requests."""
+    """Return what the runtime mounts where, for a container that has the whole claim or one of its requests."""
     prepared = rig.prepare(uid)
     asked = {i.partition("=")[2] for d in prepared if request in (None, d.request) for i in d.cdi_ids}
     document = json.loads((rig.cdi / rig.file_of(uid)).read_text())
@@ -75,14 +75,14 @@ def test_kubevirt_finds_the_device_of_a_claim_made_from_a_template_by_the_pods_o
 
 
 @pytest.mark.parametrize("name", ["../../../etc", "A b", "x" * 64, "", 7, None])
-def test_an_annotation_that_is_no_name_leads_nowhere(rig, name):
+def test_an_annotation_that_is_not_a_valid_name_is_ignored(rig, name):
     wire = claim_wire("a", result(WHOLE))
     wire["metadata"]["annotations"] = {POD_CLAIM_NAME: name}
     rig.api.put(wire)
     assert as_kubevirt(mounts(rig, "a"), "resourceclaims", "claim-a", "gpu")["name"] == WHOLE
 
 
-def test_the_newest_version_comes_first_and_all_say_the_same(rig):
+def test_the_newest_version_comes_first_and_all_have_the_same_content(rig):
     rig.allocate("a", WHOLE)
     (path,) = mounts(rig, "a").values()
     objects = [json.loads(line) for line in Path(path).read_text().splitlines()]
@@ -194,7 +194,7 @@ def test_the_uuid_of_a_partition_stays_in_the_file_when_another_attribute_change
     assert rig.partitions()[0].uuid in text
 
 
-def test_what_a_lost_ledger_forgot_is_removed_and_what_it_knows_stays(rig):
+def test_files_that_the_ledger_does_not_name_are_removed_and_the_others_stay(rig):
     rig.allocate("a", WHOLE)
     (path,) = mounts(rig, "a").values()
     (Path(path).parent / "gone_gpu.json").write_text("{")
@@ -203,7 +203,7 @@ def test_what_a_lost_ledger_forgot_is_removed_and_what_it_knows_stays(rig):
     assert files(rig) == [Path(path)]
 
 
-def test_what_a_crash_cut_off_is_written_whole(rig):
+def test_a_file_that_a_crash_cut_off_is_written_again_as_a_whole(rig):
     rig.allocate("a", WHOLE)
     (path,) = mounts(rig, "a").values()
     before = Path(path).read_text()
@@ -225,7 +225,7 @@ def test_the_longest_names_have_a_file(rig):
     assert files(rig) == []
 
 
-def test_a_device_that_is_at_no_pci_address_has_none():
+def test_a_device_without_a_pci_address_has_no_such_attribute():
     first, _ = channel_devices(ChannelFacts("3b1c.7", 235))
     held = AllocatedDevice("channel", POOL, first.name)
     claim = AllocatedClaim("u", "ns", "c", (held,))
@@ -233,7 +233,7 @@ def test_a_device_that_is_at_no_pci_address_has_none():
     assert set(found.devices[0].attributes) == set(first.attributes.items())
 
 
-def test_a_folder_that_cant_be_written_fails_the_call_and_keeps_nothing(rig):
+def test_a_folder_that_cannot_be_written_fails_the_call_and_nothing_is_left(rig):
     rig.allocate("a", small(0))
     rig.cdi.mkdir(exist_ok=True)
     (rig.cdi / f"{DRIVER}-metadata").write_text("a file")
@@ -245,7 +245,7 @@ def test_a_folder_that_cant_be_written_fails_the_call_and_keeps_nothing(rig):
     assert rig.partitions() == []
 
 
-def test_switched_off_nothing_is_written_and_what_was_written_is_removed(rig):
+def test_when_switched_off_nothing_is_written_and_earlier_files_are_removed(rig):
     rig.allocate("a", WHOLE)
     mounts(rig, "a")
     MigRig.has_metadata = False

@@ -68,7 +68,7 @@ def test_other_names_are_free(path: Path) -> None:
         assert outcome == [None]
 
 
-def test_names_taken_in_any_order_do_not_block_each_other(path: Path) -> None:
+def test_names_taken_in_different_orders_do_not_deadlock(path: Path) -> None:
     locks = NodeLocks(path)
 
     def work(names: list[str]) -> bool:
@@ -105,7 +105,7 @@ def test_another_process_keeps_its_names_and_no_others(path: Path) -> None:
         pass
 
 
-def test_a_killed_process_lets_go(path: Path) -> None:
+def test_the_locks_of_a_killed_process_are_free(path: Path) -> None:
     process, locks = holder(path, "a"), NodeLocks(path)
     process.kill()
     process.communicate(timeout=60)
@@ -114,7 +114,7 @@ def test_a_killed_process_lets_go(path: Path) -> None:
     locks.close()
 
 
-def test_a_lock_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_lock_file_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NodeError):
         NodeLocks(tmp_path / "file" / "locks")

@@ -1,4 +1,4 @@
-"""Who we are, and in which boot."""
+"""The identity of a node: its driver, its pool and its boot."""
 
 from pathlib import Path
 
@@ -13,5 +13,5 @@ def test_the_boot_id_is_read_below_the_given_proc(tmp_path: Path) -> None:
     assert (node.driver, node.pool, node.boot_id) == ("gpu.nvidia.com", "n1/gpu.nvidia.com", "5a3c")
 
 
-def test_a_missing_boot_id_is_no_reason_to_stop(tmp_path: Path) -> None:
+def test_without_a_boot_id_the_identity_has_an_empty_one(tmp_path: Path) -> None:
     assert this_node("n1", "gpu.nvidia.com", tmp_path).boot_id == ""

@@ -49,7 +49,7 @@ def test_claims_are_undone_and_answered_on_a_full_disk(full: Disk) -> None:
     rig.unprepare("unknown")
 
 
-def test_prepare_is_refused_on_a_full_disk_and_works_at_once_when_there_is_room(full: Disk) -> None:
+def test_prepare_is_refused_on_a_full_disk_and_works_at_once_when_there_is_space(full: Disk) -> None:
     rig = full.rig
     rig.unprepare("u1")
     for _ in range(3):
@@ -63,7 +63,7 @@ def test_prepare_is_refused_on_a_full_disk_and_works_at_once_when_there_is_room(
     rig.assert_empty()
 
 
-def test_the_reaper_makes_good_for_it_where_nobody_calls(full: Disk) -> None:
+def test_the_reaper_updates_the_ledger_if_no_call_comes(full: Disk) -> None:
     rig = full.rig
     rig.unprepare("u1")
     with pytest.raises(LedgerError):
@@ -75,7 +75,7 @@ def test_the_reaper_makes_good_for_it_where_nobody_calls(full: Disk) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_an_agent_that_starts_on_a_full_disk_unprepares_and_remembers(full: Disk, is_killed: bool) -> None:
+def test_an_agent_that_starts_on_a_full_disk_unprepares_and_keeps_the_list(full: Disk, is_killed: bool) -> None:
     rig = full.rig
     rig.unprepare("u1")
     full.restart(is_killed=is_killed)
@@ -95,7 +95,7 @@ def test_an_agent_that_starts_on_a_full_disk_unprepares_and_remembers(full: Disk
     assert {uid for _, uid in rig.holders()} == {"next", "u3"}
 
 
-def test_the_same_claim_is_prepared_anew_once_there_is_room(full: Disk) -> None:
+def test_the_same_claim_is_prepared_again_once_there_is_space(full: Disk) -> None:
     rig = full.rig
     rig.unprepare("u1")
     refuse(rig, "u1")
@@ -103,7 +103,7 @@ def test_the_same_claim_is_prepared_anew_once_there_is_room(full: Disk) -> None:
     assert rig.prepare("u1")
     assert rig.states()["u1"] == "prepared"
     full.restart()
-    assert rig.states()["u1"] == "prepared", "nobody takes it for one that was undone"
+    assert rig.states()["u1"] == "prepared", "it does not count as undone any more"
     with pytest.raises(DriverError, match="claim-u1"):
         rig.prepare("next", 0.3)
 
@@ -134,7 +134,7 @@ def test_a_claim_that_an_older_agent_prepared_again_meanwhile_keeps_its_device(f
     assert rig.prepare("next")
 
 
-def test_devices_whose_containers_still_run_are_kept_back_after_a_full_disk(
+def test_devices_whose_containers_still_run_stay_unreleased_after_a_full_disk(
     rig: Rig,
     small_disk: Path,
 ) -> None:
@@ -153,7 +153,7 @@ def test_devices_whose_containers_still_run_are_kept_back_after_a_full_disk(
     assert rig.prepare("next")
 
 
-def test_partitions_and_modes_go_on_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
+def test_partitions_and_modes_are_undone_on_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
     rig = MigRig(tmp_path)
     rig.ledger.close()
     for path in list(rig.data.iterdir()):
@@ -179,7 +179,7 @@ def test_partitions_and_modes_go_on_a_full_disk(tmp_path: Path, small_disk: Path
     rig.close()
 
 
-def test_a_ledger_is_begun_in_memory_where_a_full_disk_has_none(rig: Rig, small_disk: Path) -> None:
+def test_an_agent_without_a_ledger_on_a_full_disk_starts_one_in_memory(rig: Rig, small_disk: Path) -> None:
     disk = on_disk(rig, small_disk)
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
@@ -198,8 +198,8 @@ def test_a_ledger_is_begun_in_memory_where_a_full_disk_has_none(rig: Rig, small_
     rig.assert_empty()
 
 
-def test_a_disk_that_breaks_off_in_the_middle_is_as_good_as_full(rig: Rig) -> None:
-    """The ledger may not grow any more: SQLite tells it as a full disk."""
+def test_a_database_that_cannot_grow_counts_as_a_full_disk(rig: Rig) -> None:
+    """SQLite reports a database that has reached its maximum size as it does a full disk."""
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
     writer = rig.ledger._file._database._writer
@@ -209,7 +209,7 @@ def test_a_disk_that_breaks_off_in_the_middle_is_as_good_as_full(rig: Rig) -> No
     rig.assert_empty()
 
 
-def test_the_list_holds_as_many_claims_as_it_has_room_for_and_remembers_the_others(tmp_path: Path) -> None:
+def test_the_list_holds_as_many_claims_as_it_has_slots_and_the_others_stay_in_memory(tmp_path: Path) -> None:
     first, second = (UnpreparedClaims(tmp_path / "list", files=NoClaimFiles()) for _ in range(2))
     first.make()
     uids = {f"u{number}" for number in range(SLOTS + 2)}

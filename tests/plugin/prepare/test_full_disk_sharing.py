@@ -1,6 +1,6 @@
-"""Unprepare of shared devices on a full disk: time slices and MPS daemons end with their last holder all the same.
+"""Unprepare of shared devices on a full disk: time slices and MPS daemons end with their last holder there too.
 
-The data folder, with ledger, locks and notes, lies on a file system that is full to the last byte.
+The data folder, with the ledger and the locks, is on a file system that is full to the last byte.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def prepare(rig: SharingRig, count: int = 3) -> list[str]:
     return uids
 
 
-def assert_nothing_is_left_once_there_is_room(rig: SharingRig, disk: Disk) -> None:
+def assert_nothing_is_left_once_there_is_space(rig: SharingRig, disk: Disk) -> None:
     """Do what the reaper does once a minute."""
     disk.free()
     rig.repair.run()
@@ -54,16 +54,16 @@ def test_the_last_replica_restores_the_time_slice(sliced: tuple[SharingRig, Disk
     disk.fill()
     for uid in first:
         rig.unprepare(uid)
-        assert rig.intervals() == ("Long", "Default"), "somebody still takes turns"
+        assert rig.intervals() == ("Long", "Default"), "another claim still holds it"
     rig.unprepare(last)
     assert rig.intervals() == ("Default", "Default")
     assert rig.files() == {}
     rig.unprepare(last)
-    assert_nothing_is_left_once_there_is_room(rig, disk)
+    assert_nothing_is_left_once_there_is_space(rig, disk)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_an_agent_that_starts_on_a_full_disk_still_knows_who_takes_turns(
+def test_an_agent_that_starts_on_a_full_disk_still_has_the_holders_of_a_time_slice(
     sliced: tuple[SharingRig, Disk], is_killed: bool
 ) -> None:
     rig, disk = sliced
@@ -85,7 +85,7 @@ def test_an_agent_that_starts_on_a_full_disk_still_knows_who_takes_turns(
     rig.assert_unshared()
 
 
-def test_an_interval_that_a_claim_chose_goes_with_it_and_the_next_one_gets_its_own(
+def test_an_interval_that_a_claim_chose_ends_with_it_and_the_next_claim_gets_its_own(
     tmp_path: Path,
     small_disk: Path,
 ) -> None:
@@ -114,14 +114,14 @@ def test_the_last_client_ends_the_daemon_and_restores_the_mode(served: tuple[Sha
     disk.fill()
     for uid in first:
         rig.unprepare(uid)
-        assert rig.supervisor.daemons() == {WHOLE: rig.gpu(0).uuid}, "it still has clients"
+        assert rig.supervisor.daemons() == {WHOLE: rig.gpu(0).uuid}, "the daemon still has clients"
     rig.unprepare(last)
     assert rig.supervisor.daemons() == {}
     assert rig.compute_modes() == BOTH_MODES
-    assert_nothing_is_left_once_there_is_room(rig, disk)
+    assert_nothing_is_left_once_there_is_space(rig, disk)
 
 
-def test_a_supervisor_that_is_away_is_said_and_the_next_try_ends_the_daemon(served: tuple[SharingRig, Disk]) -> None:
+def test_a_missing_supervisor_is_an_error_and_the_next_try_ends_the_daemon(served: tuple[SharingRig, Disk]) -> None:
     rig, disk = served
     prepare(rig, 1)
     disk.fill()
@@ -132,10 +132,10 @@ def test_a_supervisor_that_is_away_is_said_and_the_next_try_ends_the_daemon(serv
     rig.unprepare("u0")
     assert rig.supervisor.daemons() == {}
     assert rig.compute_modes() == BOTH_MODES
-    assert_nothing_is_left_once_there_is_room(rig, disk)
+    assert_nothing_is_left_once_there_is_space(rig, disk)
 
 
-def test_a_client_that_comes_when_there_is_room_again_gets_a_daemon_anew(served: tuple[SharingRig, Disk]) -> None:
+def test_a_claim_that_is_prepared_once_there_is_space_gets_a_new_daemon(served: tuple[SharingRig, Disk]) -> None:
     rig, disk = served
     prepare(rig, 1)
     disk.fill()

@@ -44,7 +44,7 @@ def test_the_wait_ends_before_the_kubelet_gives_up() -> None:
     assert Deadline.of_call(None).remaining() <= 40
 
 
-def test_waiting_for_one_device_holds_up_no_other_claim(held: Rig) -> None:
+def test_waiting_for_one_device_delays_no_other_claim(held: Rig) -> None:
     thread, outcome = in_thread(held.prepare, "new", 600.0)
     until(lambda: held.preparer._wait._pause._sleepers == 1, "the claim to wait for the device")
     held.allocate("other", "gpu-1")
@@ -59,7 +59,7 @@ def test_waiting_for_one_device_holds_up_no_other_claim(held: Rig) -> None:
 def test_a_claim_that_changed_while_it_waited_is_read_again(held: Rig) -> None:
     asked = held.api.requests["get"]
     thread, outcome = in_thread(held.prepare, "new")
-    until(lambda: held.api.requests["get"] >= asked + 2)  # it read its claim and asked after the holder
+    until(lambda: held.api.requests["get"] >= asked + 2)  # it has read its claim and asked about the holder
     held.allocate("new", "gpu-1")
     held.unprepare("old")
     thread.join(60)
@@ -75,7 +75,7 @@ def test_a_claim_that_still_exists_never_loses_its_device(held: Rig) -> None:
     assert not held.repair.evict("old")
 
 
-def test_a_claim_gone_for_five_minutes_without_processes_gives_its_device_away(held: Rig) -> None:
+def test_a_claim_gone_for_five_minutes_without_processes_loses_its_device(held: Rig) -> None:
     held.api.delete("old")
     with pytest.raises(ClaimError):
         held.prepare("new", 0.3)
@@ -103,7 +103,7 @@ def test_a_process_on_the_device_keeps_it_with_the_vanished_claim(held: Rig) -> 
     assert held.repair.evict("old")
 
 
-def test_hardware_that_cannot_list_processes_gives_nothing_away(held: Rig) -> None:
+def test_a_vanished_claim_keeps_its_device_if_processes_cannot_be_listed(held: Rig) -> None:
     held.hardware = BlindHardware()
     held.restart()
     held.api.delete("old")
@@ -112,7 +112,7 @@ def test_hardware_that_cannot_list_processes_gives_nothing_away(held: Rig) -> No
     assert not held.repair.evict("old")
 
 
-def test_since_when_a_claim_is_gone_outlives_the_agent(held: Rig) -> None:
+def test_the_time_since_a_claim_is_gone_outlives_the_agent(held: Rig) -> None:
     held.api.delete("old")
     held.repair.evict("old")
     held.clock.seconds += GONE_SECONDS
@@ -141,7 +141,7 @@ def test_a_claim_that_comes_back_starts_the_five_minutes_again(held: Rig) -> Non
     assert not held.repair.evict("old")
 
 
-def test_an_api_that_does_not_answer_says_nothing_about_a_claim(held: Rig) -> None:
+def test_an_error_of_the_api_does_not_count_as_a_claim_that_is_gone(held: Rig) -> None:
     held.api.delete("old")
     held.repair.evict("old")
     held.clock.seconds += GONE_SECONDS
@@ -154,7 +154,7 @@ def test_an_api_that_does_not_answer_says_nothing_about_a_claim(held: Rig) -> No
     assert held.repair.evict("old")
 
 
-def test_a_half_done_holder_that_nobody_works_on_is_undone_at_once(held: Rig) -> None:
+def test_a_half_done_holder_that_no_call_works_on_is_undone_at_once(held: Rig) -> None:
     held.ledger.set_state("old", ClaimState.UNPREPARING)
     assert held.prepare("new")[0].device == "gpu-0"
     assert held.states() == {"new": "prepared"}

@@ -104,7 +104,7 @@ class Kubelet(RuleBasedStateMachine):
 
     @rule()
     def lose_the_ledger(self) -> None:
-        """Without the API's word, a recovered claim holds its devices; the claims are all still there to be asked."""
+        """A recovered claim holds its devices until it is read from the API server, so all claims must still exist."""
         if any(admin for _, admin in self.prepared.values()):
             return
         if {u for u in self.prepared if ("ns", f"claim-{u}") not in self.rig.api.claims}:

@@ -20,7 +20,7 @@ def killed(program: str) -> dict[str, int]:
     return report["kills"]
 
 
-def test_a_kill_at_any_line_leaks_nothing_and_loses_nothing() -> None:
+def test_a_kill_after_any_change_of_a_file_leaks_nothing_and_loses_nothing() -> None:
     kills = killed("kill_points")
     assert kills["prepare"] >= 5
     assert kills["unprepare"] >= 3
@@ -28,20 +28,20 @@ def test_a_kill_at_any_line_leaks_nothing_and_loses_nothing() -> None:
     assert kills["repeat"] >= 1
 
 
-def test_a_kill_at_any_line_leaves_no_partition_and_no_mig_mode_behind() -> None:
+def test_a_kill_after_any_change_of_a_file_leaves_no_partition_and_no_mig_mode_behind() -> None:
     kills = killed("mig_kill_points")
     assert min(kills[call] for call in ("prepare", "unprepare", "reallocate", "whole")) >= 5
     assert kills["repeat"] >= 1
     assert kills["alone"] >= 3
 
 
-def test_a_kill_at_any_line_leaves_a_device_shared_for_those_who_hold_it_and_for_nobody_else() -> None:
+def test_a_kill_after_any_change_of_a_file_leaves_a_device_shared_for_its_holders_alone() -> None:
     kills = killed("sharing_kill_points")
     assert min(kills[call] for call in ("first", "joining", "leaving", "last")) >= 5
     assert kills["repeat"] >= 1
 
 
-def test_a_kill_at_any_line_gives_no_compute_unit_to_two_claims_and_keeps_none_for_a_claim_that_ended() -> None:
+def test_a_kill_after_any_change_of_a_file_gives_no_compute_unit_to_two_claims_or_to_an_ended_one() -> None:
     kills = killed("units_kill_points")
     assert min(kills[call] for call in ("choosing", "returning")) >= 5
     assert kills["leaving"] >= 4

@@ -29,7 +29,7 @@ def test_a_prepared_claim_has_its_cdi_file_and_its_devices(rig: Rig) -> None:
     assert rig.states() == {"u1": "prepared"}
 
 
-def test_the_server_is_asked_again_when_it_said_and_no_sooner(rig: Rig) -> None:
+def test_the_api_server_is_asked_again_no_sooner_than_it_asked_for(rig: Rig) -> None:
     rig.allocate("u1", "gpu-0")
     busy = ApiError("too-many-requests", "429", status=429, retry=Retry.NOW, retry_after_s=0.6)
     rig.api.faults = [busy]
@@ -57,7 +57,7 @@ def test_unprepare_of_unknown_claim_succeeds(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("uid", ["", "../etc", "a/b", ".", "x y"])
-def test_a_uid_that_no_kubernetes_has_is_refused(rig: Rig, uid: str) -> None:
+def test_a_malformed_uid_is_refused(rig: Rig, uid: str) -> None:
     with pytest.raises(ClaimError, match="UID"):
         rig.prepare(uid)
     with pytest.raises(ClaimError, match="UID"):
@@ -75,7 +75,7 @@ def test_repeated_prepare_gives_the_same_answer_and_leaves_the_file_alone(rig: R
     assert (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns) == before
 
 
-def test_repeated_prepare_makes_good_what_somebody_removed_or_broke(rig: Rig) -> None:
+def test_repeated_prepare_repairs_a_file_that_was_removed_or_damaged(rig: Rig) -> None:
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
     before = rig.files()
@@ -87,7 +87,7 @@ def test_repeated_prepare_makes_good_what_somebody_removed_or_broke(rig: Rig) ->
     assert rig.files() == before
 
 
-def test_a_claim_reallocated_under_its_uid_is_undone_and_prepared_anew(rig: Rig) -> None:
+def test_a_claim_reallocated_under_its_uid_is_undone_and_prepared_again(rig: Rig) -> None:
     rig.allocate("u1", "gpu-0", "gpu-1")
     rig.prepare("u1")
     rig.allocate("u1", "gpu-2")
@@ -106,7 +106,7 @@ def test_a_config_added_by_reallocation_is_noticed(rig: Rig) -> None:
     assert rig.ledger.get("u1").allocation["configs"]
 
 
-def test_admin_access_never_owns(rig: Rig) -> None:
+def test_a_claim_with_admin_access_holds_nothing(rig: Rig) -> None:
     rig.allocate("owner", "gpu-0")
     rig.prepare("owner")
     rig.api.put(claim_wire("monitor", result("gpu-0", adminAccess=True), result("gpu-1", adminAccess=True)))
@@ -118,7 +118,7 @@ def test_admin_access_never_owns(rig: Rig) -> None:
     assert rig.states() == {"owner": "prepared", "second": "prepared"}
 
 
-def test_share_ids_are_passed_on_and_shares_live_side_by_side(rig: Rig) -> None:
+def test_share_ids_are_passed_on_and_shares_of_one_device_do_not_exclude_each_other(rig: Rig) -> None:
     shares = ["11111111-2222-3333-4444-555555555555", "66666666-7777-8888-9999-aaaaaaaaaaaa"]
     for uid, share in zip(("u1", "u2"), shares, strict=True):
         rig.api.put(claim_wire(uid, result("gpu-0", shareID=share)))
@@ -187,14 +187,14 @@ def test_transient_api_failures_are_retried_inside_the_deadline(rig: Rig) -> Non
     assert rig.api.requests["get"] == 4
 
 
-def test_an_api_that_stays_away_is_told_before_the_deadline(rig: Rig) -> None:
+def test_an_api_that_does_not_answer_is_an_error_before_the_deadline(rig: Rig) -> None:
     rig.api.faults = [ApiError("unreachable", "no route", retry=Retry.NOW)] * 50
     with pytest.raises(ApiError, match="no route"):
         rig.prepare("u1", 0.5)
     rig.assert_empty()
 
 
-def test_a_refusal_by_the_api_that_cannot_get_better_is_not_retried(rig: Rig) -> None:
+def test_a_refusal_by_the_api_that_no_retry_solves_is_not_retried(rig: Rig) -> None:
     rig.api.faults = [ApiError("invalid", "no", status=422)]
     with pytest.raises(ApiError):
         rig.prepare("u1")
@@ -279,7 +279,7 @@ def test_cdi_files_follow_a_changed_major(rig: Rig) -> None:
     assert rig.repair.refresh_cdi() == 0
 
 
-def test_an_unprepare_cut_short_keeps_the_device_until_it_is_asked_for_again(rig: Rig, monkeypatch) -> None:
+def test_an_unprepare_that_was_cut_short_keeps_the_device_until_it_is_repeated(rig: Rig, monkeypatch) -> None:
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
     before = rig.files()
@@ -357,7 +357,7 @@ def test_a_claim_whose_file_is_missing_after_a_crash_gets_it_from_the_repair_and
     rig.assert_empty()
 
 
-def test_an_agent_that_ends_lets_waiting_calls_go(rig: Rig) -> None:
+def test_waiting_calls_end_with_the_agent(rig: Rig) -> None:
     rig.allocate("u1", "gpu-0")
     rig.inventory = inventory(0, 0).__class__(waiting_for="the driver")
     thread, outcome = in_thread(rig.prepare, "u1", 30.0)
@@ -383,7 +383,7 @@ def test_a_claim_that_an_earlier_agent_prepared_is_found_by_the_commit(rig: Rig)
     assert rig.states() == {"u1": "prepared"}
 
 
-def test_a_claim_that_an_earlier_agent_left_half_done_is_begun_again(rig: Rig) -> None:
+def test_a_claim_that_an_earlier_agent_left_half_done_is_prepared_again(rig: Rig) -> None:
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
     rig.ledger.set_state("u1", ClaimState.UNPREPARING)

@@ -1,4 +1,4 @@
-"""Containers that outlive the Unprepare of their claim: who waits for them, and for how long.
+"""Containers that outlive the Unprepare of their claim: which claims wait for them, and for how long.
 
 Processes are stand-ins here, folders as in /proc; real ones are in the cluster lane (test_robustness).
 """
@@ -59,10 +59,10 @@ def test_other_devices_the_same_claim_and_admin_access_do_not_wait(rig: Rig, lef
     assert rig.prepare("elsewhere", 0.5)
     rig.api.put(claim_wire("admin", result("gpu-0", adminAccess=True)))
     assert rig.prepare("admin", 0.5)
-    assert rig.prepare("old", 0.5), "asked for again: it is the same pod's"
+    assert rig.prepare("old", 0.5), "the same claim again, for the same pod"
 
 
-def test_a_container_that_nobody_can_kill_does_not_keep_the_device_for_ever(
+def test_a_container_that_cannot_be_killed_does_not_keep_the_device_for_ever(
     rig: Rig, machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unreleased, "BOUND_SECONDS", 0.5)
@@ -76,13 +76,13 @@ def test_a_container_that_nobody_can_kill_does_not_keep_the_device_for_ever(
 
 
 @pytest.mark.parametrize("share_id", ["11111111-2222-4333-8444-555555555555", ""])
-def test_shared_devices_and_pods_that_have_ended_hold_nobody_up(
+def test_shared_devices_and_pods_that_have_ended_delay_no_claim(
     rig: Rig, machine: Machine, monkeypatch: pytest.MonkeyPatch, share_id: str
 ) -> None:
     looks: list[object] = []
     monkeypatch.setattr(release_watch, "pods_with_processes", lambda *a: looks.append(a) or frozenset({OLD}))
     if not share_id:
-        shutil.rmtree(machine.pods / OLD)  # the kubelet has put everything away
+        shutil.rmtree(machine.pods / OLD)  # the kubelet has removed the pod's folder
     share = {"shareID": share_id} if share_id else {}
     rig.api.put(claim_wire("old", result("gpu-0", **share), pods=(OLD,)))
     rig.prepare("old")
@@ -92,8 +92,8 @@ def test_shared_devices_and_pods_that_have_ended_hold_nobody_up(
     assert not looks
 
 
-def test_the_usual_end_of_a_pod_holds_nobody_up(rig: Rig, machine: Machine) -> None:
-    (machine.pods / OLD).mkdir(exist_ok=True)  # the kubelet puts it away later
+def test_a_pod_whose_containers_have_ended_delays_no_claim(rig: Rig, machine: Machine) -> None:
+    (machine.pods / OLD).mkdir(exist_ok=True)  # the kubelet removes it later
     for number in range(5):
         rig.api.put(claim_wire(f"u{number}", result("gpu-0"), pods=(OLD,)))
         rig.prepare(f"u{number}")
@@ -103,7 +103,7 @@ def test_the_usual_end_of_a_pod_holds_nobody_up(rig: Rig, machine: Machine) -> N
     until(lambda: not rig.ledger.unreleased.has_any())
 
 
-def test_pods_that_share_a_claim_are_all_remembered(rig: Rig, machine: Machine) -> None:
+def test_pods_that_share_a_claim_are_all_recorded(rig: Rig, machine: Machine) -> None:
     rig.api.put(claim_wire("u1", result("gpu-0"), pods=(OLD,)))
     rig.prepare("u1")
     rig.api.put(claim_wire("u1", result("gpu-0"), pods=(OTHER,)))
@@ -115,7 +115,7 @@ def test_pods_that_share_a_claim_are_all_remembered(rig: Rig, machine: Machine) 
     assert record.claim().pods == (OLD, OTHER)
 
 
-def test_only_mounts_that_come_from_a_pods_folder_are_proof(machine: Machine) -> None:
+def test_only_mounts_from_a_pods_folder_show_that_its_container_runs(machine: Machine) -> None:
     uids = {OLD, OTHER}
     assert pods_with_processes(uids, machine.proc) == frozenset()
     machine.run(7, "container", CONTAINER, OTHER)
@@ -127,7 +127,7 @@ def test_only_mounts_that_come_from_a_pods_folder_are_proof(machine: Machine) ->
     assert pods_with_processes(uids, machine.proc) == frozenset()
 
 
-def test_a_volume_that_is_named_like_another_pods_folder_is_no_proof(machine: Machine) -> None:
+def test_a_volume_that_is_named_like_another_pods_folder_does_not_count_for_that_pod(machine: Machine) -> None:
     forged = CONTAINER.replace("/pods/{pod}/", f"/pods/{OTHER}/volumes/kubernetes.io~empty-dir/x/pods/{{pod}}/")
     machine.run(7, "container", forged, OLD)
     assert pods_with_processes({OLD}, machine.proc) == frozenset()
@@ -154,7 +154,7 @@ def test_a_real_container_is_found_as_long_as_it_lives(tmp_path: Path) -> None:
             container.stdout.close()
 
 
-def test_a_device_is_kept_back_by_the_next_agent_too_also_where_this_one_died_in_the_middle(
+def test_a_device_stays_unreleased_with_the_next_agent_even_if_this_one_died_in_unprepare(
     rig: Rig, machine: Machine
 ) -> None:
     machine.run(7, "container", CONTAINER, OLD)
@@ -173,13 +173,13 @@ def test_a_device_is_kept_back_by_the_next_agent_too_also_where_this_one_died_in
     assert rig.prepare("new-gpu-0")
 
 
-def test_what_was_kept_back_in_another_boot_holds_nobody_up(rig: Rig, left: Machine) -> None:
+def test_a_device_that_was_unreleased_in_another_boot_is_free(rig: Rig, left: Machine) -> None:
     rig.preparer.close()
     rig.reboot()
     assert rig.prepare("new", 1.0)
 
 
-def test_a_claim_whose_boot_is_not_known_keeps_its_device_back_and_takes_no_other_row_away(
+def test_the_device_of_a_claim_of_unknown_boot_stays_unreleased_and_no_other_row_is_removed(
     rig: Rig, left: Machine
 ) -> None:
     """A claim that was recovered after a lost ledger does not know its boot; its pods may well run in this one."""
@@ -196,7 +196,7 @@ def test_a_claim_whose_boot_is_not_known_keeps_its_device_back_and_takes_no_othe
     assert rig.prepare("next-gpu-1")
 
 
-def test_a_claim_of_an_earlier_boot_keeps_nothing_back_and_takes_no_row_of_this_one_away(
+def test_the_device_of_a_claim_of_an_earlier_boot_is_free_and_no_row_of_this_boot_is_removed(
     rig: Rig, left: Machine
 ) -> None:
     rig.api.put(claim_wire("earlier", result("gpu-1"), pods=(OLD,)))

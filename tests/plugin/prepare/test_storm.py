@@ -12,7 +12,7 @@ OPERATIONS = 150
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_no_device_is_in_two_hands_and_nothing_is_lost_while_two_agents_are_killed_again_and_again() -> None:
+def test_no_device_has_two_claims_and_nothing_is_lost_while_two_agents_are_killed_again_and_again() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.plugin.support.storm", str(OPERATIONS)],
         capture_output=True,
@@ -24,4 +24,4 @@ def test_no_device_is_in_two_hands_and_nothing_is_lost_while_two_agents_are_kill
     report = json.loads(done.stdout)
     assert report["wrong"] == [], done.stderr
     assert report["operations"] >= OPERATIONS
-    assert sum(report["blows"].values()) >= 1
+    assert sum(report["signals"].values()) >= 1

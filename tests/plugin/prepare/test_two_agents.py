@@ -68,7 +68,7 @@ def test_a_claim_prepared_by_one_agent_is_unprepared_by_the_other(rig: Rig, tmp_
     other.close()
 
 
-def test_repair_leaves_alone_what_the_other_agent_is_at_work_on(rig: Rig, tmp_path: Path) -> None:
+def test_repair_leaves_a_claim_alone_that_the_other_agent_works_on(rig: Rig, tmp_path: Path) -> None:
     from dra_driver.plugin.ledger.record import ClaimState
 
     rig.allocate("u1", "gpu-0")

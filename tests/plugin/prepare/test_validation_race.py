@@ -30,7 +30,7 @@ COMMAND = ValidationLevel.COMMAND
 
 
 class LedgerAlone:
-    """Holders that only look at the ledger, as the last question before a test does."""
+    """Holders that are read from the ledger alone, as in the last check before a test."""
 
     def __init__(self, rig):
         self.rig = rig
@@ -47,7 +47,7 @@ class LedgerAlone:
 
 @pytest.fixture
 def started(monkeypatch):
-    """Let a test be a process that sleeps, and collect the ids of all of them."""
+    """Make each test a process that sleeps, and collect the process ids."""
     pids = []
 
     def sleeping(self):
@@ -109,7 +109,7 @@ def test_a_claim_of_another_device_leaves_the_test_alone(rig: Rig, tested, start
     thread.join()
 
 
-def test_a_test_that_can_not_be_ended_refuses_the_claim_and_leaves_nothing_of_it(rig: Rig, monkeypatch):
+def test_if_a_test_cannot_be_ended_the_claim_is_refused_and_nothing_of_it_is_left(rig: Rig, monkeypatch):
     turn = ValidationTurn(rig.data)
     monkeypatch.setattr(ValidationTurn.interrupt, "__defaults__", (0.2,))
     with turn.take("gpu-0", 1.0) as held:

@@ -1,4 +1,4 @@
-"""Calls that wait: who wakes them, what they ask meanwhile, and how many threads that takes."""
+"""Calls that wait: what wakes them, what they ask meanwhile, and how many threads they take."""
 
 import threading
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def test_one_thread_looks_for_all_that_sleep_and_ends_with_them() -> None:
     until(lambda: "waiting" not in [t.name for t in set(threading.enumerate()) - others])
 
 
-def test_whoever_comes_after_the_change_does_not_sleep_at_all() -> None:
+def test_a_call_that_comes_after_the_change_does_not_sleep() -> None:
     waiting = InterruptiblePause(SimpleNamespace(version=lambda: 1))
     seen = waiting.seen
     waiting.wake()
@@ -44,12 +44,12 @@ def test_a_pause_is_cut_short_by_the_end_of_the_agent_alone() -> None:
     assert not thread.is_alive()
 
 
-def test_one_of_many_asks_after_a_holder() -> None:
+def test_one_of_many_calls_asks_about_a_holder() -> None:
     looks = LookTimer(30.0)
     assert [looks.is_due("a"), looks.is_due("a"), looks.is_due("b")] == [True, False, True]
 
 
-def test_calls_that_wait_for_one_device_ask_the_api_after_its_holder_together(rig: Rig, monkeypatch) -> None:
+def test_calls_that_wait_for_one_device_share_the_requests_about_its_holder(rig: Rig, monkeypatch) -> None:
     monkeypatch.setattr(preparer, "HOLDER_SECONDS", 600.0)  # all of them sleep at once, however long they need
     rig.allocate("holder", "gpu-0")
     rig.prepare("holder")

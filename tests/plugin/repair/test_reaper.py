@@ -57,7 +57,7 @@ def test_a_full_node_asks_about_a_few_claims_a_minute_and_about_each_in_its_turn
     assert node.asked() == ASKED_AT_ONCE
 
 
-def test_nobody_asks_about_claims_of_which_the_kubelet_tells_and_soon_about_one_of_which_it_no_longer_does(
+def test_claims_that_the_kubelet_reports_are_not_asked_about_and_one_that_it_no_longer_reports_is(
     node: Node,
 ) -> None:
     node.here = {f"u{index}" for index in range(COUNT)}

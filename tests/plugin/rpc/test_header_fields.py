@@ -71,12 +71,12 @@ def test_old_fields_make_room_for_new_ones() -> None:
     assert decoder.decode(bytes((0xFF, 62 + kept - 1 - 127))) == [(b"n", b"%03d" % (300 - kept))]
     with pytest.raises(ValueError, match="refer to a field"):
         decoder.decode(bytes((0xFF, 62 + kept - 127)))
-    assert decoder.decode(b"\x20") == [], "the client gives up the table"
+    assert decoder.decode(b"\x20") == [], "the client has emptied the table"
     with pytest.raises(ValueError, match="refer to a field"):
         decoder.decode(b"\xbe")
 
 
-def test_damaged_blocks_are_read_or_refused_and_nothing_else() -> None:
+def test_damaged_blocks_are_read_or_refused_and_cause_no_other_error() -> None:
     chance = random.Random(7)
     for _ in range(5000):
         block = bytearray(bytes.fromhex(chance.choice(COMPRESSED + PLAIN)))

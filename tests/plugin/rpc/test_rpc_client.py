@@ -87,7 +87,7 @@ def test_an_answer_of_grpcs_own_server_comes_whole(served: Any, size: int) -> No
     assert asked(path).message == b"x" * size
 
 
-def test_what_the_server_adds_comes_with_the_answer(served: Any) -> None:
+def test_trailing_metadata_comes_with_the_answer(served: Any) -> None:
     def answer(request: bytes, context: Any) -> bytes:
         assert context.time_remaining() <= SECONDS
         context.set_trailing_metadata((("mark", "here"),))
@@ -103,7 +103,7 @@ def test_a_status_is_a_fault_with_its_code_and_its_text(served: Any) -> None:
         asked(path)
 
 
-def test_a_method_that_is_not_served(served: Any) -> None:
+def test_a_method_that_is_not_served_is_a_fault(served: Any) -> None:
     path = served(lambda request, _: request)
     with pytest.raises(RpcFault, match="UNIMPLEMENTED"):
         call(path, "/service/Other", b"", seconds=SECONDS, most_bytes=MAX)
@@ -116,7 +116,7 @@ def test_an_answer_that_is_too_large_is_refused(served: Any, size: int) -> None:
         asked(path)
 
 
-def test_nothing_listens(path: Path) -> None:
+def test_a_socket_on_which_nothing_listens_is_a_fault(path: Path) -> None:
     with pytest.raises(RpcFault, match="UNAVAILABLE"):
         asked(path)
     path.touch()
@@ -124,12 +124,12 @@ def test_nothing_listens(path: Path) -> None:
         asked(path)
 
 
-def test_a_server_that_does_not_answer_is_given_up(raw: Any) -> None:
+def test_a_server_that_does_not_answer_is_a_fault_at_the_deadline(raw: Any) -> None:
     with pytest.raises(RpcFault, match="DEADLINE_EXCEEDED"):
         asked(raw(OPENING, is_kept=True), seconds=0.05)
 
 
-def test_an_answer_in_any_pieces_with_other_frames_between(raw: Any) -> None:
+def test_an_answer_in_any_pieces_with_other_frames_between_is_read(raw: Any) -> None:
     ping = frames.frame(frames.PING, 0, 0, b"12345678")
     window = frames.number_frame(frames.WINDOW_UPDATE, 0, 5)
     body = framed(b"answer")
@@ -137,7 +137,7 @@ def test_an_answer_in_any_pieces_with_other_frames_between(raw: Any) -> None:
     assert asked(raw(OPENING + window + HEAD + ping.join(pieces) + END, is_kept=True)).message == b"answer"
 
 
-def test_header_fields_that_go_on_in_another_frame(raw: Any) -> None:
+def test_header_fields_that_continue_in_another_frame_are_read(raw: Any) -> None:
     block = literal(b":status", b"200")
     head = frames.frame(frames.HEADERS, 0, 1, block[:4]) + frames.frame(
         frames.CONTINUATION, frames.END_HEADERS, 1, block[4:]

@@ -1,4 +1,4 @@
-"""The gRPC server over real unix sockets: asked by grpcio's client, and by clients that break the rules."""
+"""The gRPC server over real unix sockets: called by grpcio's client, and by clients that break the rules."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_many_calls_at_once_on_one_connection_are_all_answered(served: Served) -
             assert {found.uid for found in pool.map(served.call, map(str, range(200)))} == set(map(str, range(200)))
 
 
-def test_calls_that_wait_hold_up_neither_other_methods_nor_more_than_their_turn(served: Served) -> None:
+def test_waiting_calls_delay_no_other_method_and_run_only_up_to_their_limit(served: Served) -> None:
     waiting = [served.method("Wait").future(v1.Claim(uid=str(n)), timeout=SECONDS) for n in range(3 * MAX)]
     until(lambda: len(served.service.seen) == MAX)
     assert served.call("a").uid == "a"
@@ -167,7 +167,7 @@ def test_a_call_that_was_cancelled_while_it_waited_is_never_begun(served: Served
     assert len(served.service.seen) == MAX + 3, "three of them are echoes"
 
 
-def test_a_call_knows_when_its_client_gave_up(served: Served) -> None:
+def test_a_call_is_inactive_once_its_client_has_cancelled_it(served: Served) -> None:
     waiting = served.method("Wait").future(v1.Claim(uid="a"), timeout=SECONDS)
     until(lambda: served.service.seen)
     assert served.service.seen[0].is_active()
@@ -211,7 +211,7 @@ def test_stop_lets_a_running_call_end_and_takes_no_new_one(served: Served) -> No
     assert done.wait(SECONDS)
 
 
-def test_stop_cuts_off_what_does_not_end_in_time(served: Served) -> None:
+def test_stop_cuts_off_a_call_that_does_not_end_in_time(served: Served) -> None:
     waiting = served.method("Wait").future(v1.Claim(uid="a"), timeout=SECONDS)
     until(lambda: served.service.seen)
     served.server.stop(0.1)
@@ -239,28 +239,30 @@ BROKEN = {
     "an old stream": OPENING + head(3) + head(1),
     "data of no stream": OPENING + data(1, MESSAGE),
     "data after the end": OPENING + head(1, path=b"/test/Wait") + data(1, MESSAGE) + data(1, MESSAGE),
-    "fields that go on nowhere": OPENING + frames.frame(frames.CONTINUATION, 0, 1),
+    "fields that continue nothing": OPENING + frames.frame(frames.CONTINUATION, 0, 1),
     "fields that are interrupted": OPENING + head(1, flags=0) + data(1, MESSAGE),
     "endless fields": OPENING + head(1, flags=0) + frames.frame(frames.CONTINUATION, 0, 1, bytes(16_384)) * 5,
     "too many fields": OPENING + frames.frame(frames.HEADERS, 4, 1, literal(b"a", b"b" * 100) * 140),
-    "a field that there is not": OPENING + frames.frame(frames.HEADERS, 4, 1, b"\xff\x50"),
+    "a field that is not in the table": OPENING + frames.frame(frames.HEADERS, 4, 1, b"\xff\x50"),
     "fields cut off": OPENING + frames.frame(frames.HEADERS, 4, 1, b"\0\x05a"),
     "a number without an end": OPENING + frames.frame(frames.HEADERS, 4, 1, b"\xff" * 20),
     "a table that is too large": OPENING + frames.frame(frames.HEADERS, 4, 1, b"\x3f\xff\xff\x03"),
-    "compression that is none": OPENING + frames.frame(frames.HEADERS, 4, 1, b"\0\x84\xff\xff\xff\xff\x01a"),
+    "invalid compression": OPENING + frames.frame(frames.HEADERS, 4, 1, b"\0\x84\xff\xff\xff\xff\x01a"),
     "padding beyond the frame": OPENING + frames.frame(frames.HEADERS, 4 | frames.PADDED, 1, b"\x09abc"),
-    "a window of nothing": OPENING + frames.number_frame(frames.WINDOW_UPDATE, 0, 0),
+    "a window update of zero": OPENING + frames.number_frame(frames.WINDOW_UPDATE, 0, 0),
     "a window that is too large": OPENING + frames.number_frame(frames.WINDOW_UPDATE, 0, 2**31 - 1),
     "settings cut off": OPENING + frames.frame(frames.SETTINGS, 0, 0, b"\0\4\0"),
     "a ping of no length": OPENING + frames.frame(frames.PING, 0, 0),
     "a push": OPENING + frames.frame(frames.PUSH_PROMISE, 4, 1),
-    "a timeout that is none": OPENING + head(1, grpc_timeout=b"soon"),
+    "an invalid timeout": OPENING + head(1, grpc_timeout=b"soon"),
     "an endless request": OPENING + head(1) + data(1, bytes(16_384), flags=0) * 70,
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_client_that_breaks_the_rules_loses_its_connection_and_nobody_else_does(served: Served, name: str) -> None:
+def test_a_client_that_breaks_the_rules_loses_its_connection_and_no_other_client_does(
+    served: Served, name: str
+) -> None:
     assert served.call("before").uid == "before"
     with closing(served.raw()) as sock:
         with suppress(ConnectionError):
@@ -284,7 +286,7 @@ def test_a_request_is_read_however_its_bytes_are_cut(served: Served) -> None:
             found += piece
 
 
-def test_an_answer_comes_as_its_client_allows_it(served: Served) -> None:
+def test_an_answer_is_sent_within_the_window_of_its_client(served: Served) -> None:
     opening = frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: 4})
     with closing(served.raw()) as sock:
         sock.sendall(opening + head(1) + data(1, MESSAGE))

@@ -2,8 +2,8 @@
 
     python -m tests.plugin.support.kill_points [STRIDE [CALL ...]]
 
-Kills after each change of a file; with a stride, at each so many lines (1: at every line, which takes two minutes).
-A program of its own (test_kill starts it), since it forks. Prints one JSON object: the number of kills by call, and
+Kills after each change of a file; with a stride, at one line in so many (1: at every line, which takes two minutes).
+A program of its own (test_kill starts it), because it forks. Prints one JSON object: the number of kills by call, and
 what was found wrong.
 """
 
@@ -39,7 +39,7 @@ def call(root: Path, what: str, trace: Trace) -> None:
 
 
 def check(root: Path, what: str) -> None:
-    """Be the next agent: repair, write files again once the hardware was looked at, and go on."""
+    """Check the next agent, which repairs and writes CDI files again before the kubelet calls."""
     rig = rig_at(root)
     rig.repair.run()
     rig.repair.refresh_cdi()
@@ -62,7 +62,7 @@ def check(root: Path, what: str) -> None:
 
 
 def check_next_call(root: Path, what: str) -> None:
-    """Be an agent that does not repair first: the next call must cope with what it finds."""
+    """Check an agent that has not repaired anything before the next call."""
     rig = rig_at(root)
     if what == "unprepare":
         rig.unprepare("u1")

@@ -57,5 +57,5 @@ class FakeKubelet:
 
 
 def claim(uid: str) -> v1.Claim:
-    """The claim as the kubelet names it."""
+    """Return the claim as the kubelet names it."""
     return v1.Claim(namespace="ns", uid=uid, name=f"claim-{uid}")

@@ -1,4 +1,4 @@
-"""The ledger's file as SQLite has it."""
+"""The ledger's file, read and changed by SQL without the agent."""
 
 import sqlite3
 from contextlib import closing

@@ -36,7 +36,7 @@ def call(root: Path, what: str, trace: Trace) -> None:
 
 
 def check(root: Path, what: str) -> None:
-    """Be the next agent: repair, look at the hardware, and go on."""
+    """Check the next agent, which repairs and looks at the hardware before the kubelet calls."""
     rig = MigRig(root)
     rig.repair.run()
     rig.look()
@@ -45,12 +45,12 @@ def check(root: Path, what: str) -> None:
 
 
 def check_next_call(root: Path, what: str) -> None:
-    """Be an agent that does not repair first."""
+    """Check an agent that has not repaired anything before the next call."""
     finish(MigRig(root), what)
 
 
 def check_same_call(root: Path, what: str) -> None:
-    """Be an agent that the kubelet asks for the same again."""
+    """Check an agent that the kubelet calls in the same way again."""
     rig = MigRig(root)
     if what in UNPREPARES:
         rig.unprepare("u1")
@@ -59,7 +59,7 @@ def check_same_call(root: Path, what: str) -> None:
 
 
 def finish(rig: MigRig, what: str) -> None:
-    """Prepare as the kubelet would again, then unprepare: nothing is left but the bystander, then nothing at all."""
+    """Prepare again as the kubelet would, then unprepare: only the bystander's partition is left, and then none."""
     expect(BYSTANDER in rig.cuts(), True)
     rig.now_prepare("u1", *claimed(what))
     expect(rig.cuts(), [BYSTANDER, (0, "1g.10gb", 3), (1, "1g.10gb", 2)][:: 2 if what == "alone" else 1])

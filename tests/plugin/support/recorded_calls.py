@@ -104,7 +104,7 @@ class Recording:
 def _logged() -> Iterator[list[list[Any]]]:
     """Collect what is logged, as level, message and keys, without the plugin's own threads.
 
-    What the threads say that make partitions on several GPUs comes last, in alphabetical order.
+    Lines of the threads that make partitions on several GPUs come last, in alphabetical order.
     """
     lines: list[list[Any]] = []
     beside: list[list[Any]] = []

@@ -2,10 +2,10 @@
 
     python -m tests.plugin.support.sharing_kill_points [STRIDE [CALL ...]]
 
-`first` is a claim that comes to a device that nobody shares yet and leaves it again; `joining` finds another holder
-there, who must keep its daemon and its time slice through every kill; `leaving` is unprepared beside that other one,
-`last` after it. Each on a GPU under MPS with memory limits, and on one with time slices. The other claim is of the
-same pod, and of a second one.
+In `first`, a claim is prepared on a device without other holders; in `joining`, the device has another holder, which
+must keep its daemon and its time slice through every kill. In `leaving`, the claim is unprepared while the other holder
+stays; in `last`, it is the last holder. The claim has a GPU under MPS with memory limits, and one with time slices. The
+other claim belongs to the same pod, and to a second one.
 """
 
 from pathlib import Path
@@ -48,14 +48,14 @@ def call(root: Path, what: str, trace: Trace) -> None:
 
 
 def check(root: Path, what: str) -> None:
-    """Be the next agent: repair and reap, and find what the claims that are left need, no more."""
+    """Check the next agent, which repairs and reaps: the effects are those that the remaining claims need."""
     rig = rig_at(root)
     Reaper(rig.repair, rig.store, driver=DRIVER).reap()
-    look(rig, what)
+    check_effects(rig, what)
     finish(rig, what)
 
 
-def look(rig: SharingRig, what: str) -> None:
+def check_effects(rig: SharingRig, what: str) -> None:
     states = rig.states()
     expect(set(states.values()) - {"prepared"}, set())
     holders = sorted(states)
@@ -71,17 +71,17 @@ def look(rig: SharingRig, what: str) -> None:
 
 
 def check_next_call(root: Path, what: str) -> None:
-    """Be an agent that does not repair first."""
+    """Check an agent that has not repaired anything before the next call."""
     finish(rig_at(root), what)
 
 
 def finish(rig: SharingRig, what: str) -> None:
-    """Prepare as the kubelet would again, then unprepare: first one is left, then nothing at all."""
+    """Prepare again as the kubelet would, then unprepare: the effects of the other claim are left, and then none."""
     rig.prepare("u1")
     expect(rig.intervals(), ("Default", "Long"))
     rig.unprepare("u1")
     if what in WITH_OTHER:
-        look(rig, what)
+        check_effects(rig, what)
         rig.unprepare("other")
     rig.repair.run()
     rig.assert_unshared()

@@ -1,12 +1,12 @@
-"""A storm over one node: two real agents, MIG on demand, whole and shared GPUs, kills at any moment, and a judge.
+"""A storm over one node: two real agents, MIG on demand, whole and shared GPUs, and kills at any moment.
 
     python -m tests.plugin.support.storm OPERATIONS [SEED]       10000 operations take a few minutes
 
-Kubelets (threads) prepare, repeat and unprepare claims at whichever agent they happen to call; the scheduler behind
-them is a bad one that gives out devices which others hold. Meanwhile agents are killed, or ended, and started again.
-The judge knows only what was answered, the CDI folder and the state of the simulated hardware: at every answer it finds
-out whether a device is in two hands, and whether anything is missing of what was promised; in the end, that nothing is
-left. Prints one JSON object: what was done, and what was wrong.
+Kubelets (threads) prepare, repeat and unprepare claims with either of the agents; the scheduler behind them is a bad
+one that allocates devices which other claims hold. Meanwhile agents are killed, or ended, and started again. After each
+answer the verifier reads the CDI folder and the state of the simulated hardware, and checks that no device is held by
+two claims and that prepared claims have everything that was answered; in the end, that nothing is left. Prints one JSON
+object: what was done, and what was wrong.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from dra_driver.plugin.kubelet.methods import VERSIONS
 from tests.support.agents.agent_process import NODE, Stage, stage
 
 KUBELETS = 6
-CALM_SECONDS = (0.1, 1.2)  # between two blows
+CALM_SECONDS = (0.1, 1.2)  # between two signals
 CUT = tuple(f"gpu-0000-0{number}-00-0" for number in (1, 2))  # whole, or in parts
 SHARED = "gpu-0000-03-00-0"
 SHARES = 4
-PARTS = {  # memory slices of an H100, by what stands in the name of a partition; NVIDIA's placements
+PARTS = {  # memory slices of an H100, by the last part of a partition's name; NVIDIA's placements
     **{f"1g10gb-19-{start}": {start} for start in range(7)},
     **{f"2g20gb-14-{start}": {start, start + 1} for start in (0, 2, 4)},
     **{f"3g40gb-9-{start}": set(range(start, start + 4)) for start in (0, 4)},
@@ -81,7 +81,7 @@ class Claim:
 
     @property
     def units(self) -> set[str]:
-        """What no other claim may have at the same time."""
+        """Return what no other claim may have at the same time."""
         return {unit for device in self.devices for unit in units_of(device)}
 
 
@@ -95,7 +95,7 @@ def units_of(device: str) -> set[str]:
 
 
 def choose(chance: random.Random) -> tuple[str, ...]:
-    """Choose what a claim is to have: a whole GPU, a share, a partition, two partitions."""
+    """Choose the devices of a claim: a whole GPU, a share, a partition, or two partitions."""
     kind, parts = chance.random(), sorted(PARTS)
     if kind < 0.1:
         return (chance.choice(CUT),)
@@ -106,12 +106,12 @@ def choose(chance: random.Random) -> tuple[str, ...]:
 
 
 def share_of(device: str) -> dict[str, Any]:
-    """What the scheduler adds to a device that may be allocated many times."""
+    """Return what the scheduler adds to a device that may be allocated many times."""
     return {"shareID": str(uuid.uuid4()), "consumedCapacity": {"shares": "1"}} if device == SHARED else {}
 
 
 class Node:
-    """The machine: folders, two agents, blows."""
+    """The machine: its folders and two agents."""
 
     def __init__(self, here: Stage) -> None:
         self.here = here
@@ -146,12 +146,12 @@ class Node:
             time.sleep(0.05)
 
     def is_allocated(self, claim: Claim) -> bool:
-        """Whether the claim is allocated now, according to the API server."""
+        """Return whether the claim is allocated now, according to the API server."""
         found = (each for each in self.here.api.items(CLAIMS) if each["metadata"]["uid"] == claim.uid)
         return any((each.get("status") or {}).get("allocation") for each in found)
 
     def files(self) -> set[str]:
-        """The CDI files of claims, by UID."""
+        """Return the UIDs of the claims that have a CDI file."""
         names = (path.name for path in self.here.kubelet.cdi_dir.iterdir())
         return {name.partition("claim_")[2].removesuffix(".json") for name in names if not name.startswith(".")}
 
@@ -180,8 +180,8 @@ class Node:
 
 
 @dataclass
-class Judge:
-    """Believes only what was answered and what lies on the node."""
+class Verifier:
+    """Compares what was answered with what is on the node."""
 
     node: Node
     held: dict[str, Claim] = field(default_factory=dict)
@@ -189,18 +189,18 @@ class Judge:
     mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def prepared(self, claim: Claim, answered: set[str]) -> None:
-        """A claim was answered; it has its devices from now on."""
+        """Record that a claim was answered and has its devices from now on."""
         with self.mutex:
             self.held[claim.uid] = claim
             if answered != set(claim.devices):
                 self.wrong.append(f"{claim} was given {answered}")
             for other in self.held.values():
                 if other is not claim and (both := other.units & claim.units):
-                    self.wrong.append(f"{sorted(both)} is in two hands: {claim} and {other}")
+                    self.wrong.append(f"{sorted(both)} is held by two claims: {claim} and {other}")
             self._look()
 
     def leaves(self, claim: Claim) -> None:
-        """Its Unprepare is about to be sent: from now on nothing is promised."""
+        """Record that Unprepare of a claim is about to be sent: it may lose its devices from now on."""
         with self.mutex:
             self.held.pop(claim.uid, None)
 
@@ -211,9 +211,9 @@ class Judge:
             self._look()
 
     def refused(self, claim: Claim, error: str) -> None:
-        """A refusal is right if another claim holds a device or the agent works on it; otherwise it is a fault."""
+        """Count a refusal as wrong unless another claim may hold a device or the agent may still work on it."""
         if "claim.not-allocated" in error and self.node.is_allocated(claim):
-            return  # what the stand-in for an API server answered under load; no effect of an agent
+            return  # a late answer of the embedded API server under load, and no fault of the agent
         if not any(code in error for code in PATIENT):
             with self.mutex:
                 self.wrong.append(f"{claim} was refused: {error}")
@@ -234,7 +234,7 @@ class Judge:
 
 
 class Kubelet(threading.Thread):
-    """Has some claims prepared, asks again, and unprepares them, until `operations` of all kubelets are done."""
+    """Prepares some claims, repeats that, and unprepares them, until all kubelets have done enough operations."""
 
     def __init__(self, storm: Storm, seed: int) -> None:
         super().__init__(daemon=True)
@@ -248,7 +248,7 @@ class Kubelet(threading.Thread):
             for claim in list(self._claims):
                 self._unprepare(claim)
         except Exception as error:
-            self._storm.judge.wrong.append(f"the storm itself failed: {type(error).__name__}: {error}")
+            self._storm.verifier.wrong.append(f"the storm itself failed: {type(error).__name__}: {error}")
 
     def _step(self) -> None:
         chance = self._random.random()
@@ -265,30 +265,30 @@ class Kubelet(threading.Thread):
         if answer is None:
             return
         if answer.error:
-            self._storm.judge.refused(claim, answer.error)
+            self._storm.verifier.refused(claim, answer.error)
             if claim.is_prepared and "device-in-use" in answer.error:
-                self._storm.judge.wrong.append(f"{claim} was prepared and is refused now: {answer.error}")
+                self._storm.verifier.wrong.append(f"{claim} was prepared and is refused now: {answer.error}")
             return
         claim.is_prepared = True
-        self._storm.judge.prepared(claim, {device.device_name for device in answer.devices})
+        self._storm.verifier.prepared(claim, {device.device_name for device in answer.devices})
 
     def _unprepare(self, claim: Claim) -> None:
-        self._storm.judge.leaves(claim)
+        self._storm.verifier.leaves(claim)
         claim.is_prepared = False
         if self._random.random() < 0.3:
             self._storm.delete(claim)
         until = time.monotonic() + 120
         while (answer := self._call("Unprepare", claim)) is None or answer.error:
             if answer is not None:
-                self._storm.judge.refused(claim, answer.error)
+                self._storm.verifier.refused(claim, answer.error)
             if time.monotonic() > until:
                 raise AssertionError(f"{claim} is not unprepared: {answer}")
-        self._storm.judge.unprepared(claim)
+        self._storm.verifier.unprepared(claim)
         self._claims.remove(claim)
         self._storm.delete(claim)
 
     def _call(self, verb: str, claim: Claim) -> Any:
-        """Ask one of the agents, whichever; None when it did not answer."""
+        """Call one of the two agents; return None if it did not answer."""
         seconds = self._random.choice((0.3, 0.3, 0.6, 3.0))
         method, wire = f"Node{verb}Resources", v1.Claim(namespace="default", name=claim.name, uid=claim.uid)
         request = getattr(v1, f"{method}Request")(claims=[wire])
@@ -309,19 +309,19 @@ class Kubelet(threading.Thread):
 
 
 class Storm:
-    """So many operations, over a node that is hit again and again."""
+    """So many operations on a node whose agents are killed again and again."""
 
     def __init__(self, here: Stage, operations: int, seed: int) -> None:
         self.node, self._operations, self._random = Node(here), operations, random.Random(seed)
-        self.judge = Judge(self.node)
+        self.verifier = Verifier(self.node)
         self.done: Counter[str] = Counter()
-        self.blows: Counter[str] = Counter()
-        self.broken: Counter[str] = Counter()  # calls without an answer: no operations, but they may have done anything
+        self.signals: Counter[str] = Counter()
+        self.broken: Counter[str] = Counter()  # calls without an answer, which may have changed the node nevertheless
         self._mutex = threading.Lock()
         self._kubelets = [Kubelet(self, seed * 1000 + number) for number in range(KUBELETS)]
 
     def has_more(self) -> bool:
-        return self.done.total() < self._operations and not self.judge.wrong
+        return self.done.total() < self._operations and not self.verifier.wrong
 
     def count(self, what: str) -> None:
         with self._mutex:
@@ -330,8 +330,8 @@ class Storm:
     def allocate(self, chance: random.Random) -> Claim:
         """Make a claim of devices that may be free or not."""
         devices = choose(chance)
-        if chance.random() < 0.85:  # mostly the scheduler looks before it gives out
-            taken = self.judge.taken()
+        if chance.random() < 0.85:  # mostly the scheduler looks before it allocates
+            taken = self.verifier.taken()
             while any(units_of(device) & taken for device in devices):
                 devices = choose(chance)
         name = f"c-{chance.getrandbits(60):x}"
@@ -369,37 +369,37 @@ class Storm:
             self.node.await_answer(index)
         for kubelet in self._kubelets:
             kubelet.start()
-        told = time.monotonic()
+        reported_at = time.monotonic()
         while self.has_more():
             time.sleep(self._random.uniform(*CALM_SECONDS))
             index = self._random.randrange(2)
             number = self._random.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
             self.node.end(index, number)
-            self.blows[number.name] += 1
+            self.signals[number.name] += 1
             self.node.start(index)
             self.node.await_answer(index)
-            if time.monotonic() - told > 10:
-                told = time.monotonic()
-                print(f"{self.done.total()} operations, {self.blows.total()} blows", file=sys.stderr, flush=True)
+            if time.monotonic() - reported_at > 10:
+                reported_at = time.monotonic()
+                print(f"{self.done.total()} operations, {self.signals.total()} signals", file=sys.stderr, flush=True)
         for kubelet in self._kubelets:
             kubelet.join(180)
         self._finish()
 
     def _finish(self) -> None:
-        """End both; the next agent finds what they left half-done, and takes everything with it when it goes."""
+        """End both agents; the next one undoes what they left half-done, and removes the folder when it ends."""
         for index in (0, 1):
             self.node.end(index, signal.SIGTERM)
         self.node.start(0)
-        self.node.await_answer(0)  # ended before that, it would leave everything as it is
+        self.node.await_answer(0)  # an agent that ends before that leaves everything as it is
         deadline = time.monotonic() + 60
         while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.1)
         if left:
-            self.judge.wrong.append(f"left behind: {left}")
+            self.verifier.wrong.append(f"left behind: {left}")
         self.node.end(0, signal.SIGTERM)
         if self.node.data.exists():
             names = sorted(path.name for path in self.node.data.iterdir())
-            self.judge.wrong.append(f"the folder is still there: {names}")
+            self.verifier.wrong.append(f"the folder is still there: {names}")
 
     def _left(self) -> dict[str, Any]:
         found = {
@@ -416,15 +416,15 @@ def main() -> None:
     with stage("1.36") as here:
         storm = Storm(here, operations, seed)
         storm.run()
-        if storm.judge.wrong:
+        if storm.verifier.wrong:
             keep_logs(here)
     report = {
         "operations": storm.done.total(),
         "seconds": round(time.monotonic() - started, 1),
         "answers": dict(sorted(storm.done.items())),
         "calls without an answer": dict(storm.broken),
-        "blows": dict(storm.blows),
-        "wrong": storm.judge.wrong[:20],
+        "signals": dict(storm.signals),
+        "wrong": storm.verifier.wrong[:20],
     }
     print(json.dumps(report, indent=1))
 

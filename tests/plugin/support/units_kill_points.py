@@ -1,9 +1,9 @@
-"""As kill_points, for claims that keep to compute units of a shared GPU: no unit may go to two of them, or to nobody.
+"""As kill_points, for claims that keep to compute units of a shared GPU: no unit may go to two of them or be lost.
 
     python -m tests.plugin.support.units_kill_points [STRIDE [CALL ...]]
 
-`choosing` is a claim that comes beside another one, `leaving` one that ends beside it, `repeat` is prepared once more;
-`returning` comes again after a reboot, when it must have the units that it had before.
+In `choosing`, a claim is prepared beside another one; in `leaving`, it is unprepared; in `repeat`, it is prepared once
+more; in `returning`, it is prepared again after a reboot and must have the units that it had before.
 """
 
 from pathlib import Path
@@ -40,7 +40,7 @@ def call(root: Path, what: str, trace: Trace) -> None:
 
 
 def check(root: Path, what: str) -> None:
-    """Be the next agent: repair, and let another claim come before the kubelet asks for this one again."""
+    """Check the next agent, which repairs, and prepares another claim before this one is prepared again."""
     rig = rig_after(root, what)
     rig.repair.run()
     rig.repair.refresh_cdi()
@@ -56,7 +56,7 @@ def check(root: Path, what: str) -> None:
 
 
 def check_next_call(root: Path, what: str) -> None:
-    """Be an agent that does not repair first: the next call must cope with what it finds."""
+    """Check an agent that has not repaired anything before the next call."""
     rig = rig_after(root, what)
     rig.prepare("u1")
     expect(rig.masks()["u1"], FIRST)
@@ -64,7 +64,7 @@ def check_next_call(root: Path, what: str) -> None:
 
 
 def check_another_claim_first(root: Path, what: str) -> None:
-    """Be an agent that does not repair first, and that another claim asks first."""
+    """Check an agent that has not repaired anything before it prepares another claim."""
     rig = rig_after(root, what)
     rig.prepare("next")
     rig.prepare("u1")
@@ -79,7 +79,7 @@ def rig_after(root: Path, what: str) -> UnitsRig:
 
 
 def finish(rig: UnitsRig, *more: str) -> None:
-    """Look that what containers were given is what the ledger has, end all claims, and take the whole GPU."""
+    """Check that containers were given what the ledger records, end all claims, and prepare all units of the GPU."""
     if rig.masks().get("other") is not None:  # after a reboot its file is written when the kubelet asks
         expect(rig.masks()["other"], OTHER)
     units = rig.units()
