@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from dra_driver.model.machine import cores_of_process, present_core
@@ -37,7 +37,7 @@ class LibraryCall(Generic[T]):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Do the work, unless its result is no longer wanted; only the worker's thread calls this.
+        """Do the work, unless its result is no longer wanted; only the worker's thread calls this, and `end` after it.
 
         Raises: GiveWay, and nothing else: the work has then not been done.
         """
@@ -49,22 +49,22 @@ class LibraryCall(Generic[T]):
             raise
         except BaseException as error:  # noqa: BLE001 - handed to whoever takes the result
             self._error = error
-        self._end()
+
+    def end(self) -> None:
+        """Wake the threads that wait for the end of the work."""
+        self.is_done = True
+        self._working.release()
 
     def refuse(self, error: Exception) -> None:
         """End without having begun; taking the result raises the error."""
         self._error = error
-        self._end()
+        self.end()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end of the work; return whether it came in time. Any number of threads may wait."""
         if not self.is_done and self._working.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX)):
             self._working.release()
         return self.is_done
-
-    def _end(self) -> None:
-        self.is_done = True
-        self._working.release()
 
     def drop(self) -> None:
         """Declare that the result is no longer wanted; work that has not begun is skipped."""
@@ -85,12 +85,41 @@ class WorkerEnded(Exception):
     """The worker was stopped before this job was submitted."""
 
 
+class JobQueue:
+    """The jobs that wait for one thread.
+
+    The thread is woken by an eventfd. To write to one, Python gives the interpreter's lock away, so that the woken
+    thread, on the same core, begins at once. One that is woken by a lock or a `SimpleQueue` would first have to wait
+    for the interpreter's lock, which is two more changes of threads for each job.
+    Source: eventfd(2); docs/decisions/0014.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: deque[LibraryCall[object] | None] = deque()
+        self._count = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
+
+    def add(self, job: LibraryCall[object] | None) -> None:
+        """Add a job without waking the thread; None is the last. The caller has to call `wake` once for each job."""
+        self._jobs.append(job)
+
+    def wake(self) -> None:
+        """Let the thread take one more job. The caller should hold no lock that the thread needs."""
+        os.eventfd_write(self._count, 1)
+
+    def take(self) -> LibraryCall[object] | None:
+        """Wait for the next job, and return it. After None, the queue can't be used any more."""
+        os.eventfd_read(self._count)
+        job = self._jobs.popleft()
+        if job is None:
+            os.close(self._count)
+        return job
+
+
 class Worker:
     """One daemon thread, started with its first job."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: SimpleQueue[LibraryCall[object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._call: tuple[str, float] | None = None  # the call in flight, and since when (monotonic seconds)
@@ -111,12 +140,14 @@ class Worker:
                 job.refuse(WorkerEnded(self._name))
                 return job
             if self._thread is None:
+                self._queue = JobQueue()
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
             (self._place.leave if gives_way else self._place.follow)(self._thread)
             self._jobs += 1
             self._urgent += not gives_way
-            self._queue.put(job)  # type: ignore[arg-type]
+            self._queue.add(job)  # type: ignore[arg-type]
+        self._queue.wake()
         return job
 
     def mark(self, call: str) -> None:
@@ -138,32 +169,41 @@ class Worker:
     def stop(self) -> None:
         """End the thread after the jobs that are already waiting."""
         with self._lock:
+            is_over = self._is_stopped or self._thread is None
             self._is_stopped = True
-            self._queue.put(None)
+            if is_over:
+                return
+            self._queue.add(None)
+        self._queue.wake()
 
     def _run(self) -> None:
-        while (job := self._queue.get()) is not None:
+        while (job := self._queue.take()) is not None:
             if not job.gives_way:
                 with self._lock:
                     self._urgent -= 1
             self.mark("start")
             self._gives_way = job.gives_way
+            is_done = True
             try:
                 job.run()
             except GiveWay:
-                self._put_back(job)
-            else:
+                is_done = False
+            self._gives_way, self._call = False, None
+            if is_done:
                 with self._lock:
                     self._jobs -= 1
-            self._gives_way, self._call = False, None
+                job.end()  # last, because the thread that waits may go on at once
+            else:
+                self._put_back(job)
 
     def _put_back(self, job: LibraryCall[object]) -> None:
         with self._lock:
             if self._is_stopped:
                 self._jobs -= 1
                 job.refuse(WorkerEnded(self._name))
-            else:
-                self._queue.put(job)
+                return
+            self._queue.add(job)
+        self._queue.wake()
 
 
 class SameCore:
