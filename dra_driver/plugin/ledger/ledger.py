@@ -111,7 +111,7 @@ class Ledger(ClaimQueries):
                 insert(connection, row, wanted)
                 own_modes(connection, record)
                 if self.keeps_spans:
-                    spans.begin(connection, record)
+                    spans.begin(connection, row)
             return conflicts
 
         return job

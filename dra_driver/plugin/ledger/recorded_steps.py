@@ -53,14 +53,14 @@ def _facts_of(gpu: GpuReference) -> GpuFacts:
 class RecordedStep:
     """What every recorded step has: a kind, and a key that is unique within the kind.
 
-    `rest` has the keys that a newer agent added, which are written back. `as_read` is the JSON object from which the
-    step was read; a changed copy has none.
+    `rest` has the keys that a newer agent added, which are written back. `as_recorded` is the JSON object that was read
+    or written for the step; a changed copy has none.
     """
 
     kind: ClassVar[str]
 
     rest: Wire = field(default_factory=dict)
-    as_read: Wire | None = field(default=None, init=False, compare=False, repr=False)
+    as_recorded: Wire | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def key(self) -> str:
@@ -136,7 +136,7 @@ class RecordedPartition(RecordedStep):
 
     def as_made(self, uuid: str) -> RecordedPartition:
         """Return the record of the partition that was made (`dataclasses.replace` takes several times as long)."""
-        return RecordedPartition(
+        made = RecordedPartition(
             self.device,
             self.gpu,
             self.profile,
@@ -147,6 +147,9 @@ class RecordedPartition(RecordedStep):
             self.switches_mode,
             rest=self.rest,
         )
+        if self.as_recorded is not None:
+            object.__setattr__(made, "as_recorded", {**self.as_recorded, "uuid": uuid})
+        return made
 
     def is_ours(self, boot_id: str) -> bool:
         """Return whether this driver made the partition, or is about to, in this boot."""

@@ -110,12 +110,12 @@ class ClaimSpans:
         self._write(lambda connection: connection.execute(sql, (now,)), is_synced=False)
 
 
-def begin(connection: sqlite3.Connection, record: ClaimRecord) -> None:
-    """Begin the span of a claim, unless it has one that has not ended."""
+def begin(connection: sqlite3.Connection, row: Wire) -> None:
+    """Begin the span of the claim with a row, unless it has one that has not ended."""
     connection.execute(
         "INSERT INTO spans (claim_uid, namespace, name, allocation, began) SELECT ?, ?, ?, ?, ? "
         "WHERE NOT EXISTS (SELECT 1 FROM spans WHERE claim_uid = ? AND ended IS NULL)",
-        (record.uid, record.namespace, record.name, json_text(record.allocation), time.time(), record.uid),
+        (row["uid"], row["namespace"], row["name"], row["allocation"], time.time(), row["uid"]),
     )
 
 

@@ -101,14 +101,16 @@ _WITHOUT_KEY = RecordedFile.kind  # the records of this one kind have no "key": 
 
 
 def record_of_step(step: RecordedStep) -> Wire:
-    """Return a step as a JSON object."""
-    if step.as_read is not None:
-        return step.as_read
+    """Return a step as a JSON object, which no caller may change, because the step keeps it."""
+    if step.as_recorded is not None:
+        return step.as_recorded
     form = _FORMS.get(step.kind)
     if form is None:
         return step.rest
     head = {_KIND: step.kind} if step.kind == _WITHOUT_KEY else {_KIND: step.kind, _KEY: step.key}
-    return {**step.rest, **head, **form.write(step)}
+    record = {**step.rest, **head, **form.write(step)}
+    object.__setattr__(step, "as_recorded", record)
+    return record
 
 
 def step_of_record(record: Wire) -> RecordedStep:
@@ -122,7 +124,7 @@ def step_of_record(record: Wire) -> RecordedStep:
         step: RecordedStep = form.read(record, rest={k: v for k, v in rest.items() if k not in (_KIND, _KEY)})
     except (KeyError, TypeError, ValueError, AttributeError):
         return UnknownStep(str(kind), rest=record)
-    object.__setattr__(step, "as_read", record)
+    object.__setattr__(step, "as_recorded", record)
     return step
 
 
