@@ -37,8 +37,11 @@ CORRUPT, BUSY = "ledger.corrupt", "ledger.busy"
 NO_ROOM = ("ledger.full", "ledger.input-output")
 
 
-def connect(path: Path, *, is_read_only: bool) -> sqlite3.Connection:
-    """Return a connection that never waits for a lock. Raises: sqlite3.Error."""
+def connect(path: Path, *, is_read_only: bool, is_synced: bool = True) -> sqlite3.Connection:
+    """Return a connection that never waits for a lock.
+
+    Without `is_synced`, its commits survive a killed process, but not a power failure. Raises: sqlite3.Error.
+    """
     mode = "ro" if is_read_only else "rwc"
     connection = sqlite3.connect(
         f"file:{quoted(path)}?mode={mode}",
@@ -51,6 +54,8 @@ def connect(path: Path, *, is_read_only: bool) -> sqlite3.Connection:
     try:
         for pragma in _PRAGMAS[-1:] if is_read_only else _PRAGMAS:
             connection.execute(pragma)
+        if not is_synced:
+            connection.execute("PRAGMA synchronous=NORMAL")
     except sqlite3.Error:
         connection.close()
         raise

@@ -1,8 +1,10 @@
 """Database: one SQLite file that threads and two agents share; jobs come in, durable transactions go out.
 
 Commits are grouped: while one thread commits, the jobs of the others collect, and the next thread commits them all with
-one sync. Reads use their own connection. When another process keeps the file locked, each caller waits until its own
-deadline. If the file is moved or removed while it is open, this is noticed before the next write.
+one sync. Reads use a connection of their own, and so do commits that need no sync: to switch one connection between
+both kinds of commits, SQLite would compile a statement each time (docs/decisions/0014). When another process keeps the
+file locked, each caller waits until its own deadline. If the file is moved or removed while it is open, this is noticed
+before the next write.
 """
 
 from __future__ import annotations
@@ -60,7 +62,6 @@ class Database:
         self.path, self._text = path, os.fspath(path)
         self.refusal = refusal
         self._made_at = time.monotonic()
-        self._is_synced = True  # whether commits wait for the disk, as they do on a new connection
         self._view = ""
         self._queue: list[_Pending[Any]] = []
         self._queue_mutex = threading.Lock()
@@ -68,7 +69,9 @@ class Database:
         self._read_mutex = threading.Lock()
         self._not_before = 0.0  # when to try a locked file again
         try:
-            self._writer = copy or connect(path, is_read_only=is_read_only)
+            self._synced = copy or connect(path, is_read_only=is_read_only)
+            self._unsynced = copy or connect(path, is_read_only=is_read_only, is_synced=False)
+            self._writer = self._synced  # the connection of the commit that is under way
             self._reader = copy or connect(path, is_read_only=is_read_only)
             self._inode = 0 if copy else path.stat().st_ino
         except sqlite3.Error as exc:
@@ -135,8 +138,8 @@ class Database:
     def close(self) -> None:
         """Close both connections; SQLite copies the log into the file when the last process closes it."""
         with self._write_mutex, self._read_mutex, suppress(sqlite3.Error):
-            self._reader.close()
-            self._writer.close()
+            for connection in (self._reader, self._unsynced, self._synced):
+                connection.close()
 
     def _carry_out(self, pending: _Pending[Any], deadline: Deadline) -> bool:
         """Commit all waiting jobs, unless another thread does so or another process has the file locked.
@@ -172,7 +175,8 @@ class Database:
         Return False if the file is locked and nothing was done.
         """
         try:
-            self._sync(any(pending.is_synced for pending in batch))
+            # A commit that waits for the disk makes earlier ones durable too: the log that all are in is synced whole.
+            self._writer = self._synced if any(pending.is_synced for pending in batch) else self._unsynced
             self._writer.execute("BEGIN IMMEDIATE")
             for pending in batch:
                 self._run(pending, is_alone=len(batch) == 1)
@@ -193,12 +197,6 @@ class Database:
         if view:
             self._reader.execute(f"CREATE TEMP VIEW claims AS {view}")
         self._view = view
-
-    def _sync(self, is_wanted: bool) -> None:
-        """Set whether the next commit waits for the disk; a commit that does makes earlier ones durable too."""
-        if is_wanted != self._is_synced:
-            self._writer.execute(f"PRAGMA synchronous={'FULL' if is_wanted else 'NORMAL'}")
-            self._is_synced = is_wanted
 
     def _run(self, pending: _Pending[Any], *, is_alone: bool) -> None:
         """Run one job of a batch. If the job raises an error, only what it did itself is rolled back."""
