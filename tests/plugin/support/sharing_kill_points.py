@@ -39,12 +39,13 @@ def set_up(root: Path, what: str) -> None:
         rig.prepare("u1")
     if what in WITH_OTHER:
         rig.prepare("other")
-    rig.ledger.close()
+    rig.preparer.close()
 
 
 def call(root: Path, what: str, trace: Trace) -> None:
     rig = rig_at(root)
     traced_call(rig, "u1", trace, is_unprepare=what in ("leaving", "last"))
+    rig.preparer.close()
 
 
 def check(root: Path, what: str) -> None:
@@ -85,6 +86,7 @@ def finish(rig: SharingRig, what: str) -> None:
         rig.unprepare("other")
     rig.repair.run()
     rig.assert_unshared()
+    rig.preparer.close()
 
 
 if __name__ == "__main__":

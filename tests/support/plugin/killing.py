@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ import dra_driver
 import dra_driver.claims.schema  # imported on first use, like the next one: each child would do it again
 import dra_driver.hardware.nvidia.vendor
 from tests.support.plugin.tree_changes import TreeChanges
+from tests.support.waiting import until
 
 KILLED_IN = (
     "plugin/",
@@ -82,6 +84,10 @@ def traced_call(rig: Any, uid: str, trace: Trace, *, is_unprepare: bool) -> None
     sys.settrace(None)
 
 
+def _trace_nothing(_frame: FrameType, _event: str, _argument: Any) -> None:
+    return None
+
+
 def _before_lines(act: Callable[[Place], None]) -> Trace:
     """Return a trace function that acts before every line of our rooms."""
     counts: Counter[tuple[str, int]] = Counter()
@@ -136,6 +142,7 @@ class Killer:
         """Kill the call after each change, or at every `stride`-th line. Return the kills and what was wrong."""
         with tempfile.TemporaryDirectory(prefix="kill-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
             self._root, prepared, notes = Path(folder, "node"), Path(folder, "prepared"), Path(folder, "places.json")
+            self._warm_up(preparing, Path(folder, "warm"))
             self._root.mkdir()
             if self._note("before it", in_child(partial(preparing, self._root, self._what))[1]):
                 return 0, self._wrong
@@ -149,6 +156,19 @@ class Killer:
                 self._put(prepared)
                 self._kill(place, call, Path(folder, "left"))
             return len(places), self._wrong
+
+    def _warm_up(self, preparing: Check, folder: Path) -> None:
+        """Do here, without a kill, what the children will do. They inherit what is imported and compiled on first use.
+
+        They don't inherit a lock of another thread: each has ended before a child is forked.
+        """
+        for check in self._checks:
+            folder.mkdir()
+            preparing(folder, self._what)
+            self._calling(folder, self._what, _trace_nothing)
+            check(folder, self._what)
+            until(lambda: threading.active_count() == 1)
+            shutil.rmtree(folder)
 
     def _kill(self, place: Place, call: Callable[[Trace], None], left: Path) -> None:
         status, fault = in_child(partial(call, killing_at(place)))
