@@ -21,6 +21,7 @@ settings.load_profile("any machine")
 # Hypothesis may spend five minutes on making a failing example small. A timeout in that time would end the process
 # (pytest-xdist calls it a crash) before the example is shown.
 SHRINKING = 420  # seconds
+FULL_COLLECTIONS = 100  # each after so many of the generation below; Python's own number is 10
 # Tests that fork run in processes with gRPC servers, whose handlers would write into the forked program's output.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # A shell that starts the tests in the background makes them, and every command that they start, ignore interrupts.
@@ -48,6 +49,8 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+        # With so few objects beside the frozen ones, all would be looked at again and again: a tenth of a test's time.
+        gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
 
 
 @pytest.hookimpl(trylast=True)  # after the order was made random
