@@ -39,6 +39,7 @@ class SharedCore:
         self._threads: set[int] = set()  # the threads that answer calls, by their native ids
         self._calls = 0  # how many run
         self._is_bound = self._is_refused = False
+        self._core: tuple[int, ...] = ()  # the shared core, once one was chosen
         self._own: frozenset[int] = frozenset()  # all cores of a thread that is not bound
         self._free: Collection[int] = ()  # the cores to set in order to unbind a thread
         self._until = 0.0  # when to choose a core again, by the clock
@@ -50,6 +51,9 @@ class SharedCore:
         me = threading.get_native_id()
         with self._mutex:
             self._threads.add(me)
+            if self._is_bound:
+                with suppress(OSError):  # as for the others, if it is not permitted
+                    os.sched_setaffinity(me, self._core)
         try:
             yield
         finally:
@@ -78,11 +82,11 @@ class SharedCore:
             own = frozenset(os.sched_getaffinity(0))
             if own != self._own:
                 self._own, self._free = own, _mask_to_unbind(own)
-            core = (present_core(),)
+            self._core = (present_core(),)
             if len(own) > 1:
                 self._is_bound, self._until = True, self._clock() + TURN_SECONDS
                 for thread in self._threads:
-                    os.sched_setaffinity(thread, core)
+                    os.sched_setaffinity(thread, self._core)
         except (OSError, AttributeError) as error:
             if getattr(error, "errno", None) != errno.EINVAL:  # EINVAL means that the core has just left the cpuset
                 self._is_refused = True

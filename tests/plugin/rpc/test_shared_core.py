@@ -113,6 +113,17 @@ def test_a_thread_that_was_started_within_a_call_is_free_after_the_calls(workers
     gate.set()
 
 
+def test_a_thread_that_begins_to_wait_for_calls_while_others_share_a_core_is_bound(workers: list[Worker]) -> None:
+    for worker in workers[:3]:
+        worker.begin()
+    late = Worker(workers[0]._core)
+    assert late.cores == workers[0].cores != ALL
+    for worker in workers[:3]:
+        worker.end()
+    assert late.cores == ALL
+    late.close()
+
+
 def test_a_thread_that_answers_no_calls_any_more_is_not_bound(workers: list[Worker]) -> None:
     gone, first, second, third = workers
     gone.begin().end()
