@@ -49,7 +49,7 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-        # With so few objects beside the frozen ones, all would be looked at again and again: a tenth of a test's time.
+        # With so few objects beside the frozen ones, all would be looked at again and again: 7 % of the tests' time.
         gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
 
 
