@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,39 @@ def test_a_worker_that_was_stopped_ends_what_it_has_and_refuses_more() -> None:
     assert after.wait(0)
     with pytest.raises(WorkerEnded):
         after.take()
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_workers_that_ended_leave_no_descriptor_open_however_often_they_are_stopped() -> None:
+    before, count = open_files(), 100
+    for _ in range(count):
+        unused, worker = Worker("unused"), Worker("test")
+        unused.stop()
+        job = worker.submit(open_files)
+        worker.stop()
+        worker.stop()
+        assert job.wait(60)
+        assert job.take() > 0
+    until(lambda: open_files() < before + count // 2)
+
+
+def test_jobs_of_many_threads_are_each_done_once() -> None:
+    worker, done = Worker("test"), []
+    threads = [
+        threading.Thread(target=lambda n=n: [worker.submit(lambda i=i: done.append((n, i))) for i in range(50)])
+        for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert worker.submit(lambda: None).wait(60)
+    worker.stop()
+    assert sorted(done) == [(n, i) for n in range(8) for i in range(50)]
+    assert all([i for m, i in done if m == n] == list(range(50)) for n in range(8))
 
 
 def test_a_job_that_gives_way_is_begun_again_after_the_one_that_came(worker: Worker) -> None:

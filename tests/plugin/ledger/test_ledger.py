@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from dra_driver.model.errors import LedgerError, PrepareError
 from dra_driver.model.sharing import SharedDevice, TimeSlicingSettings
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.connections import has_claims
+from dra_driver.plugin.ledger.connections import WAL_PAGES, has_claims
 from dra_driver.plugin.ledger.database import Database
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR
@@ -224,6 +225,23 @@ def test_a_commit_waits_for_the_disk_if_one_of_its_jobs_does(tmp_path: Path) -> 
     for thread in threads:
         thread.join(60)
     assert outcomes == [full] * 3
+    database.close()
+
+
+def test_commits_that_wait_for_the_disk_and_others_follow_each_other_in_one_log(tmp_path: Path) -> None:
+    database = Database(tmp_path / "db")
+    database.write(lambda connection: connection.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, text TEXT)"))
+    insert, most = (
+        "INSERT INTO t VALUES (?, ?)",
+        3 * WAL_PAGES,
+    )  # the log is begun again several times meanwhile, by commits of both kinds
+    for n in range(most):
+        row, is_synced = (n, "x" * 4096), n % 2 == 0
+        database.write(lambda connection, row=row: connection.execute(insert, row), is_synced=is_synced)
+        assert database.read("SELECT max(n) AS n FROM t")[0]["n"] == n
+    with closing(sqlite3.connect(tmp_path / "db")) as other:
+        assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert other.execute("SELECT count(*), max(n) FROM t").fetchone() == (most, most - 1)
     database.close()
 
 
