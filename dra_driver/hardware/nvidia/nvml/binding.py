@@ -39,6 +39,7 @@ class Binding:
         self._api = pynvml
         self._mark = mark
         self._names = {v: n.removeprefix("NVML_ERROR_") for n, v in vars(pynvml).items() if n.startswith("NVML_ERROR_")}
+        self._functions: dict[str, Any] = {}
 
     def _call(self, function: str, *arguments: Any) -> Any:
         call = getattr(self._api, function, None)
@@ -53,10 +54,21 @@ class Binding:
             raise NvmlFault(function, f"returned no text: {fault}") from None
 
     def _call_library(self, function: str, *arguments: Any) -> None:
-        """Call a function for which the bindings have no wrapper; they still find it and name its errors."""
+        """Call a function without the bindings' wrapper; they still find it and name its errors.
+
+        A wrapper takes as long as the call itself, which matters for those that a Prepare of a partition makes.
+        """
+        call = self._functions.get(function)
         self._mark(function)
+        if call is None:
+            call = self._functions[function] = self._found(function)
+        if code := call(*arguments):
+            raise NvmlFault(function, self._name_of(code))
+
+    def _found(self, function: str) -> Any:
+        """Return a function of the library. Raises: NvmlFault."""
         try:
-            self._api._nvmlCheckReturn(self._api._nvmlGetFunctionPointer(function)(*arguments))  # noqa: SLF001
+            return self._api._nvmlGetFunctionPointer(function)  # noqa: SLF001
         except self._api.NVMLError as fault:
             raise NvmlFault(function, self._name_of(getattr(fault, "value", 999))) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from dra_driver.hardware.nvidia.nvml.binding import Binding
@@ -21,7 +22,12 @@ class GpuQueries(Binding):
 
     def uuid(self, device: Handle) -> str:
         """Return the UUID of a GPU or a MIG device."""
-        return str(self._call("nvmlDeviceGetUUID", device))
+        text = (ctypes.c_char * self._api.NVML_DEVICE_UUID_V2_BUFFER_SIZE)()
+        self._call_library("nvmlDeviceGetUUID", device, text, len(text))
+        try:
+            return str(text.value, "utf-8")
+        except UnicodeDecodeError as fault:
+            raise NvmlFault("nvmlDeviceGetUUID", f"returned no text: {fault}") from None
 
     def pci_address(self, gpu: Handle) -> str:
         """Return the PCI address as the library writes it (`00000000:65:00.0`)."""

@@ -8,7 +8,9 @@ Source: NVIDIA's NVML API reference, "Multi Instance GPU Management".
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from dra_driver.hardware.nvidia.nvml.binding import Binding
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
@@ -16,8 +18,7 @@ from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 _MAX_INSTANCES = 16  # the most instances of one profile on any GPU, with room to spare
 
 
-@dataclass(frozen=True, slots=True)
-class GpuInstance:
+class GpuInstance(NamedTuple):
     """One GPU instance: NVIDIA's profile id as `nvidia-smi mig -lgip` prints it, and its placement in memory slices."""
 
     id: int
@@ -26,8 +27,7 @@ class GpuInstance:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeInstance:
+class ComputeInstance(NamedTuple):
     """One compute instance. `device` is the MIG device or, with some drivers, only its GPU."""
 
     id: int
@@ -50,8 +50,9 @@ class MigInstanceCalls(Binding):
 
     def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
         """Return whether MIG mode is on now, and whether it will be on after the next reset."""
-        current, pending = self._call("nvmlDeviceGetMigMode", gpu)
-        return bool(current), bool(pending)
+        current, pending = ctypes.c_uint(), ctypes.c_uint()
+        self._call_library("nvmlDeviceGetMigMode", gpu, ctypes.byref(current), ctypes.byref(pending))
+        return bool(current.value), bool(pending.value)
 
     def mig_devices_max(self, gpu: Handle) -> int:
         """Return the highest number of MIG devices that the GPU can have."""
@@ -60,7 +61,7 @@ class MigInstanceCalls(Binding):
     def mig_device(self, gpu: Handle, index: int) -> Handle | None:
         """Return the handle of the MIG device at an index, or None where there is none."""
         try:
-            return self._call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
+            return self._handle(self._api.c_nvmlDevice_t, "nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
         except NvmlFault as fault:
             if fault.name in {"NOT_FOUND", "INVALID_ARGUMENT"}:
                 return None
@@ -76,12 +77,14 @@ class MigInstanceCalls(Binding):
 
     def gpu_instance(self, gpu: Handle, gi_id: int) -> GpuInstance:
         """Return the GPU instance with an id (needs root)."""
-        return self.describe(self._call("nvmlDeviceGetGpuInstanceById", gpu, gi_id))
+        return self.describe(self.gpu_instance_handle(gpu, gi_id))
 
     def describe(self, instance: Handle) -> GpuInstance:
         """Return the GPU instance behind a handle."""
-        info = self._call("nvmlGpuInstanceGetInfo", instance)
-        return GpuInstance(int(info.id), int(info.profileId), int(info.placement.start), int(info.placement.size))
+        info = self._api.c_nvmlGpuInstanceInfo_t()
+        self._call_library("nvmlGpuInstanceGetInfo", instance, ctypes.byref(info))
+        place = info.placement
+        return GpuInstance(info.id, info.profileId, place.start, place.size)
 
     def mig_attributes(self, mig: Handle) -> MigAttributes:
         """Return the attributes of a MIG device."""
@@ -98,6 +101,12 @@ class MigInstanceCalls(Binding):
         return int(self._call("nvmlDeviceGetVirtualizationMode", gpu)) == int(
             self._api.NVML_GPU_VIRTUALIZATION_MODE_VGPU
         )
+
+    def _handle(self, kind: Callable[[], Handle], function: str, *arguments: Any) -> Handle:
+        """Return the handle that a library function finds."""
+        handle = kind()
+        self._call_library(function, *arguments, ctypes.byref(handle))
+        return handle
 
     # -- changes
 
@@ -124,7 +133,7 @@ class MigInstanceCalls(Binding):
 
     def gpu_instance_handle(self, gpu: Handle, gi_id: int) -> Handle:
         """Return the handle of a GPU instance."""
-        return self._call("nvmlDeviceGetGpuInstanceById", gpu, gi_id)
+        return self._handle(self._api.c_nvmlGpuInstance_t, "nvmlDeviceGetGpuInstanceById", gpu, gi_id)
 
     def destroy_gpu_instance(self, instance: Handle) -> None:
         """Destroy a GPU instance that has no compute instance."""
@@ -147,12 +156,14 @@ class MigInstanceCalls(Binding):
 
     def describe_compute_instance(self, compute: Handle) -> ComputeInstance:
         """Return the compute instance behind a handle."""
-        info = self._call("nvmlComputeInstanceGetInfo", compute)
-        return ComputeInstance(int(info.id), int(info.profileId), info.device)
+        info = self._api.c_nvmlComputeInstanceInfo_t()
+        self._call_library("nvmlComputeInstanceGetInfo_v2", compute, ctypes.byref(info))
+        return ComputeInstance(info.id, info.profileId, info.device)
 
     def compute_instance_handle(self, instance: Handle, ci_id: int) -> Handle:
         """Return the handle of a compute instance."""
-        return self._call("nvmlGpuInstanceGetComputeInstanceById", instance, ci_id)
+        kind = self._api.c_nvmlComputeInstance_t
+        return self._handle(kind, "nvmlGpuInstanceGetComputeInstanceById", instance, ci_id)
 
     def destroy_compute_instance(self, compute: Handle) -> None:
         """Destroy a compute instance that no process uses."""

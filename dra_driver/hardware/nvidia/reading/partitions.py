@@ -16,10 +16,15 @@ from dra_driver.hardware.nvidia.nvml.mig_instances import GpuInstance, MigAttrib
 from dra_driver.hardware.nvidia.nvml.mig_profiles import GpuInstanceProfile
 from dra_driver.hardware.nvidia.nvml.nvml import Nvml
 from dra_driver.hardware.nvidia.reading.names import profile_in_name, profile_name
+from dra_driver.model.fifo_cache import FifoCache
 
 _MIB = 2**20
 _MAX_OF_A_GPU = 0.75  # of its memory; the next smaller instance has half
 SOMEWHERE = (-1, -1)
+_MAX_GPUS = 64
+
+# By UUID of a GPU: its profiles and its memory, and what `_whole_profile` found.
+_whole: FifoCache[str, tuple[tuple[MigProfile, ...], int | None, MigProfile | None]] = FifoCache(_MAX_GPUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +187,14 @@ def _whole_profile(gpu: GpuFacts) -> MigProfile | None:
 
     None where that is not certain, because the library does not report the profiles in full.
     """
+    kept = _whole.get(gpu.uuid)
+    if kept is None or kept[:2] != (gpu.mig_profiles, gpu.memory_bytes):
+        kept = gpu.mig_profiles, gpu.memory_bytes, _find_whole_profile(gpu)
+        _whole.keep(gpu.uuid, kept)
+    return kept[2]
+
+
+def _find_whole_profile(gpu: GpuFacts) -> MigProfile | None:
     slices = max((start + profile.size for profile in gpu.mig_profiles for start in profile.starts), default=0)
     for profile in gpu.mig_profiles:
         has_all = gpu.memory_bytes is not None and profile.memory_bytes > gpu.memory_bytes * _MAX_OF_A_GPU
