@@ -20,6 +20,7 @@ from dra_driver.hardware.nvidia import discovery
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.nvidia.health import watch
+from dra_driver.hardware.nvidia.library import SONAME
 from dra_driver.hardware.port import Roots
 from tests.support.fake_nvml import Gpu, State, build
 from tests.support.nodes.fake_node import FakeNode
@@ -53,6 +54,10 @@ class Machine:
     node: FakeNode
     state: State
     made: list[NvidiaHardware] = field(default_factory=list)
+
+    @property
+    def library(self) -> Path:
+        return self.folder / "lib" / SONAME
 
     @property
     def log(self) -> Path:

@@ -125,7 +125,7 @@ def test_a_node_that_lost_its_only_gpu_reports_it_although_the_library_is_releas
     with machine.state.change():
         machine.state.gpus.clear()
     machine.node.unload_driver()
-    (machine.folder / "lib/libnvidia-ml.so.1").unlink()
+    machine.library.unlink()
     (machine.folder / "node/dev/nvidiactl").unlink()
     assert bench.hardware.discover().gpus == ()
     assert refusal(bench.hardware.partitions_now, bench.gpu) == ("hardware.gpu-lost", Retry.LATER)
