@@ -22,6 +22,7 @@ from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import Wire
 
 REQUEST_SECONDS = 5.0
+REQUEST_TIMEOUT = 408
 RACE_SECONDS = 1.0  # the pause before the next try if other agents have just taken every free slot
 
 
@@ -60,7 +61,8 @@ class LeaseSlots:
     def take(self, holder: str) -> float:
         """Take a slot. Return 0 if the holder has one now, otherwise for how many seconds none will be free.
 
-        Raises: ApiError if not even one slot can be read or written.
+        Raises: ApiError if not even one slot can be read or written, or if it is unknown whether a slot was written. The
+        next call finds that out: with a second write, the holder could have two slots.
         """
         slots, fault = self._read()
         now = self._clock()
@@ -72,6 +74,8 @@ class LeaseSlots:
             try:
                 self._write(slot, holder, now)
             except ApiError as error:
+                if _may_have_written(error):
+                    raise
                 fault = fault if error.code == CONFLICT else error  # another agent was faster
                 continue
             return 0.0
@@ -146,6 +150,11 @@ class LeaseSlots:
             raise ApiError("bad-answer", f"Lease {slot.name} has no resourceVersion", retry=Retry.LATER)
         path = named(self._path, slot.name)
         self._api.request("PUT", path, body={**wire, "spec": spec}, timeout_s=REQUEST_SECONDS)
+
+
+def _may_have_written(error: ApiError) -> bool:
+    """Return whether the server may have carried out a write that ended with this error."""
+    return error.status < 400 or error.status == REQUEST_TIMEOUT or error.status >= 500
 
 
 def _seconds(text: Any, now: float) -> float:

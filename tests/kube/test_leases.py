@@ -9,7 +9,7 @@ from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube import credentials, leases
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.leases import LeaseSlots
-from dra_driver.model.errors import ApiError
+from dra_driver.model.errors import ApiError, Retry
 
 NAMES = ["slot-0", "slot-1", "slot-2"]
 
@@ -27,8 +27,8 @@ def server():
 def slots(server, tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "REQUEST_SECONDS", 60.0)  # a busy machine is no fault of the server
 
-    def make(clock=lambda: 1000.0):
-        api = KubeApi(credentials.load(str(server.write_kubeconfig(tmp_path / "config"))))
+    def make(clock=lambda: 1000.0, client=KubeApi):
+        api = client(credentials.load(str(server.write_kubeconfig(tmp_path / "config"))))
         return LeaseSlots(api, namespace="default", names=NAMES, period_s=600, clock=clock)
 
     return make
@@ -92,6 +92,45 @@ def test_an_api_server_that_refuses_gives_no_slot_and_says_why(server, slots):
     with pytest.raises(ApiError, match="403") as caught:
         slots().take("n0")
     assert caught.value.code == "api.forbidden"
+
+
+class LosesFirstAnswer(KubeApi):
+    """A client that does not get the answer to its first write, although the server carried it out."""
+
+    lost = 0
+
+    def request(self, method, path, **options):
+        answer = super().request(method, path, **options)
+        if method != "GET" and not self.lost:
+            self.lost += 1
+            raise self.loss(f"{method} {path}")
+        return answer
+
+    def loss(self, what):
+        return ApiError("timeout", f"{what}: no answer in time", retry=Retry.NOW)
+
+
+class LosesFirstAnswerInGateway(LosesFirstAnswer):
+    def loss(self, what):
+        return ApiError("unavailable", f"{what}: 504", status=504, retry=Retry.NOW)
+
+
+@pytest.mark.parametrize("client", [LosesFirstAnswer, LosesFirstAnswerInGateway])
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_a_holder_whose_write_was_not_answered_has_one_slot_and_not_two(server, slots, client, is_missing):
+    for name in NAMES if is_missing else ():
+        server.request("DELETE", LEASES.path("default", name))
+    taker = slots(client=client)
+    with pytest.raises(ApiError):
+        taker.take("n0")
+    assert taker.take("n0") == 0.0
+    assert [one for one in holders(server) if one] == ["n0"]
+
+
+def test_a_slot_that_must_not_be_written_leaves_the_others_to_be_taken(server, slots):
+    server.faults.fail_next(403, count=2, method="PUT", contains="/leases")
+    assert slots().take("n0") == 0.0
+    assert [one for one in holders(server) if one] == ["n0"]
 
 
 def test_a_slot_that_is_kept_ends_later_and_one_that_is_given_back_is_free_at_once(server, slots):
