@@ -6,7 +6,10 @@ None if a discovery is needed. Only the facts that a change of MIG mode or parti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from dra_driver.hardware.facts import Facts, GpuFacts
@@ -17,23 +20,34 @@ READ_SECONDS = 5.0
 
 
 class OwnChanges:
-    """The GPUs whose MIG mode or partitions this agent changed since the last look, by PCI address.
+    """The GPUs whose MIG mode or partitions this agent is changing, or has changed since the last look.
 
-    The code that changes a GPU adds it before and after the change; the code that looks at the hardware takes them all.
-    Any thread may do either.
+    Any thread may change a GPU, and any thread may look at the hardware. A change may last longer than the time between
+    two looks, so each look during a change has to know of it.
     """
 
     def __init__(self) -> None:
-        self._addresses: set[str] = set()
+        self._lock = threading.Lock()
+        self._under_way: Counter[str] = Counter()  # the number of changes, by PCI address
+        self._ended: set[str] = set()
 
-    def add(self, gpu: GpuFacts) -> None:
-        """Record that a GPU is about to be changed, or was."""
-        self._addresses.add(gpu.pci_address)
+    @contextmanager
+    def change(self, gpu: GpuFacts) -> Iterator[None]:
+        """Count the GPU as changed by this agent during the block, and until the first look after it."""
+        with self._lock:
+            self._under_way[gpu.pci_address] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way[gpu.pci_address] -= 1
+                self._ended.add(gpu.pci_address)
 
     def take(self) -> frozenset[str]:
-        """Return the PCI addresses of the changed GPUs, and forget them. One that is added meanwhile is kept."""
-        taken = frozenset(self._addresses)
-        self._addresses -= taken
+        """Return the PCI addresses of the changed GPUs, and forget those whose changes have ended."""
+        with self._lock:
+            taken = frozenset(self._ended) | frozenset(+self._under_way)
+            self._ended.clear()
         return taken
 
 

@@ -61,8 +61,8 @@ class LeaseSlots:
     def take(self, holder: str) -> float:
         """Take a slot. Return 0 if the holder has one now, otherwise for how many seconds none will be free.
 
-        Raises: ApiError if not even one slot can be read or written, or if it is unknown whether a slot was written. The
-        next call finds that out: with a second write, the holder could have two slots.
+        Raises: ApiError if not even one slot can be read or written, or if it is unknown whether a slot was written.
+        The next call finds that out; with another write now, the holder could have two slots.
         """
         slots, fault = self._read()
         now = self._clock()

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class MigModes(StepPerformer[MigModeStep, RecordedMode]):
     """The MIG mode of one node's GPUs.
 
-    A GPU is added to `own_changes` before and after each change of its MIG mode or partitions.
+    Each change of a GPU's MIG mode or partitions is made within `own_changes.change`.
     """
 
     kind = MigModeStep.kind
@@ -151,19 +151,17 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
         end = self.end_of(gpu.pci_address, uid)
         if end is ModeEnd.NOT_YET:
             return False
-        self.own_changes.add(gpu)
         try:
-            self.port(gpu).set_mig_mode(gpu, False, deadline.remaining())
+            with self.own_changes.change(gpu):
+                self.port(gpu).set_mig_mode(gpu, False, deadline.remaining())
         except HardwareError as error:  # the reaper tries again, and so does a claim for the whole GPU
             if error.code != "hardware.partition-in-use":  # with this error, the hardware reports that it is needed
                 log.warning("MIG mode stays on", extra=fields(device=gpu.pci_address, code=error.code, err=str(error)))
             return False
         self.switched_off(gpu, uid, end)
-        self.own_changes.add(gpu)
         return True
 
     def _switch(self, gpu: GpuFacts, deadline: Deadline, *, enabled: bool) -> None:
-        self.own_changes.add(gpu)
-        self.port(gpu).set_mig_mode(gpu, enabled, deadline.remaining())
+        with self.own_changes.change(gpu):
+            self.port(gpu).set_mig_mode(gpu, enabled, deadline.remaining())
         log.info("MIG mode switched", extra=fields(device=gpu.pci_address, status="on" if enabled else "off"))
-        self.own_changes.add(gpu)

@@ -133,9 +133,8 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             is_alone = gpu.pci_address in undoing.alone_on
             end = ModeEnd.ALONE if is_alone else self._modes.end_of(gpu.pci_address, uid)
             may_end = end is not ModeEnd.NOT_YET
-            self._modes.own_changes.add(gpu)
-            is_off = port.destroy_partition(gpu, uuid, left, placement=placement, switches_off=may_end)
-            self._modes.own_changes.add(gpu)
+            with self._modes.own_changes.change(gpu):
+                is_off = port.destroy_partition(gpu, uuid, left, placement=placement, switches_off=may_end)
             if is_off:
                 self._modes.switched_off(gpu, uid, end)
             if is_off or (may_end and self._modes.switch_off_unneeded(gpu, uid, deadline)):
@@ -160,9 +159,9 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
                 if found is not None:
                     return MadePartition(step.gpu, found, self._record_of_found(recorded, found))
                 run.record(intent)
-            self._modes.own_changes.add(step.gpu)
             try:
-                made = self._create(step, intent, run)
+                with self._modes.own_changes.change(step.gpu):
+                    made = self._create(step, intent, run)
             except HardwareError as error:  # the caller waits, without the lock, for room that is being released
                 if error.code not in _NO_ROOM or patience.remaining() <= _POLL_SECONDS:
                     if error.code == _OVERLAP and intent.switches_mode:  # an administrator made partitions meanwhile
@@ -171,7 +170,6 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
                 return None
             if not made.is_new:
                 return MadePartition(step.gpu, made.facts, self._record_of_found(intent, made.facts))
-            self._modes.own_changes.add(step.gpu)
         done = "MIG mode switched on and partition made" if made.has_switched else "partition made"
         self._late_log.info(log, done, device=step.device, status=made.facts.uuid)
         return MadePartition(step.gpu, made.facts, intent.as_made(made.facts.uuid))

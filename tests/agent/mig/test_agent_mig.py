@@ -3,10 +3,12 @@
 import json
 import re
 import threading
+import time
 import urllib.request
 
 import pytest
 
+from dra_driver.agent.inventory.scanner import FULL_SECONDS
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.support.nvidia_machine import Machine, names
 from tests.support.agents.agent_process import stage
@@ -97,25 +99,30 @@ def test_a_claim_gets_the_nodes_of_its_partition_and_leaves_no_trace(machine):
 
 @pytest.mark.long
 def test_partitions_made_and_destroyed_start_no_discovery(machine):
+    began = time.monotonic()
     machine.start("--metrics-address=127.0.0.1:0")
     until(lambda: part(machine) in machine.here.devices(), "partitions")
     page = re.search(r"address=(127.0.0.1:\d+)", machine.here.log())[1]
 
     def scans():
         with urllib.request.urlopen(f"http://{page}/metrics", timeout=60) as answer:
-            return re.search(r"^dra_driver_scans_total (\S+)$", answer.read().decode(), re.MULTILINE)[1]
+            return float(re.search(r"^dra_driver_scans_total (\S+)$", answer.read().decode(), re.MULTILINE)[1])
+
+    def regular():
+        """Count the discoveries that a slow machine has seen since the second one because a minute had passed."""
+        return (time.monotonic() - began) // FULL_SECONDS
 
     def seen():
         return machine.here.log().count("own changes of partitions read")
 
-    until(lambda: scans() == "2.0", "the discovery of what the opened library shows")
+    until(lambda: scans() >= 2, "the discovery of what the opened library shows")
     for number in range(3):
         claim = machine.claim(part(machine), f"claim-{number}")
         for verb in ("prepare", "unprepare"):
             known = seen()
             answered(machine, verb, claim)
             until(lambda known=known: seen() > known, "the change to be known")
-    assert scans() == "2.0"
+    assert scans() <= 2 + regular()
 
 
 def test_two_claims_of_one_call_get_partitions_of_two_gpus_at_the_same_time(machine):

@@ -1,5 +1,6 @@
 """Changes that the agent made itself are known without a discovery, and nothing else is overlooked."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -54,21 +55,16 @@ class Bench:
 
     def make(self, index: int = 0, start: int = 0, *, is_own: bool = True):
         gpu = self.gpu(index)
-        if is_own:
-            self.own_changes.add(gpu)
-        self.hardware.set_mig_mode(gpu, True, 5)
-        profile = next(p for p in gpu.mig_profiles if p.name == "1g.10gb")
-        made = self.hardware.create_partition(gpu, profile, start, 5).facts
-        if is_own:
-            self.own_changes.add(gpu)
-        return made
+        with self.own_changes.change(gpu) if is_own else nullcontext():
+            self.hardware.set_mig_mode(gpu, True, 5)
+            profile = next(p for p in gpu.mig_profiles if p.name == "1g.10gb")
+            return self.hardware.create_partition(gpu, profile, start, 5).facts
 
     def destroy(self, made, index: int = 0) -> None:
         gpu = self.gpu(index)
-        self.own_changes.add(gpu)
-        self.hardware.destroy_partition(gpu, made.uuid, 5)
-        self.hardware.set_mig_mode(gpu, False, 5)
-        self.own_changes.add(gpu)
+        with self.own_changes.change(gpu):
+            self.hardware.destroy_partition(gpu, made.uuid, 5)
+            self.hardware.set_mig_mode(gpu, False, 5)
 
     def known(self):
         return [d.partition.uuid for d in self.inventory.current.devices if d.partition]
@@ -107,6 +103,22 @@ def test_a_change_of_somebody_else_beside_an_own_one_is_discovered(bench):
 
 def test_an_own_change_explains_one_probe_and_no_later_one(bench):
     bench.make()
+    bench.turn()
+    bench.make(start=3, is_own=False)
+    bench.turn()
+    assert bench.scanner.scans == 2
+
+
+def test_every_probe_during_an_own_change_knows_of_it(bench):
+    """Switching a mode and making a partition may take many seconds, and the hardware is probed every two."""
+    gpu = bench.gpu()
+    with bench.own_changes.change(gpu):
+        bench.turn()
+        bench.hardware.set_mig_mode(gpu, True, 5)
+        bench.turn()
+        made = bench.make()
+        bench.turn()
+    assert (bench.scanner.scans, bench.known()) == (1, [made.uuid])
     bench.turn()
     bench.make(start=3, is_own=False)
     bench.turn()

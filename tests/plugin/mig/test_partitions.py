@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -362,7 +363,14 @@ def test_room_on_the_gpu_that_is_freed_a_moment_late_is_waited_for_within_the_ca
 
 def test_each_change_of_mode_or_partitions_is_announced_before_and_after_it(rig, monkeypatch):
     seen = []
-    monkeypatch.setattr(rig.repair._modes.own_changes, "add", lambda gpu: seen.append((rig.modes()[0], rig.cuts())))
+
+    @contextmanager
+    def change(_):
+        seen.append((rig.modes()[0], rig.cuts()))
+        yield
+        seen.append((rig.modes()[0], rig.cuts()))
+
+    monkeypatch.setattr(rig.repair._modes.own_changes, "change", change)
     made = [(0, "1g.10gb", 3)]
     rig.now_prepare("u1", small(3))
     assert (seen[0], seen[-1]) == ((False, []), (True, made))
