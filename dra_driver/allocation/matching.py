@@ -38,6 +38,17 @@ class OwnedSelector:
         return self.owner.startswith("class ")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupVerdict:
+    """What a chain says of a group of equal devices. `refused_by` is the selector that did not accept them."""
+
+    verdict: ChainVerdict
+    refused_by: OwnedSelector | None = None
+
+
+_ACCEPTED = GroupVerdict(verdict=True)
+
+
 class Matcher:
     """A chain of selectors with all its verdicts so far."""
 
@@ -51,42 +62,41 @@ class Matcher:
             frozenset(read for one in read_sets for read in one.guarded),
         )
         self._keys: dict[str, Callable[[DeviceWire], Hashable]] = {}  # by driver
-        self._by_key: dict[Hashable, ChainVerdict] = {}
-        self._by_device: dict[DeviceRecord, ChainVerdict] = {}
+        self._by_key: dict[Hashable, GroupVerdict] = {}
+        self._by_device: dict[DeviceRecord, GroupVerdict] = {}
 
     def verdict(self, device: DeviceRecord) -> ChainVerdict:
         """Return whether the chain accepts a device, or the error with which a selector failed."""
-        verdict = self._by_device.get(device)
-        if verdict is None:
+        return self.group_verdict(device).verdict
+
+    def group_verdict(self, device: DeviceRecord) -> GroupVerdict:
+        """Return the verdict on a device's group: the same object for all refused devices of one group."""
+        found = self._by_device.get(device)
+        if found is None:
             make = self._keys.get(device.driver)
             if make is None:
                 make = self._keys[device.driver] = key_maker(self.reads, device.driver)
             key = make(device.wire)
-            verdict = self._by_key.get(key)
-            if verdict is None:
-                verdict = self._by_key[key] = self._judge(device)
-            self._by_device[device] = verdict
-        return verdict
+            found = self._by_key.get(key)
+            if found is None:
+                found = self._by_key[key] = self._judge(device)
+            self._by_device[device] = found
+        return found
 
-    def _judge(self, device: DeviceRecord) -> ChainVerdict:
-        refused = self.first_refusal(device)
-        return True if refused is None else refused[1]
-
-    def first_refusal(self, device: DeviceRecord) -> tuple[OwnedSelector, ChainVerdict] | None:
-        """Return the selector that refuses a device, with False or its error, or None if all accept it."""
+    def _judge(self, device: DeviceRecord) -> GroupVerdict:
         view: DeviceView | None = None
         for one in self.chain:
             if isinstance(one.selector, SelectorCompileError):
                 text = f"{one.owner}: selector #{one.number}: CEL compile error: {one.selector.text}"
-                return one, AllocatorError(Category.CEL_COMPILE_ERROR, text)
+                return GroupVerdict(AllocatorError(Category.CEL_COMPILE_ERROR, text), one)
             view = view or prepare_device(device.wire, device.driver)
             try:
                 if not one.selector.matches_view(view):
-                    return one, False
+                    return GroupVerdict(verdict=False, refused_by=one)
             except SelectorRuntimeError as error:
                 text = f"{one.owner}: selector #{one.number}: CEL runtime error: {error.text}"
-                return one, AllocatorError(Category.CEL_RUNTIME_ERROR, text)
-        return None
+                return GroupVerdict(AllocatorError(Category.CEL_RUNTIME_ERROR, text), one)
+        return _ACCEPTED
 
 
 class Matchers:

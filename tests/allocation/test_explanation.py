@@ -2,9 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from dra_driver.allocation import matching
 from dra_driver.allocation.allocator import Allocator
+from dra_driver.allocation.explaining import funnel
 from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
 from dra_driver.allocation.rules import Features
+from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from tests.allocation.support import allocation_worlds as wire
 
 
@@ -133,3 +138,24 @@ def test_a_search_that_the_scheduler_would_not_finish_is_noted() -> None:
     wanted = wire.claim(wire.request(count=13, selectors=[f'{wire.attribute("kind")} == "part"']))
     found = explained(wire.partitioned("node-1", 6, 2), [wanted])
     assert any("the scheduler would give up after 10 s" in note for note in found.nodes[0].notes)
+
+
+def test_equal_devices_that_a_selector_refuses_are_converted_once_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    converted: list[str] = []
+
+    def counted(device: Any, driver: str) -> DeviceView:
+        converted.append(device["name"])
+        return prepare_device(device, driver)
+
+    monkeypatch.setattr(matching, "prepare_device", counted)
+    monkeypatch.setattr(funnel, "prepare_device", counted)
+    models = ["a100" if index % 2 else "l4" for index in range(20)]
+    devices = [wire.gpu(f"gpu-{index}", model=model, uuid=f"GPU-{index}") for index, model in enumerate(models)]
+    wanted = wire.request(selectors=[f'{wire.attribute("model")} == "h100"'])
+    found = explained([wire.pool("node-1", devices)], [wire.claim(wanted)])
+    assert len(converted) == 4  # one device of each model for the verdict, and one for the reason
+    [stage] = [one for one in found.nodes[0].funnels[0].stages if one.lost]
+    expected = [(f"gpu-{index}", f'model: "{model}" != "h100"') for index, model in enumerate(models)]
+    assert [(one.device, one.reason) for one in stage.lost] == expected

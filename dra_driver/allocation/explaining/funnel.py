@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.allocation.matching import OwnedSelector
+from dra_driver.allocation.matching import GroupVerdict, OwnedSelector
 from dra_driver.allocation.outcome import AllocatorError
 from dra_driver.allocation.pools.capacity import Amount
 from dra_driver.allocation.pools.devices import DeviceRecord
@@ -100,14 +100,15 @@ def funnel(context: Context, prepared: PreparedNode, attempt: Attempt, alternati
     """Follow a node's devices through all stages. `attempt` must be empty: no device of this pod is placed."""
     lost: dict[str, list[RefusedDevice]] = {name: [] for name in STAGES}
     errors: list[RefusedDevice] = []
-    refused_by: dict[OwnedSelector, list[DeviceRecord]] = {}
+    refused_by: dict[OwnedSelector, list[tuple[DeviceRecord, GroupVerdict]]] = {}
     left: list[DeviceRecord] = []
     for device in prepared.devices:
         refusal = _refusal(context, prepared, attempt, alternative, device)
         if refusal is None:
             left.append(device)
-        elif isinstance(refusal, OwnedSelector):
-            refused_by.setdefault(refusal, []).append(device)
+        elif isinstance(refusal, GroupVerdict):
+            assert refusal.refused_by is not None  # noqa: S101
+            refused_by.setdefault(refusal.refused_by, []).append((device, refusal))
         elif refusal[0] == "error":
             errors.append(RefusedDevice(_name(device), refusal[1]))
         else:
@@ -128,14 +129,14 @@ def funnel(context: Context, prepared: PreparedNode, attempt: Attempt, alternati
 
 def _refusal(
     context: Context, prepared: PreparedNode, attempt: Attempt, alternative: Alternative, device: DeviceRecord
-) -> tuple[str, str] | OwnedSelector | None:
-    """Return the selector that refuses a device, or another stage with its reason; None if all stages accept it."""
+) -> tuple[str, str] | GroupVerdict | None:
+    """Return the selectors' refusal of a device, or another stage with its reason; None if all stages accept it."""
     features = context.features
-    verdict = alternative.matcher.verdict(device)
-    if verdict is not True:
-        refused = alternative.matcher.first_refusal(device)
-        assert refused is not None  # noqa: S101
-        return ("error", verdict.text) if isinstance(verdict, AllocatorError) else refused[0]
+    group = alternative.matcher.group_verdict(device)
+    if isinstance(group.verdict, AllocatorError):
+        return "error", group.verdict.text
+    if not group.verdict:
+        return group
     if device.slice.is_per_device and not reaches_device(device.wire, prepared.node):
         return "node", "the device is for other nodes"
     if device.wire.get("bindingConditions") and not features.binding_conditions:
@@ -223,16 +224,20 @@ def _constraint_losses(
                     yield _name(device), f"{agreeing} devices have its {attribute}, but {wants} are needed"
 
 
-def _selector_losses(refusing: OwnedSelector, devices: Sequence[DeviceRecord]) -> list[RefusedDevice]:
+def _selector_losses(
+    refusing: OwnedSelector, refused: Sequence[tuple[DeviceRecord, GroupVerdict]]
+) -> list[RefusedDevice]:
     """Return why a selector refuses devices; if a single clause fails, the reason names it."""
     reasons = {}
     if isinstance(refusing.selector, KubernetesSelector):
-        views = [prepare_device(device.wire, device.driver) for device in devices]
+        groups = {group: device for device, group in refused}
+        views = [prepare_device(device.wire, device.driver) for device in groups.values()]
+        names = list(groups)
         for miss in nearest_misses(refusing.selector, views):
             for position in miss.devices:
-                reasons[position] = miss.reason
+                reasons[names[position]] = miss.reason
     plain = f"does not match {refusing.expression}"
-    return [RefusedDevice(_name(device), reasons.get(position, plain)) for position, device in enumerate(devices)]
+    return [RefusedDevice(_name(device), reasons.get(group, plain)) for device, group in refused]
 
 
 def _name(device: DeviceRecord) -> str:
