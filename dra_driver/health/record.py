@@ -127,14 +127,12 @@ class HealthRecord:
         return bool(self.tracks) or any(not row_of(code).kind.is_harmless for _, code in self.xids)
 
     def faults(self, now: float, ignored_xids: frozenset[int] = frozenset()) -> tuple[Fault, ...]:
-        """Return the current faults, sorted by subject and key, at most one for each subject and key."""
+        """Return the current faults, the most important first, at most one for each subject and key."""
         found: dict[tuple[Subject, FaultKey], Fault] = {}
         for fault in (*self._of_tracks(now), *self._of_xids(ignored_xids)):
             slot = (fault.subject, fault.key)
             found[slot] = _merged(found[slot], fault) if slot in found else fault
-        return tuple(
-            found[slot] for slot in sorted(found, key=lambda one: (one[0].gpu, one[0].partition or (), one[1]))
-        )
+        return tuple(sorted(found.values(), key=_importance))
 
     def _add_xid(self, xid: XidReport, gpu: GpuFacts) -> None:
         slot = (subject_of(xid, gpu), xid.code)
@@ -197,6 +195,11 @@ def subject_of(xid: XidReport, gpu: GpuFacts) -> Subject:
     """Return the subject of an Xid: the partition, if the driver names one that exists, otherwise the GPU."""
     named = next((p for p in gpu.partitions if p.gi_id == xid.gi_id), None) if xid.gi_id is not None else None
     return Subject(xid.gpu, (named.gi_profile_id, named.start) if named else None)
+
+
+def _importance(fault: Fault) -> tuple[int, str, tuple[int, ...]]:
+    """Return the sort key of a fault: the most important key of a node comes first, whichever GPU has it."""
+    return fault.key.rank, fault.subject.gpu, fault.subject.partition or ()
 
 
 def _merged(one: Fault, other: Fault) -> Fault:

@@ -78,7 +78,7 @@ def test_cordons_and_the_health_of_a_node_conform_to_their_schemas(form, tmp_pat
     assert (made["device"], made["isCordoned"], made["reason"]) == ("gpu-0000-1b-00-0", True, "fan")
     assert made["until"] is not None
     _, health = written(DocumentKind.NODE_HEALTH, "health", "show")
-    fault, cordon = health["faults"]
+    cordon, fault = health["faults"]  # in the order of importance of their keys
     assert (fault["device"], fault["partition"]) == ("gpu-0000-01-00-0", {"profileId": 19, "start": 3})
     assert (cordon["device"], cordon["fault"], cordon["message"]) == ("gpu-0000-1b-00-0", "cordoned", "fan")
     assert written(DocumentKind.CORDON, "uncordon", "gpu-0000-1b-00-0")[0] == 0

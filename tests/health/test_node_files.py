@@ -6,9 +6,12 @@ from dra_driver.hardware.evidence import BusState
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
-from dra_driver.health.store import HealthStore
+from dra_driver.health.record import HealthRecord
+from dra_driver.health.record_wire import record_wire
+from dra_driver.health.store import RECORD, HealthStore
 from dra_driver.model.errors import InputError, LedgerError
-from tests.health.support.parts import ONE, TWO, gpu, partition
+from dra_driver.views.node.fault_rows import fault_rows
+from tests.health.support.parts import BOOT, KNOWN, ONE, TWO, gpu, partition, report, xid
 
 
 def test_written_documents_are_read_back(tmp_path):
@@ -40,6 +43,14 @@ def test_a_cordon_keeps_its_time_when_it_is_repeated(tmp_path):
     assert file.remove("gpu-one")
     assert not file.remove("gpu-one")
     assert file.read() == ()
+
+
+def test_rows_of_faults_and_cordons_begin_with_the_most_important(tmp_path):
+    record = HealthRecord(BOOT)
+    record.add_report(report(xid(48), bus=((TWO, BusState.DEAD),)), KNOWN, 100.0)
+    HealthStore(tmp_path).write({RECORD: record_wire(record)})
+    CordonFile(tmp_path).add(Cordon("gpu-one", "noise", 100.0))
+    assert [row["fault"] for row in fault_rows(tmp_path, 101.0)] == ["gpu-lost", "needs-reset", "cordoned", "xid"]
 
 
 @pytest.mark.parametrize(

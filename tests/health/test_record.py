@@ -63,6 +63,16 @@ def test_a_gpu_that_left_the_bus_is_lost_and_another_gpu_is_not():
     assert [(fault.key, fault.subject.gpu) for fault in record.faults(101)] == [(FaultKey.GPU_LOST, ONE)]
 
 
+def test_the_most_important_fault_comes_first_whichever_gpu_has_it():
+    record = fed(report(xid(48, 100), reading(101, ecc_uncorrectable=2), bus=((TWO, BusState.DEAD),)))
+    assert [(str(fault.key), fault.subject.gpu) for fault in record.faults(102)] == [
+        ("gpu-lost", TWO),
+        ("needs-reset", ONE),
+        ("xid", ONE),
+        ("ecc-uncorrectable", ONE),
+    ]
+
+
 def test_a_lost_gpu_is_back_after_three_good_readings_with_its_uuid():
     record = fed(report(reading(100, uuid="", is_lost=True)), report(reading(110)), report(reading(120)))
     assert shown(record.faults(121)) == {("gpu-lost", "")}

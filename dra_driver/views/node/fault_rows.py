@@ -19,15 +19,19 @@ from dra_driver.views.envelope import DocumentKind, OutputDocument
 
 
 def fault_rows(folder: Path, now: float) -> list[Wire] | None:
-    """Return the rows at a time in seconds since 1970. Raises: LedgerError, InputError, PermissionError."""
+    """Return the rows at a time in seconds since 1970, the most important fault first.
+
+    Raises: LedgerError, InputError, PermissionError.
+    """
     recorded = read_faults(folder, now)
     if recorded is None:
         return None
-    return [
+    rows = [
         *map(_fault_row, recorded.faults),
         *map(_cordon_row, recorded.cordons),
         *map(_case_row, recorded.remediations),
     ]
+    return sorted(rows, key=lambda row: FaultKey(row["fault"]).rank)
 
 
 def cordon_document(device: str, cordon: Cordon | None) -> OutputDocument:
@@ -67,7 +71,7 @@ def _cordon_row(one: Cordon) -> Wire:
     return {
         "device": one.device,
         "partition": None,
-        "fault": "cordoned",
+        "fault": str(FaultKey.CORDONED),
         "value": None,
         "since": time_text(one.since),
         "message": one.reason,
