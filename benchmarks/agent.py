@@ -74,7 +74,7 @@ def _latencies(report: Report, here: World, plugin: Plugin, names: Sequence[str]
 
 
 def _partitions(report: Report) -> None:
-    """Measure the start with 208 overlapping devices, and claims of partitions that the simulator cuts instantly."""
+    """Measure the start with 208 overlapping devices, and claims of partitions that the simulator makes instantly."""
     seconds = []
     for _ in range(5):
         with world("1.36") as here:

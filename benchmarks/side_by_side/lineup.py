@@ -56,7 +56,7 @@ def drivers(folder: Path, kubeconfig: Path, only: Sequence[str]) -> list[Driver]
         ("on demand, fake NVML", ["--mig", "dynamic"], on_demand),
     ):
         driver = place.ours(f"ours {name}", "nvidia", flags, devices)
-        machine = _uncut_machine(_in_memory(driver.folder / "machine"))
+        machine = _unpartitioned_machine(_in_memory(driver.folder / "machine"))
         driver.argv += machine.flags
         driver.environment = machine.environment
         made.append(driver)
@@ -69,9 +69,9 @@ def _in_memory(place: Path) -> Path:
     return place
 
 
-def _uncut_machine(folder: Path) -> NvmlMachine:
+def _unpartitioned_machine(folder: Path) -> NvmlMachine:
     """Return eight whole GPUs over the fake library; the kernel lists every GPU instance that may be made of them."""
-    machine = NvmlMachine(folder, cut=())
+    machine = NvmlMachine(folder, partitioned=())
     for gpu in machine.state.gpus:
         for instance in range(1, 15):
             capability = 100 * (gpu.minor + 1) + 2 * instance
@@ -90,7 +90,7 @@ def _write_cut_profile(path: Path) -> None:
         for index in range(2)
     ]
     document = {
-        "about": "two GPUs cut in seven for a measurement",
+        "about": "two GPUs in seven partitions each for a measurement",
         "nodeName": "bench",
         "lookedUp": "2026-11-21",
         "sources": ["made up"],

@@ -19,7 +19,7 @@ def run(report: Report) -> None:
     older = f'{attribute}.driverVersion.compareTo(semver("581.0.0")) < 0'  # true before the rollout
     with webhook(NODES) as running:
         seconds = running.wait_for_warning(f"none of the {running.devices} devices", review_of(nothing))
-        fleet = f"{NODES} nodes cut on demand, {running.devices} devices"
+        fleet = f"{NODES} nodes partitioned on demand, {running.devices} devices"
         peak = running.mib("VmHWM")
         report.add(f"webhook: list of {fleet}", seconds, "s")
         report.add(f"webhook: list of {fleet}, work", running.cpu_seconds(), "s CPU", budget=200.0)

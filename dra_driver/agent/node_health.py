@@ -238,5 +238,5 @@ def _report(pool: str, name: str, verdicts: tuple[FaultVerdict, ...]) -> DeviceR
     message = "; ".join(one.fault.sentence for one in verdicts)
     if any(one.fault.key == "unmonitored" for one in verdicts):
         return DeviceReport(pool, name, DeviceState.UNKNOWN, message)
-    is_sick = any(one.effect.is_blocking for one in verdicts)
-    return DeviceReport(pool, name, DeviceState.UNHEALTHY if is_sick else DeviceState.HEALTHY, message)
+    is_unhealthy = any(one.effect.is_blocking for one in verdicts)
+    return DeviceReport(pool, name, DeviceState.UNHEALTHY if is_unhealthy else DeviceState.HEALTHY, message)

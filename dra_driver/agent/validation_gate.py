@@ -44,7 +44,7 @@ BATCH_SECONDS = 30.0  # devices that pass are offered together, because each new
 STOP_SECONDS = 3.0
 NODE_AT_FAULT = "DevicesNotValidated"
 # A GPU with one of these is not tested before the fault is over.
-SICK = frozenset(
+UNTESTABLE = frozenset(
     [FaultKey.GPU_LOST, FaultKey.NEEDS_REBOOT, FaultKey.NEEDS_RESET, FaultKey.NEEDS_ATTENTION, FaultKey.NOT_ANSWERING]
 )
 
@@ -99,7 +99,7 @@ class ValidationGate:
         self._devices: Mapping[str, TestedDevice] = {}  # by UUID
         self._examined: frozenset[str] | None = None  # None until it is known which devices claims have
         self._tries: dict[str, _Tries] = {}
-        self._sick: frozenset[Subject] = frozenset()
+        self._faulty: frozenset[Subject] = frozenset()
         # None until the monitor has reported the failed tests that are faults.
         self._tainted: frozenset[Subject] | None = None
         self._verdicts = NodeVerdicts()
@@ -169,7 +169,7 @@ class ValidationGate:
         The health monitor calls this in each of its turns, with the faults that it knows: faulty GPUs are not tested.
         """
         faults = tuple(faults)
-        sick = frozenset(one.subject for one in faults if one.key in SICK)
+        faulty = frozenset(one.subject for one in faults if one.key in UNTESTABLE)
         tainted = frozenset(one.subject for one in faults if one.key is FaultKey.UNVALIDATED)
         by_hand = self._file.take()
         with self._mutex:
@@ -177,8 +177,8 @@ class ValidationGate:
                 if uuid in self._devices and result.is_conclusive:
                     self._tries.pop(uuid, None)
                     self._records.add_result(uuid, self._driver, result)
-            before, self._sick, self._tainted = (self._sick, self._tainted), sick, tainted
-        if by_hand or before != (sick, tainted):
+            before, self._faulty, self._tainted = (self._faulty, self._tainted), faulty, tainted
+        if by_hand or before != (faulty, tainted):
             self._conclude(is_news=before[1] != tainted)
         with self._mutex:
             return self._verdicts.failed if self._examined is not None else None
@@ -228,13 +228,13 @@ class ValidationGate:
         return [
             one
             for uuid, one in self._devices.items()
-            if uuid not in self._tries and self._records.of(uuid, self._driver) is None and not self._is_sick(one)
+            if uuid not in self._tries and self._records.of(uuid, self._driver) is None and not self._is_faulty(one)
         ]
 
     def _next(self) -> TestedDevice | None:
         now = time.monotonic()
         due = [self._devices[uuid] for uuid, one in self._tries.items() if uuid in self._devices and one.due <= now]
-        return next(iter([*self._pending(), *(one for one in due if not self._is_sick(one))]), None)
+        return next(iter([*self._pending(), *(one for one in due if not self._is_faulty(one))]), None)
 
     def _pause(self) -> float | None:
         """Return the time until a test is tried again; None for never."""
@@ -242,9 +242,9 @@ class ValidationGate:
             dues = [one.due for uuid, one in self._tries.items() if uuid in self._devices and one.count < MAX_TRIES]
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
-    def _is_sick(self, device: TestedDevice) -> bool:
+    def _is_faulty(self, device: TestedDevice) -> bool:
         subject = device.subject
-        return Subject(subject.gpu) in self._sick or subject in self._sick
+        return Subject(subject.gpu) in self._faulty or subject in self._faulty
 
     def _take(self, device: TestedDevice, result: ValidationResult) -> None:
         why = f"{result.reason} {result.detail}".strip()

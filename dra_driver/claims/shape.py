@@ -74,10 +74,10 @@ def _check_entry(entry: Mapping[str, Any], path: str) -> None:
         _text(name, f"{path}.requests[{index}]", lambda text: _REQUEST.fullmatch(text) is not None)
 
 
-def _rows(parent: Mapping[str, Any], path: str, key: str, most: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows(parent: Mapping[str, Any], path: str, key: str, maximum: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
     rows = parent.get(key) or []
-    if not isinstance(rows, list) or len(rows) > most:
-        raise _fault(f"{path}.{key}", f"a list of at most {most}", rows)
+    if not isinstance(rows, list) or len(rows) > maximum:
+        raise _fault(f"{path}.{key}", f"a list of at most {maximum}", rows)
     for index, row in enumerate(rows):
         yield f"{path}.{key}[{index}]", _object(row, f"{path}.{key}[{index}]")
 

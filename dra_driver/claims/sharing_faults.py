@@ -72,12 +72,12 @@ def _raised_limits(base: SharingSettings | None, requested: SharingSettings | No
         if requested.interval not in {base.interval, Interval.DEFAULT}:
             yield f"{shared} with interval {base.interval}, which a claim can't change to {requested.interval}"
     elif isinstance(requested, MpsSettings) and isinstance(base, MpsSettings):
-        for what, most, asked, is_memory in (
+        for what, maximum, asked, is_memory in (
             ("active thread percentage", base.active_thread_percentage, requested.active_thread_percentage, False),
             ("pinned memory limit", base.pinned_memory_limit, requested.pinned_memory_limit, True),
         ):
-            if most is not None and asked is not None and asked > most:
-                texts = [str(Quantity.of(amount, binary=is_memory)) for amount in (most, asked)]
+            if maximum is not None and asked is not None and asked > maximum:
+                texts = [str(Quantity.of(amount, binary=is_memory)) for amount in (maximum, asked)]
                 yield f"{shared}: a claim may only lower its {what} of {texts[0]}, not raise it to {texts[1]}"
         if requested.multi_user and not base.multi_user:
             yield f"{shared} by clients of one user: a claim can't set multiUser"

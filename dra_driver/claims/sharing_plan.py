@@ -101,8 +101,8 @@ def _together(group: Sequence[RequestedSharing], requested: RequestedSharing, se
     return ClientLimits(threads, memory and memory // _MIB * _MIB)
 
 
-def _sum(limits: Sequence[int | None], most: int | None) -> int | None:
+def _sum(limits: Sequence[int | None], maximum: int | None) -> int | None:
     if not limits or any(limit is None for limit in limits):
         return None
     total = sum(limit for limit in limits if limit is not None)
-    return total if most is None else min(total, most)
+    return total if maximum is None else min(total, maximum)

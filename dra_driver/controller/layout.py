@@ -172,9 +172,9 @@ def _units_apart(devices: Iterable[DeviceWire], counter_sets: Iterable[Wire]) ->
             counting.setdefault(device["consumesCounters"][0].get("counterSet", ""), []).append(device)
         else:
             units.append(_Unit(devices=[device]))
-    most = limits.SLICE_DEVICES_ADVANCED
+    maximum = limits.SLICE_DEVICES_ADVANCED
     for group in counting.values():
-        units += [_Unit(devices=group[i : i + most], slice_alone=True) for i in range(0, len(group), most)]
+        units += [_Unit(devices=group[i : i + maximum], slice_alone=True) for i in range(0, len(group), maximum)]
     return units
 
 

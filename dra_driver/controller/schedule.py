@@ -31,10 +31,10 @@ class Schedule:
         settle_s: float = SETTLE_SECONDS,
     ) -> None:
         self._clock, self._settle_s = clock, settle_s
-        self._retries = Backoff(base_s=0.1, most_s=_MAX_RETRY, uniform=uniform)
+        self._retries = Backoff(base_s=0.1, max_s=_MAX_RETRY, uniform=uniform)
         # Its delays are never close to 0, so that each answer waits longer than the one before.
         self._patience = Backoff(
-            base_s=2 * settle_s, most_s=_MAX_PATIENCE, uniform=lambda _, step: uniform(step / 2, step)
+            base_s=2 * settle_s, max_s=_MAX_PATIENCE, uniform=lambda _, step: uniform(step / 2, step)
         )
         self._answer_after_s = settle_s
         self._work_at: float | None = None

@@ -51,26 +51,26 @@ def _name_faults(noun: str, found: list[str]) -> Iterator[str]:
 def _counter_set_faults(counter_set: Wire) -> Iterator[str]:
     count = len(counter_set.get("counters") or ())
     if not 1 <= count <= limits.COUNTERS_PER_SET:
-        most = limits.COUNTERS_PER_SET
-        yield f"counter set {counter_set.get('name')!r} has {count} counters, 1 to {most} are allowed"
+        maximum = limits.COUNTERS_PER_SET
+        yield f"counter set {counter_set.get('name')!r} has {count} counters, 1 to {maximum} are allowed"
 
 
 def _device_faults(device: DeviceWire, counters: dict[str, frozenset[str]], *, is_old: bool) -> Iterator[str]:
     name = device.get("name")
     count = len(device.get("attributes") or ()) + len(device.get("capacity") or ())
     if count > limits.DEVICE_ATTRIBUTES_AND_CAPACITIES:
-        most = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
-        yield f"device {name!r} has {count} attributes and capacities, at most {most} are allowed"
+        maximum = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
+        yield f"device {name!r} has {count} attributes and capacities, at most {maximum} are allowed"
     for capacity, wire in (device.get("capacity") or {}).items() if _is_shared(device) else ():
         if "default" not in (wire.get("requestPolicy") or {}):
             yield f"device {name!r} may be allocated many times, but the first claim would take all its {capacity}"
-    most_taints = limits.TAINTS_PER_DEVICE_1_34 if is_old else limits.TAINTS_PER_DEVICE
-    if len(device.get("taints") or ()) > most_taints:
-        yield f"device {name!r} has {len(device['taints'])} taints, at most {most_taints} are allowed"
+    max_taints = limits.TAINTS_PER_DEVICE_1_34 if is_old else limits.TAINTS_PER_DEVICE
+    if len(device.get("taints") or ()) > max_taints:
+        yield f"device {name!r} has {len(device['taints'])} taints, at most {max_taints} are allowed"
     consumed = device.get("consumesCounters") or ()
     if not is_old and len(consumed) > limits.COUNTER_CONSUMPTIONS_PER_DEVICE:
-        most = limits.COUNTER_CONSUMPTIONS_PER_DEVICE
-        yield f"device {name!r} consumes from {len(consumed)} counter sets, at most {most} are allowed"
+        maximum = limits.COUNTER_CONSUMPTIONS_PER_DEVICE
+        yield f"device {name!r} consumes from {len(consumed)} counter sets, at most {maximum} are allowed"
     for consumption in consumed:
         known = counters.get(consumption.get("counterSet", ""))
         if known is None:

@@ -57,7 +57,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "driver-version-skew": FindingKind(_E, "kernel module and library have different versions", "troubleshooting.md"),
     "driver-not-answering": FindingKind(_E, "the GPU driver does not answer", "troubleshooting.md"),
     "downgrade-claim": FindingKind(_E, "a claim that an older release could not undo", "upgrade.md"),
-    "downgrade-health": FindingKind(_E, "sick devices that an older release would hand out", "upgrade.md"),
+    "downgrade-health": FindingKind(_E, "faulty devices that an older release would hand out", "upgrade.md"),
     "driver-upgrade-held": FindingKind(_W, "claims hold devices of a node that is paused for a driver", "upgrade.md"),
     "driver-in-use": FindingKind(_W, "processes keep a driver that is to be replaced", "upgrade.md"),
     "driver-bad-version": FindingKind(_E, "a driver version with a known fault", "mig.md"),

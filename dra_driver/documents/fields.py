@@ -68,18 +68,18 @@ class Fields:
             return None
         return value
 
-    def integer(self, key: str, least: int, most: int) -> int:
+    def integer(self, key: str, minimum: int, maximum: int) -> int:
         """Return a whole number that must be given."""
-        value = self.optional_integer(key, least, most)
-        return self._required(key, f"a whole number from {least} to {most}", least) if value is None else value
+        value = self.optional_integer(key, minimum, maximum)
+        return self._required(key, f"a whole number from {minimum} to {maximum}", minimum) if value is None else value
 
-    def optional_integer(self, key: str, least: int, most: int) -> int | None:
+    def optional_integer(self, key: str, minimum: int, maximum: int) -> int | None:
         """Return a whole number; None if it is not given."""
         value = self._get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            self._wrong(key, f"a whole number from {least} to {most}", value)
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            self._wrong(key, f"a whole number from {minimum} to {maximum}", value)
             return None
         return value
 
@@ -97,12 +97,14 @@ class Fields:
         self._wrong(key, "true or false", value)
         return None
 
-    def integers(self, key: str, most: int) -> tuple[int, ...]:
-        """Return a list of whole numbers from 0 to `most`; empty if it is not given."""
+    def integers(self, key: str, maximum: int) -> tuple[int, ...]:
+        """Return a list of whole numbers from 0 to `maximum`; empty if it is not given."""
         values = self._list(key)
         for index, value in enumerate(values):
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-                self._fault(f"{self._at(key)}[{index}]", f"expected a number from 0 to {most}, got {_described(value)}")
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= maximum:
+                self._fault(
+                    f"{self._at(key)}[{index}]", f"expected a number from 0 to {maximum}, got {_described(value)}"
+                )
         return tuple(value for value in values if isinstance(value, int))
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -118,14 +120,14 @@ class Fields:
         value = self._get(key)
         return Fields({} if value is None else value, self._at(key), self.faults)
 
-    def rows(self, key: str, *, most: int, defaults: Mapping[str, object] | None = None) -> tuple[Fields, ...]:
-        """Return a list of at most `most` mappings, each completed from `defaults`; empty if it is not given."""
+    def rows(self, key: str, *, maximum: int, defaults: Mapping[str, object] | None = None) -> tuple[Fields, ...]:
+        """Return a list of at most `maximum` mappings, each completed from `defaults`; empty if it is not given."""
         values = self._list(key)
-        if len(values) > most:
-            self._fault(self._at(key), f"{len(values)} entries, at most {most} are allowed")
+        if len(values) > maximum:
+            self._fault(self._at(key), f"{len(values)} entries, at most {maximum} are allowed")
         return tuple(
             Fields(value, f"{self._at(key)}[{index}]", self.faults, defaults)
-            for index, value in enumerate(values[:most])
+            for index, value in enumerate(values[:maximum])
         )
 
     def entries(self) -> Iterator[tuple[str, object]]:

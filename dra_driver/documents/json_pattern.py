@@ -16,7 +16,7 @@ from typing import Any
 
 Step = str | int
 Path = tuple[Step, ...]
-Place = tuple[Path, int, int, re.Pattern[str]]
+OpenString = tuple[Path, int, int, re.Pattern[str]]
 """A string in a text: the path to it, where it begins and ends, and the pattern of strings that may replace it."""
 Opener = Callable[[str, Callable[[Path], bool]], "OpenText | None"]
 """A function that takes the text of an object apart: `open_json`, or the same for another format."""
@@ -34,7 +34,7 @@ class OpenText:
 
     __slots__ = ("paths", "pieces", "plain", "values")
 
-    def __init__(self, text: str, places: Iterable[Place]) -> None:
+    def __init__(self, text: str, places: Iterable[OpenString]) -> None:
         self.paths: list[Path] = []
         self.values: list[str] = []
         self.plain: list[re.Pattern[str]] = []

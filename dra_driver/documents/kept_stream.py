@@ -14,14 +14,14 @@ from typing import BinaryIO
 MAX_MEMORY = 8 << 20  # bytes
 
 
-def kept_stream(stream: BinaryIO, most: int) -> BinaryIO:
-    """Return an open file with the content of a stream, at most `most` bytes of it. Raises: OSError.
+def kept_stream(stream: BinaryIO, maximum: int) -> BinaryIO:
+    """Return an open file with the content of a stream, at most `maximum` bytes of it. Raises: OSError.
 
     If no temporary file can be made, everything is kept in memory.
     """
     kept: BinaryIO = io.BytesIO()
     size = 0
-    while chunk := stream.read(min(MAX_MEMORY, most - size)):
+    while chunk := stream.read(min(MAX_MEMORY, maximum - size)):
         if not size and len(chunk) == MAX_MEMORY:
             with suppress(OSError):
                 kept = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it

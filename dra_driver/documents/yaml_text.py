@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from dra_driver.documents.json_pattern import OpenText, Path, Place
+from dra_driver.documents.json_pattern import OpenString, OpenText, Path
 
 _QUOTED = {'"': re.compile(r"[ !#-\[\]-~]*"), "'": re.compile(r"[ -&(-~]*")}
 # A word that begins with a letter and has more than letters, or more letters than `false`; and UUIDs.
@@ -42,7 +42,7 @@ def open_yaml(text: str, may_be_open: Callable[[Path], bool]) -> OpenText | None
         return None
 
 
-def _places(text: str) -> Iterator[Place]:
+def _places(text: str) -> Iterator[OpenString]:
     steps: list[Any] = []  # the number of the next entry, or the key whose value is next, None before a key
     skipped = 0
     for event in yaml.parse(text, Loader=_PARSER):
@@ -71,7 +71,7 @@ def _pass_value(steps: list[Any]) -> None:
         steps[-1] = steps[-1] + 1 if isinstance(steps[-1], int) else None
 
 
-def _place(text: str, event: Any, path: Path) -> Place | None:
+def _place(text: str, event: Any, path: Path) -> OpenString | None:
     """Return the place of a scalar if it is a string that can be replaced; otherwise None."""
     start, end = event.start_mark.index, event.end_mark.index
     if event.implicit[0] and _NULL.fullmatch(event.value):

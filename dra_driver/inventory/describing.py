@@ -116,8 +116,8 @@ def _unfit(kind: ValueKind, value: Fact) -> str:
     if kind in {ValueKind.INT, ValueKind.QUANTITY}:
         if isinstance(value, bool) or not isinstance(value, int):
             return f"{value!r} is not a whole number"
-        least = 0 if kind is ValueKind.QUANTITY else _INT64_MIN
-        return "" if least <= value <= _INT64_MAX else f"{value} is out of range"
+        minimum = 0 if kind is ValueKind.QUANTITY else _INT64_MIN
+        return "" if minimum <= value <= _INT64_MAX else f"{value} is out of range"
     if not isinstance(value, str):
         return f"{value!r} is not a text"
     return _unfit_text(kind, value)

@@ -111,10 +111,10 @@ class KubeApi:
                 self._connections.renew(answer.generation)  # this connection is not used again after such an answer
             raise
 
-    def stream(self, path: str, *, query: Mapping[str, str], most_s: float) -> LineStream:
+    def stream(self, path: str, *, query: Mapping[str, str], max_s: float) -> LineStream:
         """Return a GET whose answer comes line by line, on its own connection; `LineStream.open` sends it.
 
-        Nothing is sent here, so that the caller has something to close before anything can hang. After `most_s`
+        Nothing is sent here, so that the caller has something to close before anything can hang. After `max_s`
         seconds the stream ends, whatever has arrived by then.
         """
         target = self._target(path, query)
@@ -122,7 +122,7 @@ class KubeApi:
         def connect() -> tuple[Connection, str, dict[str, str]]:
             return self._connections.own_connection(), target, self._headers()
 
-        return LineStream(connect, self._tokens.reread, path, most_s=most_s)
+        return LineStream(connect, self._tokens.reread, path, max_s=max_s)
 
     def get_claim(self, namespace: str, name: str, *, timeout_s: float = REQUEST_SECONDS) -> ClaimWire:
         """Read a ResourceClaim; the caller must not change it. Raises: ApiError."""

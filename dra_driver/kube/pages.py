@@ -57,12 +57,12 @@ class Listing:
         limit: int = LIMIT,
         timeout_s: float = SECONDS,
         parse: Parse = answers.parse,
-        most_objects: int = _MAX_OBJECTS,
+        max_objects: int = _MAX_OBJECTS,
     ) -> None:
         self._api, self._path, self._timeout_s = api, path, timeout_s
         selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
         self._selector = {name: text for name, text in selectors.items() if text}
-        self._limit, self._most_objects, self._parse = limit, most_objects, parse
+        self._limit, self._max_objects, self._parse = limit, max_objects, parse
         self._token = self._version = ""
         self._pages = self._objects = self._expiries = 0
         self.is_done = False
@@ -112,8 +112,8 @@ class Listing:
         if not all(isinstance(one, dict) and isinstance(one.get("metadata"), dict) for one in objects):
             raise self._fault("an item of the list is not an object with metadata")
         self._pages, self._objects, self._expiries = self._pages + 1, self._objects + len(objects), 0
-        if self._objects > self._most_objects or self._pages > _MAX_PAGES:
-            raise self._fault(f"the list has more than {self._most_objects} objects or {_MAX_PAGES} pages")
+        if self._objects > self._max_objects or self._pages > _MAX_PAGES:
+            raise self._fault(f"the list has more than {self._max_objects} objects or {_MAX_PAGES} pages")
         self._version, self._token, self.is_done = self._version or version, token, not token
         return Page(tuple(objects), self._version, is_first=self._pages == 1, is_last=self.is_done)
 
@@ -137,7 +137,7 @@ def pages(
     Raises: ApiError once the waiting would exceed `patience_s` seconds, or at once if waiting would not help.
     """
     listing = Listing(api, path, field_selector=field_selector, label_selector=label_selector, limit=limit, parse=parse)
-    backoff, left = Backoff(base_s=0.2, most_s=10.0), patience_s
+    backoff, left = Backoff(base_s=0.2, max_s=10.0), patience_s
     while not listing.is_done:
         try:
             page = listing.next_page()

@@ -69,7 +69,7 @@ class Watch:
         self._field_selector, self._page_size, self._check = field_selector, page_size, check
         self._listing: Listing | None = None
         self._selector = {"fieldSelector": field_selector} if field_selector else {}
-        self._backoff = backoff or Backoff(base_s=0.2, most_s=RETRY_MAX_SECONDS)
+        self._backoff = backoff or Backoff(base_s=0.2, max_s=RETRY_MAX_SECONDS)
         self._uniform, self._clock, self._silence_s = uniform, clock, silence_s
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait
@@ -154,7 +154,7 @@ class Watch:
         lifetime_s = self._uniform(*LIFETIME_SECONDS)
         is_renewal, self._is_renewal = self._is_renewal, False
         over_at = self._clock() + lifetime_s - _EARLY_SECONDS
-        stream = self._api.stream(self._path, query=self._query(lifetime_s), most_s=lifetime_s + self._silence_s)
+        stream = self._api.stream(self._path, query=self._query(lifetime_s), max_s=lifetime_s + self._silence_s)
         with self._lock:
             self._stream = stream
         try:

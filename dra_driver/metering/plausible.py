@@ -39,9 +39,9 @@ def _kept(quantity: str, value: float) -> float | None:
     if whole is not None:
         # This comparison is false for NaN, too.
         return min(value, whole) if 0 <= value <= whole * _ROUNDING else None
-    least = _of_unit(quantity, _LEAST.items()) or 0.0
-    most = _of_unit(quantity, _MAX.items()) or _MAX_OF_ALL
-    return value if math.isfinite(value) and least <= value < most else None
+    minimum = _of_unit(quantity, _LEAST.items()) or 0.0
+    maximum = _of_unit(quantity, _MAX.items()) or _MAX_OF_ALL
+    return value if math.isfinite(value) and minimum <= value < maximum else None
 
 
 def _of_unit(quantity: str, bounds: Iterable[tuple[str, float]]) -> float | None:

@@ -11,10 +11,10 @@ V = TypeVar("V")
 
 
 class FifoCache(Generic[K, V]):
-    """At most `most` values; the value that was stored first is dropped first. Any thread may use it."""
+    """At most `maximum` values; the value that was stored first is dropped first. Any thread may use it."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
         self._mutex = threading.Lock()
         self._values: dict[K, V] = {}
 
@@ -28,5 +28,5 @@ class FifoCache(Generic[K, V]):
             values = self._values
             values.pop(key, None)
             values[key] = value
-            if len(values) > self._most:
+            if len(values) > self._maximum:
                 del values[next(iter(values))]

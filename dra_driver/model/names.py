@@ -18,6 +18,7 @@ _UID = re.compile(r"[0-9a-zA-Z]([-0-9a-zA-Z]{0,126}[0-9a-zA-Z])?")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _REPLICA = re.compile(r"(?P<device>gpu-.+)-share-[0-9]{1,3}")
 _OF_GPU = re.compile(r"(?P<gpu>gpu-[0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-7])(?P<rest>-.+)?")
+_BEFORE_PART = re.compile(r"-mig-|-share-")  # what follows the GPU in the names of its partitions and replicas
 _VFIO = "-vfio"
 
 MAX_DRIVER_NAME = 63
@@ -168,6 +169,15 @@ def vfio_sibling(name: str) -> str | None:
     """
     found = _OF_GPU.fullmatch(name)
     return found["gpu"] + _VFIO if found and found["rest"] != _VFIO else None
+
+
+def gpu_of_device(name: str) -> str:
+    """Return the name of the GPU that a MIG partition or a replica belongs to; any other name as it is.
+
+    >>> gpu_of_device("gpu-0000-65-00-0-mig-1g10gb-19-2"), gpu_of_device("gpu-0000-65-00-0")
+    ('gpu-0000-65-00-0', 'gpu-0000-65-00-0')
+    """
+    return _BEFORE_PART.split(name, maxsplit=1)[0]
 
 
 def profile_label(profile: str) -> str:

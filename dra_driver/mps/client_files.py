@@ -35,14 +35,14 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     raise PermissionError(f"{path} is not a regular file of user {os.geteuid()}")
 
 
-def tail(path: Path, most_bytes: int) -> bytes:
+def tail(path: Path, max_bytes: int) -> bytes:
     """Return the last bytes of a regular file of our own user; b"" if there is none."""
     try:
         fd = open_regular(path)
     except OSError:
         return b""
     try:
-        return os.pread(fd, most_bytes, max(0, os.fstat(fd).st_size - most_bytes))
+        return os.pread(fd, max_bytes, max(0, os.fstat(fd).st_size - max_bytes))
     finally:
         os.close(fd)
 

@@ -159,10 +159,10 @@ def _text(name: str, pattern: re.Pattern[str]) -> Callable[[Any], str]:
     return read
 
 
-def _whole(name: str, most: int) -> Callable[[Any], int]:
+def _whole(name: str, maximum: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise _bad(f"{name} {_short(value)} is not a whole number from 0 to {most}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= maximum:
+            raise _bad(f"{name} {_short(value)} is not a whole number from 0 to {maximum}")
         return value
 
     return read
@@ -187,10 +187,10 @@ def _limits(value: Any) -> dict[str, int]:
     return {device: _whole(f"perDeviceLimits.{device}", _MAX_MEMORY)(limit) for device, limit in value.items()}
 
 
-def _number(fields: Mapping[str, Any], name: str, most: float) -> float:
+def _number(fields: Mapping[str, Any], name: str, maximum: float) -> float:
     value = fields[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
-        raise _bad(f"{name} {_short(value)} is not a number of seconds up to {most:g}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= maximum:
+        raise _bad(f"{name} {_short(value)} is not a number of seconds up to {maximum:g}")
     return float(value)
 
 

@@ -127,12 +127,12 @@ def _command(row: Fields) -> SiteCommand:
     return SiteCommand(argv, timeout or SiteCommand(()).timeout_s, CommandRoot(root or "agent"))
 
 
-def _seconds(row: Fields, key: str, least: float, most: float) -> float | None:
+def _seconds(row: Fields, key: str, minimum: float, maximum: float) -> float | None:
     text = row.optional_text(key, pattern=_DURATION.pattern, what="a duration such as 90s, 10m, 24h or 7d")
     match = _DURATION.fullmatch(text or "")
     if match is None:
         return None
     seconds = float(int(match["number"]) * _UNITS[match["unit"]])
-    if not least <= seconds <= most:
-        row.fault(key, f"must be from {least:.0f}s to {most:.0f}s")
+    if not minimum <= seconds <= maximum:
+        row.fault(key, f"must be from {minimum:.0f}s to {maximum:.0f}s")
     return seconds

@@ -55,12 +55,12 @@ class Port:
         pages: Mapping[str, Page],
         *,
         quick: Mapping[str, PageAnswer],
-        most_connections: int = MAX_CONNECTIONS,
+        max_connections: int = MAX_CONNECTIONS,
         connection_s: float = CONNECTION_SECONDS,
         encryption: SocketEncryption | None = None,
         access: PageAccess | None = None,
     ) -> None:
-        self._quick, self._most, self._connection_s = quick, most_connections, connection_s
+        self._quick, self._maximum, self._connection_s = quick, max_connections, connection_s
         self._encryption, self._access = encryption, access
         self._listener = _listen(address)
         self.number = int(self._listener.getsockname()[1])
@@ -139,7 +139,7 @@ class Port:
             except OSError:
                 sock.close()
                 continue
-            if len(self._connections) >= self._most:
+            if len(self._connections) >= self._maximum:
                 self._end_oldest()
             connection = StatusConnection(sock, time.monotonic() + self._connection_s)
             self._connections[connection] = None

@@ -79,11 +79,11 @@ def room_below(limit: int, *, root: Path = ROOT, proc: Path = PROC) -> int:
         return limit
     own, files = found
     try:
-        most = int((own / files.limit).read_text())
+        maximum = int((own / files.limit).read_text())
         used = int((own / files.usage).read_text()) - _value(own / "memory.stat", files.cache)
     except (OSError, ValueError):  # a cgroup without a limit has "max" in this file
         return limit
-    return min(limit, max(0, most - used - RESERVE_BYTES))
+    return min(limit, max(0, maximum - used - RESERVE_BYTES))
 
 
 def make_cgroup(limit: int, *, root: Path = ROOT, proc: Path = PROC) -> MemoryCgroup | None:

@@ -56,8 +56,8 @@ class ClientConnection:
 class ClientConnections:
     """All connections. Any thread may call the methods."""
 
-    def __init__(self, most: int = MAX_CONNECTIONS, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._clock = most, clock
+    def __init__(self, maximum: int = MAX_CONNECTIONS, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._maximum, self._clock = maximum, clock
         self._lock = threading.Lock()
         self._open: set[ClientConnection] = set()
         self._loop = Loop("connections", self._turn, failure="connections not checked", fault_s=_SWEEP_SECONDS)
@@ -76,7 +76,7 @@ class ClientConnections:
     def enter(self, sock: socket.socket, seconds: float) -> ClientConnection | None:
         """Admit a connection, with the given time for its first step; return None if all others are being worked on."""
         with self._lock:
-            if len(self._open) >= self._most:
+            if len(self._open) >= self._maximum:
                 waiting = min((one for one in self._open if one.is_waiting_for_client), key=_since, default=None)
                 if waiting is None:
                     return None

@@ -171,9 +171,9 @@ class _ShapeCounts:
 
     def _keep(self, one: ShapedDevice) -> None:
         """Keep a device as the example of its shape, if there is room."""
-        most = MAX_SHAPES if one.driver in self._own else MAX_OTHER_SHAPES
+        maximum = MAX_SHAPES if one.driver in self._own else MAX_OTHER_SHAPES
         kept = self._drivers.get(one.driver, set())
-        if len(kept) < most and (kept or len(self._drivers) < _MAX_DRIVERS or one.driver in self._own):
+        if len(kept) < maximum and (kept or len(self._drivers) < _MAX_DRIVERS or one.driver in self._own):
             self._drivers.setdefault(one.driver, kept).add(one.key)
             self.views[one.key] = prepare_device(one.device, one.driver)
         elif one.driver not in self.partly_known and len(self.partly_known) < _MAX_DRIVERS:

@@ -66,9 +66,9 @@ class _HeadReader:
         """Start the count again, because the next line is the first of a head."""
         self._left = MAX_HEAD_BYTES
 
-    def readline(self, most: int = -1) -> bytes:
+    def readline(self, maximum: int = -1) -> bytes:
         """Read a line. Raises: LineTooLong if the head is too large."""
-        line: bytes = self._file.readline(self._left + 1 if most < 0 else min(most, self._left + 1))
+        line: bytes = self._file.readline(self._left + 1 if maximum < 0 else min(maximum, self._left + 1))
         self._left -= len(line)
         if self._left < 0:
             raise LineTooLong("head")

@@ -24,8 +24,8 @@ class OverloadedError(Exception):
 class LoadLimits:
     """The memory limits of one server. Any thread may ask."""
 
-    def __init__(self, paths: tuple[str, ...], most_bytes: int = MAX_LARGE_BYTES) -> None:
-        self._left = most_bytes
+    def __init__(self, paths: tuple[str, ...], max_bytes: int = MAX_LARGE_BYTES) -> None:
+        self._left = max_bytes
         self._changed = threading.Condition()
         self._reviews = {path: threading.BoundedSemaphore(_MAX_REVIEWS) for path in paths}
         self._large = {path: threading.BoundedSemaphore(1) for path in paths}

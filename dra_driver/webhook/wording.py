@@ -72,7 +72,7 @@ def refusal(kind: str, driver: str, name: str, faults: Iterable[ConfigFault]) ->
     return {"status": "Failure", "code": 422, "reason": "Invalid", "message": text, "details": details}
 
 
-def shortened(text: str, most: int) -> str:
+def shortened(text: str, maximum: int) -> str:
     """Return a text cut to a length; half of a surrogate pair, which is no character, becomes a question mark."""
-    cut = text if len(text) <= most else f"{text[: most - 1]}…"
+    cut = text if len(text) <= maximum else f"{text[: maximum - 1]}…"
     return cut if cut.isprintable() else cut.encode("utf-8", "replace").decode()

@@ -40,10 +40,10 @@ def text_style_of(text: str, roots: list[YamlNode]) -> TextStyle:
     if is_json:
         found = re.search(r"[{\[]\r?\n( +)", text)
         return TextStyle(len(found[1]) if found else 0, 0, True, newline)
-    return TextStyle(steps[0] if steps else 2, _most(dashes), False, newline)
+    return TextStyle(steps[0] if steps else 2, _most_frequent(dashes), False, newline)
 
 
-def _most(found: list[int]) -> int:
+def _most_frequent(found: list[int]) -> int:
     return max(sorted(set(found)), key=found.count) if found else 0
 
 

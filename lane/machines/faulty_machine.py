@@ -30,10 +30,10 @@ class FaultyMachine:
         start_agent: Callable[..., Agent],
         folder: Path,
         *flags: str,
-        cut: Collection[int] | None = None,
+        partitioned: Collection[int] | None = None,
         **options: Any,
     ) -> None:
-        chosen = machine(SIMULATED, folder, cut=cut)
+        chosen = machine(SIMULATED, folder, partitioned=partitioned)
         self._file = Path(chosen["hardware"].removeprefix("simulated:"))
         self.set_health(0, HEALTHY)
         self.agent = start_agent(**chosen, flags=flags, **options)

@@ -13,14 +13,16 @@ from tests.support.fake_nvml import Gpu, State, build, environment, hgx_h100
 from tests.support.nodes.driver_root import FakeDriverRoot
 from tests.support.nodes.fake_node import FakeNode
 
-CUT = (0, 1)
+PARTITIONED = (0, 1)
 PROFILE, STARTS = "1g.10gb", range(7)
 
 
 class NvmlMachine:
     """A fake node, driver root and library in `folder`; change `state` or `node`, then `write`."""
 
-    def __init__(self, folder: Path, *, cut: Collection[int] | None = None, cuda: tuple[int, int] = (13, 0)) -> None:
+    def __init__(
+        self, folder: Path, *, partitioned: Collection[int] | None = None, cuda: tuple[int, int] = (13, 0)
+    ) -> None:
         self.folder = folder
         # In a folder of its own: a change of a GPU changes no folder above the driver root.
         self._state_file = folder / "gpus" / "state"
@@ -32,7 +34,7 @@ class NvmlMachine:
         self.state = State(gpus=hgx_h100(8), cuda_version=1000 * cuda[0] + 10 * cuda[1])
         for gpu in self.state.gpus:
             self.node.add_gpu(gpu.pci, gpu.minor)
-        for index in CUT if cut is None else cut:
+        for index in PARTITIONED if partitioned is None else partitioned:
             self._cut(self.state.gpus[index])
         self.write()
 

@@ -121,7 +121,7 @@ def either_agent(request: pytest.FixtureRequest, start_agent: Callable[..., Agen
 # In the core lane the long scenarios run on one kind of machine with the gates on, on the other with the defaults.
 @pytest.fixture(params=KINDS if SOAK else KINDS[:1] if os.environ.get("GATES") == "default" else KINDS[1:])
 def either_machine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """A function that makes machines of either kind: `start_agent(**either_machine("name", cut=…))`."""
+    """A function that makes machines of either kind: `start_agent(**either_machine("name", partitioned=…))`."""
     return lambda name, **variant: machine(request.param, tmp_path / name, **variant)
 
 

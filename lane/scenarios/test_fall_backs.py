@@ -40,10 +40,10 @@ def check_reported(agent: Agent, *fields: str) -> None:
 def test_partitions_on_demand_are_offered_only_where_counters_are_kept(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path, kind: str
 ) -> None:
-    agent = start_agent(**machine(kind, tmp_path, cut=[0]), mig="dynamic")
+    agent = start_agent(**machine(kind, tmp_path, partitioned=[0]), mig="dynamic")
     found = agent.published()
     kinds = [device["attributes"]["type"]["string"] for device in agent.devices().values()]
-    assert kinds.count("gpu") == 7, "a GPU that an administrator cut is not offered whole, the others are"
+    assert kinds.count("gpu") == 7, "a GPU that an administrator partitioned is not offered whole, the others are"
     if stage.cluster.keeps_gated:
         check_reported(agent)
         assert len([one for one in found if one["spec"].get("sharedCounters")]) > 0
@@ -73,7 +73,7 @@ def test_partitions_on_demand_are_offered_only_where_counters_are_kept(
 def test_a_partition_is_made_on_demand_only_where_counters_are_kept(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
 ) -> None:
-    agent = start_agent(**machine(KINDS[0], tmp_path, cut=[]), mig="dynamic")
+    agent = start_agent(**machine(KINDS[0], tmp_path, partitioned=[]), mig="dynamic")
     agent.published()
     stage.create(
         template(stage.namespace, "part", devices(request("part", "mig.nvidia.com"))),

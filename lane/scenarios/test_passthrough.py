@@ -56,7 +56,7 @@ def test_a_gpu_goes_to_a_labelled_namespaces_virtual_machine_and_comes_back(
 ) -> None:
     (tmp_path / "passthrough.yaml").write_text(yaml.safe_dump(FILE))
     agent = start_agent(
-        **machine(SIMULATED, tmp_path, cut=()), flags=["--passthrough", str(tmp_path / "passthrough.yaml")]
+        **machine(SIMULATED, tmp_path, partitioned=()), flags=["--passthrough", str(tmp_path / "passthrough.yaml")]
     )
     until("the GPU for virtual machines", lambda: PASSED in agent.devices(), 60)
 

@@ -39,7 +39,7 @@ def _prepared(agent: Agent, count: int) -> bool:
 def test_an_agent_killed_among_fifty_pod_starts_loses_no_claim(
     start_agent: Callable[..., Agent], either_machine: Callable[..., dict[str, Any]], stage: Stage
 ) -> None:
-    agent = start_agent(**either_machine("cut", cut=range(8)))
+    agent = start_agent(**either_machine("partitioned", partitioned=range(8)))
     agent.published()
     stage.create(template(stage.namespace, "part", PARTITION))
     names = [f"pod-{number}" for number in range(50)]
@@ -202,7 +202,7 @@ def test_a_hanging_library_call_blocks_neither_pods_nor_the_end_of_the_agent(
 def test_three_hundred_pods_run_through_one_node(
     start_agent: Callable[..., Agent], either_machine: Callable[..., dict[str, Any]], stage: Stage
 ) -> None:
-    agent = start_agent(**either_machine("cut", cut=range(8)))
+    agent = start_agent(**either_machine("partitioned", partitioned=range(8)))
     agent.published()
     writes = len(agent.writes())
     stage.create(template(stage.namespace, "part", PARTITION))

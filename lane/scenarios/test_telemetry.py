@@ -16,7 +16,7 @@ from lane.workload import claim, container, devices, pod, request, template
 from tests.support.metering.snapshots import Sample, samples
 
 SOON = 20.0
-WHOLE, SHARED, CUT = "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"
+WHOLE, SHARED, PARTITIONED = "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"
 RULES = """\
 version: rules/v1
 rules:
@@ -34,7 +34,7 @@ MEASURED = {
 def agent(start_agent: Callable[..., Agent], tmp_path: Path) -> Agent:
     """The agent of a machine with a whole GPU, one that is shared and one that is partitioned, all of them measured."""
     mig = [{"profile": "3g.40gb", "start": 0}, {"profile": "1g.10gb", "start": 4}]
-    gpus = [{"pci": WHOLE}, {"pci": SHARED}, {"pci": CUT, "mig": mig}]
+    gpus = [{"pci": WHOLE}, {"pci": SHARED}, {"pci": PARTITIONED, "mig": mig}]
     defaults = {"model": "h100-sxm5-80gb", "metering": MEASURED}
     profile = {"about": "measured", "driverVersion": "580.126.20", "gpuDefaults": defaults, "gpus": gpus}
     (tmp_path / "profile.yaml").write_text(json.dumps(profile))
@@ -127,7 +127,7 @@ def _only(agent: Agent, name: str) -> tuple[str, str, str]:
 
 
 def test_partitions_have_the_labels_of_their_own_claims_and_the_gpu_has_none(agent: Agent, stage: Stage) -> None:
-    uuid = uuid_of(agent, CUT)
+    uuid = uuid_of(agent, PARTITIONED)
     for name, profile in (("large", "3g.40gb"), ("small", "1g.10gb")):
         only = f'device.attributes["gpu.nvidia.com"].profile == "{profile}"'
         stage.create(claim(stage.namespace, name, devices(request("part", "mig.nvidia.com", only))))
@@ -156,7 +156,7 @@ def divided(folder: Path, **more: object) -> None:
     """Write a profile of one GPU with seven partitions."""
     mig = [{"profile": "1g.10gb", "start": start} for start in range(PARTITIONS)]
     defaults = {"model": "h100-sxm5-80gb", "metering": MEASURED, "mig": mig, **more}
-    profile = {"about": "seven", "driverVersion": "580.126.20", "gpuDefaults": defaults, "gpus": [{"pci": CUT}]}
+    profile = {"about": "seven", "driverVersion": "580.126.20", "gpuDefaults": defaults, "gpus": [{"pci": PARTITIONED}]}
     (folder / "new").write_text(json.dumps(profile))
     (folder / "new").replace(folder / "profile.yaml")
 

@@ -23,7 +23,7 @@ from tests.support.waiting import until
 
 WHOLE_OF_DGX = "gpu-0000-1b-00-0"
 FOREIGN = {"driver": "other.example.com", "pool": "p", "device": "nic", "data": {"mac": "1"}}
-SICK = DeviceTaint("gpu.nvidia.com/xid", "79", TaintEffect.NO_SCHEDULE, datetime(2026, 1, 2, tzinfo=UTC))
+FAULTY = DeviceTaint("gpu.nvidia.com/xid", "79", TaintEffect.NO_SCHEDULE, datetime(2026, 1, 2, tzinfo=UTC))
 
 
 class Server:
@@ -124,7 +124,7 @@ def test_a_fault_changes_one_condition_and_keeps_the_time_of_the_other(rig, serv
     for name in ("claim-a", "claim-b"):
         for condition in server.status[name][0]["conditions"]:
             condition["lastTransitionTime"] = "2020-01-01T00:00:00Z"
-    status.health_changed({WHOLE: (SICK,)})
+    status.health_changed({WHOLE: (FAULTY,)})
     status.write_all()
     assert [body["metadata"]["name"] for body in server.patches[2:]] == ["claim-a"], "the other one has not changed"
     ready, healthy = server.status["claim-a"][0]["conditions"]
@@ -195,7 +195,7 @@ def test_the_files_of_unchanged_claims_are_not_read_again(rig, server):
     status.write_all()
     assert looks == [], "each Prepare of a node would read the files of all its claims"
     rig.look()
-    status.health_changed({WHOLE: (SICK,)})
+    status.health_changed({WHOLE: (FAULTY,)})
     status.write_all()
     assert len(looks) == 1
 

@@ -57,10 +57,10 @@ def test_pools_that_are_incomplete_or_stale_are_flagged() -> None:
 
 
 def test_a_claim_shows_what_is_wrong_with_its_device_and_since_when() -> None:
-    sick = gpu("gpu-0")
+    faulty = gpu("gpu-0")
     since = "2026-11-22T10:02:00Z"
-    sick["taints"] = [{"key": "d/needs-reset", "value": "gpu-reset", "effect": "NoSchedule", "timeAdded": since}]
-    slices = [pool("a", [sick, gpu("gpu-1")])]
+    faulty["taints"] = [{"key": "d/needs-reset", "value": "gpu-reset", "effect": "NoSchedule", "timeAdded": since}]
+    slices = [pool("a", [faulty, gpu("gpu-1")])]
     claims = [used(allocated(("a", "gpu-0"), ("a", "gpu-1")), "p")]
     assert flags(picture_of_claims(claims, slices, [pod("p")])) == {
         "taint d/needs-reset=gpu-reset:NoSchedule since 2026-11-22T10:02:00Z"

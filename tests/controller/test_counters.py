@@ -10,14 +10,14 @@ from dra_driver.inventory.mig.partitions import MigPolicy
 from dra_driver.inventory.offering import Offering
 from dra_driver.kube.paths import SLICES
 from tests.controller.support.cluster import Cluster, SetOffers, refuse_dry_runs
-from tests.support.cuttable import cuttable
 from tests.support.facts import facts
+from tests.support.partitionable import partitionable
 from tests.support.waiting import until
 
 GATE = "DRAPartitionableDevices"
 
 
-INVENTORY = build_inventory(facts(cuttable(1), cuttable(2)), MigPolicy(is_dynamic=True))
+INVENTORY = build_inventory(facts(partitionable(1), partitionable(2)), MigPolicy(is_dynamic=True))
 NINE_EACH = 2 * 9
 
 

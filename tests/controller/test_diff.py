@@ -214,8 +214,8 @@ def holds(store: SliceStore, desired) -> bool:
 @given(st.lists(st.tuples(POOLS, st.integers(1, 6), st.one_of(st.none(), st.integers(0, 4))), max_size=6), POOLS)
 def test_any_history_of_pools_and_crashes_ends_in_the_wanted_pool(history, last):
     store = SliceStore()
-    for pool, size, most in history:
-        store.run(plan_writes(split(pool, size), store.all(), owner=OWNER), most=most)
+    for pool, size, maximum in history:
+        store.run(plan_writes(split(pool, size), store.all(), owner=OWNER), maximum=maximum)
     desired = split(last, 4)
     before = max((generation_of(s) for s in store.all()), default=0)
     plan = plan_writes(desired, store.all(), owner=OWNER)
@@ -268,10 +268,10 @@ def test_between_two_writes_no_older_generation_is_complete_with_other_devices(p
     store.run(plan_writes(split(pool, size), store.all(), owner=OWNER))
     desired = split(after, size)
     plan = plan_writes(desired, store.all(), owner=OWNER)
-    for most in range(len(plan)):
+    for maximum in range(len(plan)):
         half = SliceStore()
         half.slices = {s["metadata"]["name"]: s for s in store.all()}
-        half.run(plan, most=most)
+        half.run(plan, maximum=maximum)
         newest = max((generation_of(s) for s in half.all()), default=0)
         visible = [s["spec"] for s in half.all() if generation_of(s) == newest]
         if visible and len(visible) == visible[0]["pool"]["resourceSliceCount"]:

@@ -9,8 +9,8 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.sharing.rules import Portion, SharingRule, SharingRules
 from dra_driver.model.shares import ShareMode
 from tests.controller.support.cluster import Cluster, refuse_dry_runs
-from tests.support.cuttable import cuttable
 from tests.support.facts import facts
+from tests.support.partitionable import partitionable
 from tests.support.waiting import until
 
 GATE = "DRAConsumableCapacity"
@@ -19,7 +19,7 @@ REPLICAS = sorted(f"{name}-share-{index}" for name in NAMES for index in range(3
 
 
 def inventory(rule: SharingRule):
-    return build_inventory(facts(cuttable(1), cuttable(2)), sharing=SharingRules((rule,), "node"))
+    return build_inventory(facts(partitionable(1), partitionable(2)), sharing=SharingRules((rule,), "node"))
 
 
 BY_REPLICAS = inventory(SharingRule("three", mode=ShareMode.REPLICAS, replicas=3))

@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 GATE = "DRADeviceTaints"
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
-SICK = (DeviceTaint("gpu.nvidia.com/xid", "79", TaintEffect.NO_SCHEDULE, SINCE),)
+FAULTY = (DeviceTaint("gpu.nvidia.com/xid", "79", TaintEffect.NO_SCHEDULE, SINCE),)
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.35", "1.36", "1.37"])
@@ -23,13 +23,13 @@ def test_the_first_taint_is_one_put_and_no_new_generation(make_cluster, version,
     publisher = cluster.published([gpu(i) for i in range(count)])
     before = {s["metadata"]["name"] for s in cluster.slices()}
     cluster.server.log.clear()
-    publisher.taint(**{gpu(3).name: SICK})
+    publisher.taint(**{gpu(3).name: FAULTY})
     assert publisher.wait_published(60)
     assert cluster.writes() == ["POST", "PUT"], "probed without storing anything, and written once"
     assert {s["metadata"]["name"] for s in cluster.slices()} == before
     assert {s["pool"]["generation"] for s in cluster.specs()} == {1}
     (taint,) = cluster.devices()[gpu(3).name]["taints"]
-    assert taint == SICK[0].wire()
+    assert taint == FAULTY[0].wire()
     publisher.taint()
     assert publisher.wait_published(60)
     assert cluster.writes() == ["POST", "PUT", "PUT"]
@@ -50,11 +50,11 @@ def test_a_taint_keeps_its_time_when_other_things_change_and_costs_no_further_wr
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.35"])
-def test_where_taints_are_dropped_free_sick_devices_are_withheld_and_those_in_use_stay(make_cluster, version):
+def test_where_taints_are_dropped_free_faulty_devices_are_withheld_and_those_in_use_stay(make_cluster, version):
     cluster = make_cluster(version=version)
     publisher = cluster.publisher()
     publisher.offers.in_use = frozenset([gpu(1).name])
-    publisher.offer([gpu(i) for i in range(3)], taints={gpu(0).name: SICK, gpu(1).name: SICK})
+    publisher.offer([gpu(i) for i in range(3)], taints={gpu(0).name: FAULTY, gpu(1).name: FAULTY})
     assert publisher.wait_published(60)
     assert sorted(cluster.devices()) == [gpu(1).name, gpu(2).name]
     assert "taints" not in cluster.devices()[gpu(1).name]
@@ -64,32 +64,32 @@ def test_where_taints_are_dropped_free_sick_devices_are_withheld_and_those_in_us
     assert cluster.writes() == ["POST", "POST"], "probed, and written once: never published as healthy"
 
 
-def test_the_counters_of_a_sick_partition_in_use_are_not_given_out_again(make_cluster):
+def test_the_counters_of_a_faulty_partition_in_use_are_not_given_out_again(make_cluster):
     cluster = make_cluster(version="1.36", gates={GATE: False})
     publisher = cluster.publisher()
     publisher.offers.in_use = frozenset(["a"])
-    publisher.offer([part("a"), part("b")], counter_sets={"gpu-0": {"memory": 1}}, taints={"a": SICK, "b": SICK})
+    publisher.offer([part("a"), part("b")], counter_sets={"gpu-0": {"memory": 1}}, taints={"a": FAULTY, "b": FAULTY})
     assert publisher.wait_published(60)
     (name,) = cluster.devices()
     assert name == "a"
     assert cluster.devices()["a"]["consumesCounters"]
 
 
-def test_a_sick_device_is_offered_with_its_taint_soon_after_the_gate_is_switched_on(make_cluster, monkeypatch):
+def test_a_faulty_device_is_offered_with_its_taint_soon_after_the_gate_is_switched_on(make_cluster, monkeypatch):
     monkeypatch.setattr(dropped_fields, "TAINTS_AGAIN_SECONDS", 0.2)
     cluster = make_cluster(version="1.35")
-    publisher = cluster.published([gpu(0), gpu(1)], taints={gpu(0).name: SICK})
+    publisher = cluster.published([gpu(0), gpu(1)], taints={gpu(0).name: FAULTY})
     assert sorted(cluster.devices()) == [gpu(1).name]
     cluster.server._registry._gates |= {GATE}
-    until(lambda: gpu(0).name in cluster.devices(), what="the sick device with its taint")
-    assert cluster.devices()[gpu(0).name]["taints"] == [SICK[0].wire()]
+    until(lambda: gpu(0).name in cluster.devices(), what="the faulty device with its taint")
+    assert cluster.devices()[gpu(0).name]["taints"] == [FAULTY[0].wire()]
     until(lambda: publisher.status().keeps.taints and not publisher.status().problems)
 
 
 def test_probing_again_in_vain_writes_and_reports_nothing(make_cluster, monkeypatch, caplog):
     monkeypatch.setattr(dropped_fields, "TAINTS_AGAIN_SECONDS", 0.1)
     cluster = make_cluster(version="1.35")
-    publisher = cluster.published([gpu(0), gpu(1)], taints={gpu(0).name: SICK})
+    publisher = cluster.published([gpu(0), gpu(1)], taints={gpu(0).name: FAULTY})
     before = [s["metadata"]["resourceVersion"] for s in cluster.slices()]
     cluster.server.log.clear()
     until(lambda: len(cluster.writes()) >= 3, what="three probes")
@@ -124,5 +124,5 @@ def test_where_few_taints_are_accepted_the_first_and_most_important_ones_stay():
 
 def test_a_taint_of_a_device_that_is_not_offered_is_left_out(make_cluster):
     cluster = make_cluster(version="1.36")
-    cluster.published([device("a")], taints={"gone": SICK})
+    cluster.published([device("a")], taints={"gone": FAULTY})
     assert "taints" not in cluster.devices()["a"]

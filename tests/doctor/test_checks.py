@@ -29,10 +29,10 @@ from tests.doctor.support.cluster_faults import (
     ASKS,
     CLUSTERS,
     EXPORTER,
+    FAULTY,
     JUST_NOW,
     LONG_AGO,
     METERING_AGENT,
-    SICK,
     tainted,
 )
 from tests.doctor.support.node_faults import NODES
@@ -68,20 +68,20 @@ def test_a_command_that_a_remedy_names_exists_with_its_options(code):
             assert run([*args, "--help"]) == ExitCode.OK, remedy
 
 
-def test_the_remedy_for_a_sick_device_in_use_is_a_rule_that_counts_its_pods_and_deletes_none():
-    sick = e.cluster(
-        slices=[tainted(SICK)], claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")], pods=[e.pod_of("p")]
+def test_the_remedy_for_a_faulty_device_in_use_is_a_rule_that_counts_its_pods_and_deletes_none():
+    faulty = e.cluster(
+        slices=[tainted(FAULTY)], claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")], pods=[e.pod_of("p")]
     )
-    one = found(sick)["health-tainted"]
+    one = found(faulty)["health-tainted"]
     assert "needs-reset=gpu-reset:NoSchedule since 2026-11-21T11:50:00Z; claims hold gpu-0000-01-00-0" in one.message
     rule = json.loads(one.remedy.partition("<<< '")[2].rstrip("'"))
     assert (rule["apiVersion"], rule["spec"]["taint"]["effect"]) == ("resource.k8s.io/v1alpha3", "None")
     assert rule["spec"]["deviceSelector"] == {"driver": e.DRIVER, "pool": e.POOL, "device": "gpu-0000-01-00-0"}
-    newer = replace(sick, version=ServerVersion(1, 37, "v1.37.0"))
+    newer = replace(faulty, version=ServerVersion(1, 37, "v1.37.0"))
     assert '"resource.k8s.io/v1"' in found(newer)["health-tainted"].remedy
-    older = replace(sick, version=ServerVersion(1, 34, "v1.34.0"))
+    older = replace(faulty, version=ServerVersion(1, 34, "v1.34.0"))
     assert "DeviceTaintRule" not in found(older)["health-tainted"].remedy
-    deadly = e.cluster(slices=[tainted({**SICK, "effect": "NoExecute"})], claims=sick.of("claims"))
+    deadly = e.cluster(slices=[tainted({**FAULTY, "effect": "NoExecute"})], claims=faulty.of("claims"))
     assert "PodDisruptionBudget" in found(deadly)["health-tainted"].message
     assert "PodDisruptionBudget" not in one.message
 

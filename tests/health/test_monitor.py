@@ -212,8 +212,8 @@ def test_known_gpus_are_written_when_a_gpu_changes_and_not_for_its_partitions(be
     write, written = bench.monitor._store.write, []
     monkeypatch.setattr(bench.monitor._store, "write", lambda documents: (written.append(documents), write(documents)))
     bench.turn()
-    cut = replace(gpu(ONE), mig_enabled=True, unusable=((19, 0),))
-    for facts in (Facts("nvidia", gpus=(cut, gpu(TWO))), FACTS):
+    partitioned = replace(gpu(ONE), mig_enabled=True, unusable=((19, 0),))
+    for facts in (Facts("nvidia", gpus=(partitioned, gpu(TWO))), FACTS):
         bench.monitor.completed(facts)
         bench.turn()
     assert len(written) == 1

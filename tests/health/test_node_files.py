@@ -103,8 +103,8 @@ def test_an_unloaded_driver_makes_no_gpu_missing():
 
 def test_known_gpus_are_read_back_and_what_is_unreadable_is_left_out():
     gpus = known({})
-    cut = gpu(TWO, partitions=(partition(1),), mig_enabled=True)
-    gpus.completed(Facts("nvidia", gpus=(gpu(ONE), cut)))
+    partitioned = gpu(TWO, partitions=(partition(1),), mig_enabled=True)
+    gpus.completed(Facts("nvidia", gpus=(gpu(ONE), partitioned)))
     wire = json.loads(json.dumps(gpus.to_wire()))
-    assert read_gpus(wire) == (gpu(ONE), cut)
+    assert read_gpus(wire) == (gpu(ONE), partitioned)
     assert read_gpus([{"uuid": 1}, wire[0]]) == (gpu(ONE),)

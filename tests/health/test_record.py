@@ -171,5 +171,5 @@ def test_independent_sources_in_any_order_give_the_same_faults(chance: random.Ra
     chance.shuffle(order)
     expected = fed(report(*EVIDENCE)).faults(110)
     assert fed(*map(report, order)).faults(110) == expected
-    cut = chance.randrange(len(order))
-    assert fed(report(*order[:cut]), report(*order[cut:])).faults(110) == expected
+    count = chance.randrange(len(order))
+    assert fed(report(*order[:count]), report(*order[count:])).faults(110) == expected

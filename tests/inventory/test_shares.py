@@ -19,13 +19,13 @@ from dra_driver.inventory.wire import device_wire
 from dra_driver.model import limits
 from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import Interval, MpsSettings, Strategy, TimeSlicingSettings
-from tests.support.cuttable import PROFILES
 from tests.support.facts import FULL_GPU, PARTITION, facts
+from tests.support.partitionable import PROFILES
 
 MIB = 1 << 20
 NAME = "gpu-0000-65-00-0"
 PART = f"{NAME}-mig-1g10gb-19-2"
-CUT = replace(FULL_GPU, mig_enabled=True, partitions=(PARTITION,))
+PARTITIONED = replace(FULL_GPU, mig_enabled=True, partitions=(PARTITION,))
 REPLICAS = SharingRule("four", mode=ShareMode.REPLICAS, replicas=4)
 MEMORY = SharingRule("memory", mode=ShareMode.MEMORY, portion=Portion(10 << 30, 1 << 30, 1 << 30))
 
@@ -112,9 +112,9 @@ def test_compute_shares_add_up_to_the_whole_and_no_more(least, step, asked):
 @pytest.mark.parametrize(
     "rule", [REPLICAS, MEMORY, SharingRule("c", mode=ShareMode.COMPUTE, portion=Portion(25, 5, 5))]
 )
-@pytest.mark.parametrize("gpu", [FULL_GPU, CUT])
+@pytest.mark.parametrize("gpu", [FULL_GPU, PARTITIONED])
 def test_a_shared_device_is_accepted_by_the_api_and_every_capacity_has_a_policy(rule, gpu):
-    if gpu is CUT and rule.mode is ShareMode.MEMORY:
+    if gpu is PARTITIONED and rule.mode is ShareMode.MEMORY:
         rule = replace(rule, portion=Portion(2 << 30, 1 << 30, 1 << 30))
     inventory = shared(rule, gpu=gpu)
     (device,) = inventory.devices
@@ -184,10 +184,10 @@ def test_a_rule_applies_to_devices_that_meet_all_its_conditions(match, is_met):
 
 def test_partitions_are_matched_by_profile_and_by_their_index():
     for match in (Match(profiles=("1g.*",)), Match(ids=("0:0",)), Match(types=(DeviceType.MIG,))):
-        assert shared(replace(REPLICAS, match=match), gpu=CUT).devices[0].type is DeviceType.MIG_SHARE
+        assert shared(replace(REPLICAS, match=match), gpu=PARTITIONED).devices[0].type is DeviceType.MIG_SHARE
     media = replace(PARTITION, profile="1g.10gb+me", gi_profile_id=20)
     assert (
-        shared(replace(REPLICAS, match=Match(profiles=("1g.10gb.me",))), gpu=replace(CUT, partitions=(media,)))
+        shared(replace(REPLICAS, match=Match(profiles=("1g.10gb.me",))), gpu=replace(PARTITIONED, partitions=(media,)))
         .devices[0]
         .share
     )
@@ -244,37 +244,37 @@ def test_an_allocation_is_found_in_the_form_in_which_it_was_made():
 # On demand
 
 
-def test_a_gpu_that_is_shared_is_not_partitioned_on_demand(cuttable):
-    inventory = shared(REPLICAS, gpu=cuttable, is_dynamic=True)
+def test_a_gpu_that_is_shared_is_not_partitioned_on_demand(partitionable):
+    inventory = shared(REPLICAS, gpu=partitionable, is_dynamic=True)
     assert [d.name for d in inventory.devices] == [NAME]
     assert inventory.offering.counter_sets == {}
 
 
 @pytest.mark.parametrize(("held", "in_shares"), [([], [NAME]), ([f"{NAME}-share-0"], [])])
-def test_a_gpu_that_is_held_in_shares_is_not_partitioned_on_demand_either(cuttable, held, in_shares):
-    inventory = shared(gpu=cuttable, held=held, in_shares=in_shares, is_dynamic=True)
+def test_a_gpu_that_is_held_in_shares_is_not_partitioned_on_demand_either(partitionable, held, in_shares):
+    inventory = shared(gpu=partitionable, held=held, in_shares=in_shares, is_dynamic=True)
     assert (inventory.devices, inventory.offering.counter_sets) == ((), {})
 
 
-def test_a_gpu_that_is_to_be_shared_waits_until_its_mig_mode_is_off(cuttable):
-    gpu = replace(cuttable, mig_enabled=True)
+def test_a_gpu_that_is_to_be_shared_waits_until_its_mig_mode_is_off(partitionable):
+    gpu = replace(partitionable, mig_enabled=True)
     ours = Ownership(modes=frozenset({gpu.pci_address}))
     inventory = build_inventory(facts(gpu), MigPolicy(is_dynamic=True, ownership=ours), SharingRules((REPLICAS,), "n"))
     assert inventory.devices == ()
     assert inventory.find(NAME, "a share").policies
 
 
-def test_partitions_that_are_made_on_demand_are_never_shared(cuttable):
+def test_partitions_that_are_made_on_demand_are_never_shared(partitionable):
     rule = replace(REPLICAS, match=Match(types=(DeviceType.MIG,)))
-    inventory = shared(rule, gpu=cuttable, is_dynamic=True)
-    assert inventory.devices == shared(gpu=cuttable, is_dynamic=True).devices
+    inventory = shared(rule, gpu=partitionable, is_dynamic=True)
+    assert inventory.devices == shared(gpu=partitionable, is_dynamic=True).devices
     (problem,) = inventory.problems
     assert problem.code == "inventory.share-on-demand"
     assert "four" in problem.message
 
 
 @pytest.fixture
-def cuttable():
+def partitionable():
     return replace(FULL_GPU, mig_profiles=PROFILES, mig_toggles_without_reset=True)
 
 
@@ -310,7 +310,7 @@ def test_a_limit_for_one_device_overrides_the_limit_for_all(key):
 def test_a_mig_device_has_no_interval_of_its_own():
     rule = replace(REPLICAS, settings=TimeSlicingSettings(Interval.LONG))
     assert settings_of(rule)[0] == TimeSlicingSettings(Interval.LONG)
-    assert settings_of(rule, CUT)[0] == TimeSlicingSettings()
+    assert settings_of(rule, PARTITIONED)[0] == TimeSlicingSettings()
 
 
 def test_the_strategy_and_its_enforcement_are_published():
@@ -336,7 +336,7 @@ def test_limits_are_published_as_hard_only_for_rules_that_ask_for_it():
     ("gpu", "enforcement", "why"),
     [
         (FULL_GPU, "cooperative", "release 615"),
-        (replace(CUT, limits_memory=True), "cooperative", "partitions"),
+        (replace(PARTITIONED, limits_memory=True), "cooperative", "partitions"),
         (replace(FULL_GPU, limits_memory=True, memory_bytes=None), "cooperative", "no memory of its own"),
     ],
 )

@@ -59,9 +59,9 @@ def test_each_rule_starts_with_its_first_namespace_and_other_shares_are_for_ever
 
 def test_partitions_are_assigned_in_turn_too():
     parts = tuple(replace(PARTITION, uuid=f"MIG-{start}", start=start) for start in range(3))
-    cut = replace(FULL_GPU, mig_enabled=True, partitions=parts)
+    partitioned = replace(FULL_GPU, mig_enabled=True, partitions=parts)
     rule = replace(RULE, match=Match(types=(DeviceType.MIG,)))
-    assert sorted(offered(inventory(rule, gpus=[cut])).values()) == ["team-a", "team-a", "team-b"]
+    assert sorted(offered(inventory(rule, gpus=[partitioned])).values()) == ["team-a", "team-a", "team-b"]
 
 
 def test_shares_by_memory_are_for_one_namespace_as_well():

@@ -348,7 +348,7 @@ def test_a_server_at_an_ipv6_address_is_reached_by_requests_and_streams():
     with OverIpv6(script) as server:
         api = plain(f"http://[::1]:{server.server_address[1]}")
         assert api.request("GET", "/x") == {"a": 1}
-        stream = api.stream("/x", query={}, most_s=5)
+        stream = api.stream("/x", query={}, max_s=5)
         stream.open()
         assert list(stream.lines()) == [b'{"a": 1}']
         stream.release()

@@ -173,8 +173,8 @@ def test_a_connection_that_sent_more_than_its_answer_is_not_used_again():
         assert server.connections == 2
 
 
-def stream(server: RawServer, *, line_s: float = 30.0, most_s: float = 60.0) -> LineStream:
-    opened = client(server).stream("/x", query={}, most_s=most_s)
+def stream(server: RawServer, *, line_s: float = 30.0, max_s: float = 60.0) -> LineStream:
+    opened = client(server).stream("/x", query={}, max_s=max_s)
     opened._line_s = line_s
     opened.open()
     return opened
@@ -211,10 +211,10 @@ def test_a_line_of_a_stream_must_end_in_time():
 
 def test_a_stream_ends_at_its_time_limit_however_much_it_sends():
     with RawServer(drip(CHUNKED, b"3\r\n{}\n\r\n")) as server, pytest.raises(ApiError) as caught:
-        list(stream(server, most_s=0.3).lines())
+        list(stream(server, max_s=0.3).lines())
     assert caught.value.code == "api.stream-broken"
 
 
 def test_a_stream_whose_head_does_not_end_is_an_error_at_its_time_limit():
     with RawServer(drip(b"HTTP/1.1 200 OK\r\n", b"a")) as server, pytest.raises(ApiError):
-        stream(server, most_s=0.3)
+        stream(server, max_s=0.3)

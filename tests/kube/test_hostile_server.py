@@ -127,7 +127,7 @@ def test_a_connection_that_ends_within_the_tls_handshake_is_not_an_error_of_cert
         api = KubeApi(Credentials(f"https://{address}", StaticToken(), TlsMaterial(ca_file=str(tmp_path / "ca.crt"))))
         with pytest.raises(ApiError) as caught:
             api.request("GET", "/x")
-        stream = api.stream("/x", query={}, most_s=5)
+        stream = api.stream("/x", query={}, max_s=5)
         with pytest.raises(ApiError) as of_stream:
             stream.open()
     assert {(one.value.code, one.value.retry) for one in (caught, of_stream)} == {("api.unreachable", Retry.NOW)}

@@ -32,14 +32,14 @@ class Pieces:
         """Return a descriptor that is always ready: all pieces are there."""
         return READY
 
-    def recv(self, most: int) -> bytes:
+    def recv(self, maximum: int) -> bytes:
         """Return the next piece, or a part of it."""
         if not self._pieces:
             return b""
         piece = self._pieces.pop(0)
-        if rest := piece[most:]:
+        if rest := piece[maximum:]:
             self._pieces.insert(0, rest)
-        return piece[:most]
+        return piece[:maximum]
 
 
 def reader(*pieces: bytes) -> BoundedReader:
@@ -48,7 +48,7 @@ def reader(*pieces: bytes) -> BoundedReader:
     return made
 
 
-def cut(text: bytes, places: list[int]) -> Iterator[bytes]:
+def split(text: bytes, places: list[int]) -> Iterator[bytes]:
     ends = sorted({place % (len(text) + 1) for place in places} | {len(text)})
     for start, end in zip([0, *ends], ends, strict=False):
         yield text[start:end]
@@ -91,7 +91,7 @@ def by_the_standard_library(text: bytes) -> tuple[int, bytes]:
 @given(framed(), st.lists(st.integers(0, 2000), max_size=8))
 def test_a_body_is_whole_in_whatever_pieces_it_comes(answer: tuple[bytes, bytes], places: list[int]) -> None:
     text, body = answer
-    read = HttpAnswer(reader(*cut(text, places)))
+    read = HttpAnswer(reader(*split(text, places)))
     assert read.whole() == body
     assert read.may_be_followed
 

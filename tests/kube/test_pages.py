@@ -165,7 +165,7 @@ def test_what_is_not_a_list_of_objects_is_a_clear_error(answer):
 def test_a_list_without_an_end_is_an_error_at_the_limit_of_objects():
     numbers = iter(range(1_000_000))
     with ScriptedServer(lambda e: e.answer(200, page("a", token=str(next(numbers))))) as server:
-        listing = Listing(scripted(server), "/x", most_objects=20)
+        listing = Listing(scripted(server), "/x", max_objects=20)
         for _ in range(20):
             listing.next_page()
         with pytest.raises(ApiError, match="more than 20 objects"):

@@ -95,7 +95,7 @@ def test_the_wait_after_failures_grows_and_is_at_least_as_long_as_the_server_ask
     waits = []
     embedded.faults.fail_next(503, count=5, contains="resourceslices")
     embedded.faults.fail_next(429, count=1, contains="resourceslices", retry_after_s=20)
-    follower = follow(api, backoff=Backoff(base_s=1.0, most_s=8.0, uniform=lambda low, high: high), wait=waits.append)
+    follower = follow(api, backoff=Backoff(base_s=1.0, max_s=8.0, uniform=lambda low, high: high), wait=waits.append)
     follower.next(Listed)
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0, 28.0]
 

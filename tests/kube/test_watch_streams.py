@@ -18,7 +18,7 @@ from tests.support.waiting import until
 
 
 def scripted_watch(server: ScriptedServer, **options) -> tuple[KubeApi, dict]:
-    options.setdefault("backoff", Backoff(base_s=0.001, most_s=0.01))
+    options.setdefault("backoff", Backoff(base_s=0.001, max_s=0.01))
     return KubeApi(Credentials(server.url, StaticToken())), options
 
 
@@ -142,7 +142,7 @@ def test_stop_returns_at_once_while_the_answer_has_not_begun(follow):
 
 def test_stop_returns_at_once_between_two_tries(follow):
     with ScriptedServer(lambda e: e.answer(500, {})) as server:
-        follower = follow(plain_api(server), backoff=Backoff(base_s=3600.0, most_s=3600.0), wait=None)
+        follower = follow(plain_api(server), backoff=Backoff(base_s=3600.0, max_s=3600.0), wait=None)
         until(lambda: follower.watch.fault is not None)
         follower.stop()
 
@@ -229,7 +229,7 @@ def test_a_watch_whose_history_is_always_gone_lists_less_and_less_often(follow):
 
     with ScriptedServer(script) as server:
         api = plain_api(server)
-        backoff = Backoff(base_s=1.0, most_s=10.0, uniform=lambda low, high: high)
+        backoff = Backoff(base_s=1.0, max_s=10.0, uniform=lambda low, high: high)
         follower = follow(api, backoff=backoff, wait=lambda seconds: waits.append(seconds) or len(waits) > 6)
         for _ in range(6):
             follower.next(Listed)

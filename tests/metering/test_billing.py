@@ -251,20 +251,21 @@ def test_the_shares_of_a_gpu_add_up_to_the_gpu(tmp_path, monkeypatch, with_share
 
 def test_partitions_take_the_larger_of_their_parts_of_memory_and_compute(tmp_path, monkeypatch):
     h100 = gpus("mixed")
-    cut = next(gpu for gpu in h100 if len(gpu.partitions) > 1)
-    node = Node(tmp_path, monkeypatch, build_inventory(Facts("simulated", (cut,))))
+    partitioned = next(gpu for gpu in h100 if len(gpu.partitions) > 1)
+    node = Node(tmp_path, monkeypatch, build_inventory(Facts("simulated", (partitioned,))))
     devices = [device for device in node.inventory.devices if device.partition is not None]
     node.prepare(devices[0].name)
     node.turn(seconds=100)
     profile = devices[0].partition.profile
     assert {labels[3]: value for labels, value in node.shown("dra_allocated_seconds_total").items()} == {profile: 100}
-    kind = next(one for one in cut.mig_profiles if one.gi_profile_id == devices[0].partition.gi_profile_id)
+    kind = next(one for one in partitioned.mig_profiles if one.gi_profile_id == devices[0].partition.gi_profile_id)
     part = max(
-        kind.size / max(one.size for one in cut.mig_profiles), kind.slices / max(one.slices for one in cut.mig_profiles)
+        kind.size / max(one.size for one in partitioned.mig_profiles),
+        kind.slices / max(one.slices for one in partitioned.mig_profiles),
     )
     assert node.total("dra_unclaimed_seconds_total") == pytest.approx(100 * (1 - part), abs=0.001)
-    assert node.shown("dra_gpu_part") == {(cut.product_name, profile): pytest.approx(part, abs=1e-6)}
+    assert node.shown("dra_gpu_part") == {(partitioned.product_name, profile): pytest.approx(part, abs=1e-6)}
     ((labels, seconds),) = node.shown("dra_claim_allocated_seconds_total").items()
     assert seconds == 100
-    assert labels[-3:] == (cut.product_name, profile, "node-1/gpu.nvidia.com")
+    assert labels[-3:] == (partitioned.product_name, profile, "node-1/gpu.nvidia.com")
     node.ledger.close()

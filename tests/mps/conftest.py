@@ -15,7 +15,7 @@ def _commands_without_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands start without a copy of this process, which has all tests in memory and is twenty times as large.
 
     Only code that runs between fork and exec needs the copy: it makes a command end with its parent. No test kills this
-    process; the supervisors and callers that tests kill (`Supervisor`, `kill_points`) are processes of their own.
+    process; the supervisors and callers that tests kill (`Supervisor`, `crash_points`) are processes of their own.
     """
     monkeypatch.setattr(children, "end_with_parent", lambda: None)
 

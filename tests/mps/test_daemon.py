@@ -245,7 +245,7 @@ def test_logs_do_not_grow_for_ever(rig: Rig):
     at = rig.start()
     log = at.log / "server.log"
     log.write_bytes(b"".join(b"%06d\n" % number for number in range(3000)))
-    bound_logs([at], most_bytes=10_000)
+    bound_logs([at], max_bytes=10_000)
     lines = log.read_bytes().splitlines()
     assert lines[-1] == b"002999"
     assert len(lines) < 750

@@ -1,6 +1,6 @@
 """A kill between any two lines of start, stop and change leaves nothing that the next supervisor does not repair.
 
-Every line: `python -m tests.mps.support.kill_points 1` (half an hour). Here only some of them, others in each run.
+Every line: `python -m tests.mps.support.crash_points 1` (half an hour). Here only some of them, others in each run.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ STRIDE = 300
 @pytest.mark.timeout(900)  # the program may take its time while it makes progress
 def test_kills_of_supervisor_and_daemon_leak_nothing():
     where = f"{STRIDE}:{random.randrange(STRIDE // 2)}"  # with this argument the program repeats the same kills
-    result = json.loads(output_of("tests.mps.support.kill_points", [where]))
+    result = json.loads(output_of("tests.mps.support.crash_points", [where]))
     assert result["wrong"] == [], where
     assert all(result["kills"].values()), result["kills"]

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # the program may tak
 
 
 def test_a_kill_between_any_two_steps_leaves_no_function_without_its_driver() -> None:
-    report = json.loads(output_of("tests.passthrough.support.kill_points", []))
+    report = json.loads(output_of("tests.passthrough.support.crash_points", []))
     assert report["wrong"] == []
     for machine, functions in (("radeon", 3), ("function", 1)):  # four writes and their records each
         assert report["kills"][f"{machine}-prepare"] >= 8 * functions + 4

@@ -54,10 +54,10 @@ def test_a_scheduler_with_counters_is_offered_both_devices_and_can_allocate_one(
 def test_partitions_on_demand_and_the_device_for_virtual_machines_exclude_each_other():
     gpu = named(replace(FULL_GPU, mig_profiles=PROFILES, mig_toggles_without_reset=True))
     inventory = built(gpu, is_dynamic=True)
-    cut = next(name for name in offered(inventory) if "-mig-" in name)
-    assert {WHOLE, PASSED, cut} <= offered(inventory)
+    partition = next(name for name in offered(inventory) if "-mig-" in name)
+    assert {WHOLE, PASSED, partition} <= offered(inventory)
     assert fit_together(inventory, PASSED)
-    assert not fit_together(inventory, PASSED, cut)
+    assert not fit_together(inventory, PASSED, partition)
     assert not fit_together(inventory, PASSED, WHOLE)
 
 

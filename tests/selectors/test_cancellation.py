@@ -29,12 +29,12 @@ class StoppedByCheck(EvaluationCancelledError):
 class Counted:
     """A check that stops the work when it is called for the n-th time."""
 
-    def __init__(self, most):
-        self.calls, self._most = 0, most
+    def __init__(self, maximum):
+        self.calls, self._maximum = 0, maximum
 
     def __call__(self):
         self.calls += 1
-        if self.calls >= self._most:
+        if self.calls >= self._maximum:
             raise StoppedByCheck
 
 

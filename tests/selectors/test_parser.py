@@ -105,7 +105,7 @@ def test_a_marker_line_keeps_its_width_under_wide_characters():
 
 
 @pytest.mark.parametrize(
-    ("opening", "core", "closing", "most"),
+    ("opening", "core", "closing", "maximum"),
     [
         ("(", "true", ")", 249),
         ("!(", "true", ")", 249),
@@ -113,9 +113,9 @@ def test_a_marker_line_keeps_its_width_under_wide_characters():
         ("false ? true : ", "true", "", 249),
     ],
 )
-def test_nesting_is_refused_exactly_where_the_server_refuses_it(opening, core, closing, most):
-    compile_selector(opening * most + core + closing * most)
-    deeper = most + 1
+def test_nesting_is_refused_exactly_where_the_server_refuses_it(opening, core, closing, maximum):
+    compile_selector(opening * maximum + core + closing * maximum)
+    deeper = maximum + 1
     error = _refused(opening * deeper + core + closing * deeper)
     assert "expression recursion limit exceeded: 250" in error.text
 

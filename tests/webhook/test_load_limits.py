@@ -12,13 +12,13 @@ LARGE = 10 * SMALL_BYTES
 
 
 def test_small_bodies_do_not_count():
-    limits = LoadLimits(("/a",), most_bytes=0)
+    limits = LoadLimits(("/a",), max_bytes=0)
     with limits.for_body(SMALL_BYTES, 0), limits.for_body(SMALL_BYTES, 0):
         pass
 
 
 def test_large_bodies_count_with_all_their_bytes_until_their_review_ends():
-    limits = LoadLimits(("/a",), most_bytes=2 * LARGE)
+    limits = LoadLimits(("/a",), max_bytes=2 * LARGE)
     with (
         limits.for_body(LARGE, 0),
         limits.for_body(LARGE, 0),
@@ -31,7 +31,7 @@ def test_large_bodies_count_with_all_their_bytes_until_their_review_ends():
 
 
 def test_a_body_that_waits_is_admitted_when_another_is_done():
-    limits, got = LoadLimits(("/a",), most_bytes=LARGE), threading.Event()
+    limits, got = LoadLimits(("/a",), max_bytes=LARGE), threading.Event()
 
     def second():
         with limits.for_body(LARGE, 30):

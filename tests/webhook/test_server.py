@@ -175,7 +175,7 @@ def test_clients_that_stop_half_way_through_a_body_delay_no_other(serving):
 
 
 def test_connections_beyond_the_limit_take_the_place_of_idle_ones(serving, monkeypatch):
-    monkeypatch.setattr(serving.server.connections, "_most", 3)
+    monkeypatch.setattr(serving.server.connections, "_maximum", 3)
     idle = [serving.connect() for _ in range(5)]
     for one in idle:
         assert ask(one)[0] == 200

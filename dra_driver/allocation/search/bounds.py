@@ -24,7 +24,7 @@ class ComponentPart:
 
     component: Component
     members: list[int]
-    least: list[tuple[int, Amount]]
+    minimum: list[tuple[int, Amount]]
 
 
 class SearchBounds:
@@ -48,7 +48,7 @@ class SearchBounds:
 
     def _could_get(self, alternative: Alternative, missing: int) -> bool:
         for part in self._parts[alternative] or ():
-            missing -= self._most(alternative, part)
+            missing -= self._max_devices(alternative, part)
             if missing <= 0:
                 return True
         return missing <= 0
@@ -86,7 +86,7 @@ class SearchBounds:
         most = (sum(max(map(count, r.alternatives)) for r in claim.requests) for claim in self._symmetry.plan.claims)
         return any(number > limits.ALLOCATION_RESULTS for number in most)
 
-    def _most(self, alternative: Alternative, part: ComponentPart) -> int:
+    def _max_devices(self, alternative: Alternative, part: ComponentPart) -> int:
         """Return the most devices that one component could yield."""
         attempt, devices = self._symmetry.attempt, self._symmetry.devices
         settled = self._settled(alternative)
@@ -95,13 +95,13 @@ class SearchBounds:
             and all(attempt.known.attribute(devices[member], one.attribute) == one.value for one in settled)
             for member in part.members
         )
-        if not part.least or not most:
+        if not part.minimum or not most:
             return most
         account = attempt.known.account(devices[part.members[0]])
         if account.is_overdrawn:
             return 0
         consumed = attempt.consumed.get(part.component.account, {})
-        for place, amount in part.least:
+        for place, amount in part.minimum:
             counter = part.component.counters[place]
             limit = account.available.get(counter)
             if limit is not None:
@@ -133,13 +133,14 @@ class SearchBounds:
             component = symmetry.component(number)
             grouped.setdefault(component.members[0], (component, []))[1].append(number)
         return [
-            ComponentPart(component, members, _least(component, members)) for component, members in grouped.values()
+            ComponentPart(component, members, _min_amounts(component, members))
+            for component, members in grouped.values()
         ]
 
 
-def _least(component: Component, members: list[int]) -> list[tuple[int, Amount]]:
+def _min_amounts(component: Component, members: list[int]) -> list[tuple[int, Amount]]:
     """Return the counters from which every candidate takes, with the smallest amount that any of them takes."""
     amounts = [dict(component.counter_amounts[member]) for member in members]
     common = set(amounts[0]).intersection(*amounts[1:])
-    least = ((counter, min(one[counter] for one in amounts)) for counter in sorted(common))
-    return [(counter, amount) for counter, amount in least if amount > 0]
+    minimum = ((counter, min(one[counter] for one in amounts)) for counter in sorted(common))
+    return [(counter, amount) for counter, amount in minimum if amount > 0]

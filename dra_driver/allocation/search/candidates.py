@@ -110,21 +110,21 @@ class PreparedNode:
 
     def _check_count(self, attempt: Attempt, claim: ClaimPlan) -> None:
         """Read all requests of a claim, and raise if it requests too many devices."""
-        most, least = limits.ALLOCATION_RESULTS, 0
+        maximum, minimum = limits.ALLOCATION_RESULTS, 0
         for request in claim.requests:
-            added = self._least(attempt, claim, request)
-            if self._context.rules.limit_per_request and added > most - least:
+            added = self._min_devices(attempt, claim, request)
+            if self._context.rules.limit_per_request and added > maximum - minimum:
                 text = (
                     f"claim {claim.name}, request {request.name}: adding {added} devices exceeds the claim limit of"
-                    f" {most}, with {least} already accounted for"
+                    f" {maximum}, with {minimum} already accounted for"
                 )
                 raise AllocatorError(Category.TOO_MANY_RESULTS, text)
-            least += added
-        if least > most:
-            text = f"claim {claim.name}: number of requested devices {least} exceeds the claim limit of {most}"
+            minimum += added
+        if minimum > maximum:
+            text = f"claim {claim.name}: number of requested devices {minimum} exceeds the claim limit of {maximum}"
             raise AllocatorError(Category.TOO_MANY_RESULTS, text)
 
-    def _least(self, attempt: Attempt, claim: ClaimPlan, request: RequestPlan) -> int:
+    def _min_devices(self, attempt: Attempt, claim: ClaimPlan, request: RequestPlan) -> int:
         for alternative in request.alternatives:
             if alternative.is_all:
                 self._all[alternative] = self._expand(attempt, claim, request, alternative)

@@ -110,7 +110,7 @@ def fewest_moves(
     job: Job,
     allocated: Sequence[ClaimWire] = (),
     *,
-    most_tries: int = MAX_TRIES,
+    max_tries: int = MAX_TRIES,
 ) -> Rearrangement | None:
     """Return the fewest moves that make room for a job that fits nowhere, None if none are found.
 
@@ -118,7 +118,7 @@ def fewest_moves(
     """
     movable = _movable(running)
     rooms = []
-    for node in islice(state.nodes, most_tries):
+    for node in islice(state.nodes, max_tries):
         here = [one for one in movable if one[1] == node["metadata"]["name"]]
         if not here or why_not_on(job.pod or {}, node, allocated):
             continue
@@ -130,7 +130,7 @@ def fewest_moves(
         for node, groups in rooms
         for chosen in _choices(groups, count)
     )
-    tried = (_try(state, node, chosen, job, allocated) for node, chosen in islice(choices, most_tries))
+    tried = (_try(state, node, chosen, job, allocated) for node, chosen in islice(choices, max_tries))
     return next((found for found in tried if found is not None), None)
 
 

@@ -37,14 +37,14 @@ _MAX_NAMED = 3
 @click.option("--device", "only", multiple=True, metavar="NAME", help="explain only these devices")
 @click.option(
     "--groups",
-    "most",
+    "max_groups",
     type=click.IntRange(min=1),
     default=6,
     show_default=True,
     help="how many groups of equal devices the table shows",
 )
 @output_option
-def command(only: tuple[str, ...], most: int, output: str, **options: Any) -> int:
+def command(only: tuple[str, ...], max_groups: int, output: str, **options: Any) -> int:
     """Explain why devices match or not: the value of each part, the part that decides, the nearest miss.
 
     Devices that agree on everything the selectors read are explained once. In the tree, * marks the part that decides.
@@ -68,13 +68,13 @@ def command(only: tuple[str, ...], most: int, output: str, **options: Any) -> in
         out = console()
         print_heading(out, given)
         for one in judged:
-            _show(out, one, given, most)
+            _show(out, one, given, max_groups)
     else:
         write_document(explanations_document(judged, given), output)
     return exit_code(judged, given.environment)
 
 
-def _show(out: Any, judged: QueryVerdicts, given: SelectorInputs, most: int) -> None:
+def _show(out: Any, judged: QueryVerdicts, given: SelectorInputs, max_groups: int) -> None:
     print_query(out, judged, given)
     if not judged.compiles:
         return
@@ -82,11 +82,11 @@ def _show(out: Any, judged: QueryVerdicts, given: SelectorInputs, most: int) -> 
         print_text(out, "there are no devices", indent=2, style="yellow")
     order = {ABORT: 0, MATCH: 1, NO_MATCH: 2}
     ranked = sorted(judged.groups, key=lambda g: (order[g.verdict.kind], -(g.verdict.step or 0), -len(g.devices)))
-    for group in ranked[:most]:
+    for group in ranked[:max_groups]:
         _show_group(out, judged, group)
-    if len(ranked) > most:
-        left = sum(len(group.devices) for group in ranked[most:])
-        text = f"{plural(len(ranked) - most, 'more group')} with {plural(left, 'device')} not shown (--groups)"
+    if len(ranked) > max_groups:
+        left = sum(len(group.devices) for group in ranked[max_groups:])
+        text = f"{plural(len(ranked) - max_groups, 'more group')} with {plural(left, 'device')} not shown (--groups)"
         print_text(out, text, indent=2, style="dim")
     for miss in misses(judged):
         print_text(out, f"nearest miss: {miss.sentence}", indent=2, style="cyan")

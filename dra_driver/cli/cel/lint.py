@@ -18,7 +18,13 @@ from dra_driver.selectors.lint.autoscalers import Autoscaler
 from dra_driver.selectors.lint.findings import RULES
 from dra_driver.views.objects.documents import STDIN, read_text, shown
 from dra_driver.views.verdicts.inputs import SelectorInputs
-from dra_driver.views.verdicts.linting import LintedSelector, Place, findings_document, lint_queries, lint_rewritten
+from dra_driver.views.verdicts.linting import (
+    LintedSelector,
+    SelectorPlace,
+    findings_document,
+    lint_queries,
+    lint_rewritten,
+)
 from dra_driver.views.verdicts.query_verdicts import QueryVerdicts, judge
 from dra_driver.views.verdicts.rewrite import ExpressionChange, with_new_expressions
 from dra_driver.views.wording import plural
@@ -70,10 +76,10 @@ def command(disabled: tuple[str, ...], autoscaler: str | None, output: str, *, f
     return ExitCode.NO_MATCH if any(one.findings for one in found) else ExitCode.OK
 
 
-def _write(found: list[LintedSelector]) -> frozenset[Place]:
+def _write(found: list[LintedSelector]) -> frozenset[SelectorPlace]:
     """Write better expressions into their files and return those that were written."""
     by_file: dict[str, list[LintedSelector]] = {}
-    written: set[Place] = set()
+    written: set[SelectorPlace] = set()
     for one in found:
         document = one.compiled.written.document
         if one.better is not None and document is not None and document.origin != STDIN:
@@ -99,7 +105,7 @@ def _show(
     judged: list[QueryVerdicts],
     found: list[LintedSelector],
     given: SelectorInputs,
-    fixed: frozenset[Place],
+    fixed: frozenset[SelectorPlace],
     *,
     fix: bool,
 ) -> None:
@@ -121,7 +127,7 @@ def _show(
     )
 
 
-def _show_linted(out: Any, one: LintedSelector, fixed: frozenset[Place], *, fix: bool) -> None:
+def _show_linted(out: Any, one: LintedSelector, fixed: frozenset[SelectorPlace], *, fix: bool) -> None:
     written = one.compiled.written
     where = f"{shown(written.document.origin)}: " if written.document else ""
     if not one.findings and one.place not in fixed:

@@ -59,9 +59,9 @@ def check_recorded(release: OlderRelease, node: NodeEvidence) -> Iterator[Findin
             )  # fmt: skip
     health = node.health
     if health is not None and not release.keeps_health:
-        sick = sorted({f"GPU {one.subject.gpu}" for one in health.faults} | {one.device for one in health.cordons})
-        if sick:
-            yield _forgotten(release, f"node {node.node}", sick, "what the agent has recorded about health")
+        faulty = sorted({f"GPU {one.subject.gpu}" for one in health.faults} | {one.device for one in health.cordons})
+        if faulty:
+            yield _forgotten(release, f"node {node.node}", faulty, "what the agent has recorded about health")
 
 
 def _claim(name: str, message: str, how: str) -> Finding:

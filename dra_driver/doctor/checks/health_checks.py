@@ -1,6 +1,6 @@
 """Checks of health: devices that are tainted in slices, and what the agent of this node has recorded.
 
-Pure. In: `ClusterEvidence`, `NodeEvidence`. Out: findings. For a sick device that a claim holds, the remedy contains a
+Pure. In: `ClusterEvidence`, `NodeEvidence`. Out: findings. For a faulty device that a claim holds, the remedy has a
 DeviceTaintRule with the effect None, which deletes nothing and whose status counts the pods that NoExecute would end.
 
 Source: Kubernetes API resource.k8s.io, DeviceTaintRule, which is in v1 from 1.37, in v1beta2 in 1.36, in v1alpha3

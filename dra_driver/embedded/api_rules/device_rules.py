@@ -34,9 +34,9 @@ def check_device(
     """Collect every fault of one device."""
     value_rules.check_label_name(device.get("name"), f"{path}.name", faults)
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
-    most = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
-    if len(attributes) + len(capacity) > most:
-        why = f"the total number of attributes and capacities must not exceed {most}"
+    maximum = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
+    if len(attributes) + len(capacity) > maximum:
+        why = f"the total number of attributes and capacities must not exceed {maximum}"
         faults.invalid(path, len(attributes) + len(capacity), why)
     _check_attributes(attributes, f"{path}.attributes", context, faults)
     for name, amount in capacity.items():
@@ -95,22 +95,24 @@ def _check_capacity(amount: Wire, device: DeviceWire, path: str, faults: Faults)
     if given and "default" not in policy:
         faults.required(f"{at}.default", "required when a policy is defined")
         return
-    most = Quantity.parse(amount["value"])
+    maximum = Quantity.parse(amount["value"])
     default = Quantity.parse(policy["default"]) if "default" in policy else None
     if policy.get("validValues"):
-        _check_valid_values(policy["validValues"], default, most, f"{at}.validValues", faults)
+        _check_valid_values(policy["validValues"], default, maximum, f"{at}.validValues", faults)
     if policy.get("validRange"):
-        _check_valid_range(policy["validRange"], default, most, f"{at}.validRange", faults)
+        _check_valid_range(policy["validRange"], default, maximum, f"{at}.validRange", faults)
 
 
-def _check_valid_values(texts: list[str], default: Quantity | None, most: Quantity, path: str, faults: Faults) -> None:
+def _check_valid_values(
+    texts: list[str], default: Quantity | None, maximum: Quantity, path: str, faults: Faults
+) -> None:
     values = [Quantity.parse(text) for text in texts]
     if len(values) > _VALID_VALUES:
         faults.too_many(path, len(values), _VALID_VALUES)
         faults.invalid(path, str(default), "default value is not valid according to the requestPolicy")
         return
     for i, value in enumerate(values):
-        if value > most:
+        if value > maximum:
             faults.invalid(f"{path}[{i}]", texts[i], "must not exceed the capacity value")
         if i and value == values[i - 1]:
             faults.duplicate(f"{path}[{i}]", texts[i])
@@ -120,34 +122,36 @@ def _check_valid_values(texts: list[str], default: Quantity | None, most: Quanti
         faults.invalid(path, str(default), "default value is not valid according to the requestPolicy")
 
 
-def _check_valid_range(limit: Wire, default: Quantity | None, most: Quantity, path: str, faults: Faults) -> None:
+def _check_valid_range(limit: Wire, default: Quantity | None, maximum: Quantity, path: str, faults: Faults) -> None:
     if "min" not in limit:
         faults.required(f"{path}.min")
         return
     low = Quantity.parse(limit["min"])
     high = Quantity.parse(limit["max"]) if "max" in limit else None
-    if low > most:
-        faults.invalid(f"{path}.min", limit["min"], f"min is larger than capacity value: {most}")
+    if low > maximum:
+        faults.invalid(f"{path}.min", limit["min"], f"min is larger than capacity value: {maximum}")
     if default is not None and default < low:
         faults.invalid(f"{path}.min", str(default), f"default is less than min: {low}")
     if high is not None:
-        if high > most:
-            faults.invalid(f"{path}.max", limit["max"], f"max is larger than capacity value: {most}")
+        if high > maximum:
+            faults.invalid(f"{path}.max", limit["max"], f"max is larger than capacity value: {maximum}")
         if low > high:
             faults.invalid(f"{path}.max", limit["min"], f"min is larger than max: {high}")
         if default is not None and default > high:
             faults.invalid(f"{path}.max", str(default), f"default is more than max: {high}")
     if "step" in limit:
-        _check_step(limit, (default, high), most, f"{path}.step", faults)
+        _check_step(limit, (default, high), maximum, f"{path}.step", faults)
 
 
-def _check_step(limit: Wire, on_steps: tuple[Quantity | None, ...], most: Quantity, path: str, faults: Faults) -> None:
+def _check_step(
+    limit: Wire, on_steps: tuple[Quantity | None, ...], maximum: Quantity, path: str, faults: Faults
+) -> None:
     """Check the step of a range. A real server divides by a step of 0 and closes the connection; here 0 is refused."""
     low, step = int(Quantity.parse(limit["min"]).value), int(Quantity.parse(limit["step"]).value)
     if step <= 0:
         faults.invalid(path, limit["step"], "must be greater than zero")
         return
-    if low + step > int(most.value):
+    if low + step > int(maximum.value):
         faults.invalid(path, limit["step"], "one step above min is larger than the capacity value")
     for value in on_steps:
         if value is not None and (int(value.value) - low) % step:
@@ -214,10 +218,10 @@ def _check_counters(counters: Wire, path: str, context: RuleContext, faults: Fau
 
 def _check_taints(device: DeviceWire, path: str, context: RuleContext, faults: Faults) -> None:
     taints: list[Wire] = device.get("taints") or []
-    most = limits.TAINTS_PER_DEVICE_1_34 if context.minor == 34 else limits.TAINTS_PER_DEVICE
+    maximum = limits.TAINTS_PER_DEVICE_1_34 if context.minor == 34 else limits.TAINTS_PER_DEVICE
     effects = ("NoExecute", "NoSchedule") if context.minor == 34 else ("NoExecute", "NoSchedule", "None")
-    if len(taints) > most:
-        faults.too_many(f"{path}.taints", len(taints), most)
+    if len(taints) > maximum:
+        faults.too_many(f"{path}.taints", len(taints), maximum)
     for i, taint in enumerate(taints):
         at = f"{path}.taints[{i}]"
         value_rules.check_label_key(taint.get("key", ""), f"{at}.key", faults)

@@ -40,15 +40,17 @@ class Faults:
         """Record a value that is missing."""
         self.causes.append(Cause(path, "FieldValueRequired", f"Required value{': ' + why if why else ''}"))
 
-    def too_many(self, path: str, count: int, most: int) -> None:
+    def too_many(self, path: str, count: int, maximum: int) -> None:
         """Record a list or map that is too long."""
         self.causes.append(
-            Cause(path, "FieldValueTooMany", f"Too many: {count}: must have at most {most} item{'s' * (most != 1)}")
+            Cause(
+                path, "FieldValueTooMany", f"Too many: {count}: must have at most {maximum} item{'s' * (maximum != 1)}"
+            )
         )
 
-    def too_long(self, path: str, most: int) -> None:
+    def too_long(self, path: str, maximum: int) -> None:
         """Record a text that is too long."""
-        self.causes.append(Cause(path, "FieldValueTooLong", f"Too long: may not be more than {most} bytes"))
+        self.causes.append(Cause(path, "FieldValueTooLong", f"Too long: may not be more than {maximum} bytes"))
 
     def duplicate(self, path: str, value: Any) -> None:
         """Record a key that occurs twice."""

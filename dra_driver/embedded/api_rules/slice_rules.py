@@ -143,13 +143,13 @@ def _check_node_choice(spec: Wire, faults: Faults) -> None:
 
 def _check_devices(spec: Wire, context: RuleContext, faults: Faults) -> None:
     devices = spec.get("devices") or []
-    most = limits.SLICE_DEVICES
+    maximum = limits.SLICE_DEVICES
     if context.minor >= 35 and (
         _any_device(spec, ("taints", "consumesCounters")) or (context.minor >= 36 and _uses_lists(spec))
     ):
-        most = limits.SLICE_DEVICES_ADVANCED
-    if len(devices) > most:
-        faults.too_many("spec.devices", len(devices), most)
+        maximum = limits.SLICE_DEVICES_ADVANCED
+    if len(devices) > maximum:
+        faults.too_many("spec.devices", len(devices), maximum)
     seen: set[str] = set()
     for i, device in enumerate(devices):
         check_device(device, f"spec.devices[{i}]", spec, context, faults)
@@ -189,15 +189,15 @@ def _check_counter_names(counters: Wire, at: str, context: RuleContext, faults: 
 
 def _check_totals(spec: Wire, sets: list[Wire], faults: Faults) -> None:
     """Check the limits of servers before 1.35, which count over a whole slice."""
-    most = limits.COUNTERS_PER_SLICE_1_34
+    maximum = limits.COUNTERS_PER_SLICE_1_34
     total = sum(len(one.get("counters") or {}) for one in sets)
-    if total > most:
-        faults.invalid("spec.sharedCounters", total, f"the total number of counters must not exceed {most}")
-    most = _COUNTERS_CONSUMED_PER_SLICE
+    if total > maximum:
+        faults.invalid("spec.sharedCounters", total, f"the total number of counters must not exceed {maximum}")
+    maximum = _COUNTERS_CONSUMED_PER_SLICE
     taken = [one for device in spec.get("devices") or [] for one in device.get("consumesCounters") or []]
     consumed = sum(len(one.get("counters") or {}) for one in taken)
-    if consumed > most:
-        faults.invalid("spec.devices", consumed, f"the total number of consumed counters must not exceed {most}")
+    if consumed > maximum:
+        faults.invalid("spec.devices", consumed, f"the total number of consumed counters must not exceed {maximum}")
 
 
 RULES = KindRules(shape=shapes.SLICE, prepare=prepare, check=check)

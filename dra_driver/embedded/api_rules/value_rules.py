@@ -35,19 +35,19 @@ def check_label_name(text: str | None, path: str, faults: Faults) -> None:
         faults.invalid(path, text, _LABEL_RULE)
 
 
-def check_subdomain(text: str | None, path: str, faults: Faults, *, most: int = SUBDOMAIN_CHARS) -> None:
+def check_subdomain(text: str | None, path: str, faults: Faults, *, maximum: int = SUBDOMAIN_CHARS) -> None:
     """Check a required DNS subdomain."""
     if not text:
         faults.required(path)
-    elif len(text) > most:
-        faults.too_long(path, most)
+    elif len(text) > maximum:
+        faults.too_long(path, maximum)
     elif not _SUBDOMAIN.fullmatch(text):
         faults.invalid(path, text, _SUBDOMAIN_RULE)
 
 
 def check_driver(text: str | None, path: str, faults: Faults) -> None:
     """Check a driver name; the API accepts upper case (with a warning)."""
-    check_subdomain(text.lower() if text else text, path, faults, most=limits.ATTRIBUTE_DOMAIN_CHARS)
+    check_subdomain(text.lower() if text else text, path, faults, maximum=limits.ATTRIBUTE_DOMAIN_CHARS)
 
 
 def check_pool(text: str | None, path: str, faults: Faults) -> None:

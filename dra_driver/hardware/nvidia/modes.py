@@ -69,9 +69,9 @@ class Modes:
 
     def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:
         """Set, or remove, the limit of a cgroup (port.MemoryLimiting)."""
-        most = UNLIMITED if limit is None else limit
+        maximum = UNLIMITED if limit is None else limit
         try:
-            self._on_handle(device, lambda nvml, handle: nvml.set_memory_limit(handle, cgroup, most), deadline_s)
+            self._on_handle(device, lambda nvml, handle: nvml.set_memory_limit(handle, cgroup, maximum), deadline_s)
         except NvmlFault as fault:
             if fault.name != "NOT_FOUND" or Path(cgroup).is_dir():
                 raise _limit_refusal(fault, device, cgroup) from fault

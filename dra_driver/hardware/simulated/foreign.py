@@ -35,7 +35,7 @@ def decode_foreign(row: Fields) -> ForeignDriver:
         names.check_driver_name(driver or "x")
     except DriverError as error:
         row.fault("driver", error.message)
-    devices = tuple(_decode_device(device) for device in row.rows("devices", most=limits.SLICE_DEVICES))
+    devices = tuple(_decode_device(device) for device in row.rows("devices", maximum=limits.SLICE_DEVICES))
     if len({device["name"] for device in devices}) < len(devices):
         row.fault("devices", "two devices have the same name")
     row.close()
@@ -82,8 +82,8 @@ def _attribute(section: Fields, key: str, value: object) -> Wire:
     if isinstance(value, dict) and value.keys() == {"version"}:
         kind, value = "version", value["version"]
     if not isinstance(value, str) or len(value.encode()) > limits.ATTRIBUTE_STRING_BYTES:
-        most = limits.ATTRIBUTE_STRING_BYTES
-        section.fault(key, f"expected a string of at most {most} bytes, a number or true/false")
+        maximum = limits.ATTRIBUTE_STRING_BYTES
+        section.fault(key, f"expected a string of at most {maximum} bytes, a number or true/false")
     elif kind == "version":
         try:
             Semver.parse(value)

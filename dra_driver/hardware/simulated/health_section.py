@@ -65,7 +65,7 @@ class SimulatedHealth:
     xids: tuple[SimulatedXid, ...] = ()
 
 
-WELL = SimulatedHealth()
+NO_FAULTS = SimulatedHealth()
 
 
 def decode_health(fields: Fields) -> SimulatedHealth:
@@ -90,7 +90,7 @@ def decode_health(fields: Fields) -> SimulatedHealth:
         hangs=bool(fields.optional_flag("hangs")),
         compute=ComputeBehaviour(compute) if compute in names else ComputeBehaviour.PASSES,
         reset=ResetOutcome(reset) if reset in set(ResetOutcome) else ResetOutcome.CURES,
-        xids=tuple(_decode_xid(row) for row in fields.rows("xids", most=MAX_XIDS)),
+        xids=tuple(_decode_xid(row) for row in fields.rows("xids", maximum=MAX_XIDS)),
     )
     fields.close()
     return found

@@ -58,7 +58,7 @@ def decode_metering(fields: Fields) -> SimulatedMetering:
         else:
             by_id.fault(key, "expected the id of a GPU instance")
         row.close()
-    processes = tuple(_process(row) for row in fields.rows("processes", most=_MAX_PROCESSES))
+    processes = tuple(_process(row) for row in fields.rows("processes", maximum=_MAX_PROCESSES))
     found = SimulatedMetering(values, _values(instance), instances, processes)
     instance.close()
     fields.close()

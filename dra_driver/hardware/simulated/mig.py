@@ -89,7 +89,7 @@ def decode_mig_table(fields: Fields) -> MigTable:
         memory_slices=fields.integer("memorySlices", 1, _MAX_SLICES),
         compute_slices=fields.integer("computeSlices", 1, _MAX_SLICES),
         toggles_without_reset=bool(fields.optional_flag("togglesWithoutReset")),
-        profiles=tuple(_decode_profile(row) for row in fields.rows("profiles", most=64)),
+        profiles=tuple(_decode_profile(row) for row in fields.rows("profiles", maximum=64)),
     )
     for name, count in Counter(profile.name for profile in table.profiles).items():
         if count > 1:

@@ -13,7 +13,7 @@ from pathlib import Path
 from dra_driver.documents.document import read_document
 from dra_driver.documents.fields import Fields
 from dra_driver.hardware.simulated.foreign import ForeignDriver, decode_foreign
-from dra_driver.hardware.simulated.health_section import WELL, SimulatedHealth, decode_health
+from dra_driver.hardware.simulated.health_section import NO_FAULTS, SimulatedHealth, decode_health
 from dra_driver.hardware.simulated.metering_section import NOT_METERED, SimulatedMetering, decode_metering
 from dra_driver.hardware.simulated.mig import Placement, placement_faults
 from dra_driver.hardware.simulated.models import DATE, Model, decode_model, model_names, read_model
@@ -51,7 +51,7 @@ class SimulatedGpu:
     mig: tuple[Placement, ...] | None = None
     is_lost: bool = False
     processes: tuple[int, ...] = ()
-    health: SimulatedHealth = WELL
+    health: SimulatedHealth = NO_FAULTS
     metering: SimulatedMetering = NOT_METERED
     mig_delay_ms: int = 0  # how long it takes to create or destroy a partition, or to switch MIG mode
 
@@ -137,7 +137,7 @@ def _decode(fields: Fields, name: str) -> Profile:
         cuda_driver_version=_version(fields, "cudaDriverVersion"),
         addressing_mode=fields.optional_text("addressingMode", pattern="ATS|HMM|None", what="ATS, HMM or None"),
         waiting_for=fields.optional_text("waitingFor") or "",
-        foreign=tuple(decode_foreign(row) for row in fields.rows("foreign", most=MAX_FOREIGN_DRIVERS)),
+        foreign=tuple(decode_foreign(row) for row in fields.rows("foreign", maximum=MAX_FOREIGN_DRIVERS)),
         invented=fields.texts("invented"),
     )
     fields.close()
@@ -155,7 +155,7 @@ def _version(fields: Fields, key: str) -> str | None:
 
 def _decode_gpus(fields: Fields, models: dict[str, Model]) -> tuple[SimulatedGpu, ...]:
     defaults = dict(fields.section("gpuDefaults").entries())
-    rows = fields.rows("gpus", most=MAX_GPUS, defaults=defaults)
+    rows = fields.rows("gpus", maximum=MAX_GPUS, defaults=defaults)
     gpus = tuple(_decode_gpu(row, index, models) for index, row in enumerate(rows))
     for key, values in (("pci", [gpu.pci_address for gpu in gpus]), ("minor", [gpu.minor for gpu in gpus])):
         for value, count in Counter(values).items():
@@ -183,7 +183,7 @@ def _decode_gpu(row: Fields, index: int, models: dict[str, Model]) -> SimulatedG
         mig=_decode_partitions(row, model) if row.has("mig") else None,
         is_lost=bool(row.optional_flag("lost")),
         processes=row.integers("processes", 1 << 22),
-        health=decode_health(row.section("health")) if row.has("health") else WELL,
+        health=decode_health(row.section("health")) if row.has("health") else NO_FAULTS,
         metering=decode_metering(row.section("metering")) if row.has("metering") else NOT_METERED,
         mig_delay_ms=row.optional_integer("migDelayMs", 0, 600_000) or 0,
     )
@@ -212,7 +212,7 @@ def _decode_partitions(row: Fields, model: Model) -> tuple[Placement, ...]:
     placements: list[Placement] = []
     if model.mig is None and model.product_name:
         row.fault("mig", f"{model.product_name} can't be partitioned")
-    for part in row.rows("mig", most=16):
+    for part in row.rows("mig", maximum=16):
         name = part.text("profile")
         start = part.integer("start", 0, 15)
         part.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.mig.partitions import MigPolicy, is_dynamic, placements_of, whole_is_offered
 
-ON_DEMAND = "cut on demand"
+ON_DEMAND = "partitioned on demand"
 
 
 def offer_text(gpu: GpuFacts, policy: MigPolicy) -> str:

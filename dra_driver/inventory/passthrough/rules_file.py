@@ -27,7 +27,7 @@ def read_passthrough_rules(path: Path) -> PassthroughRules:
 
     def decode(root: Fields) -> PassthroughRules:
         check_version(root, VERSION)
-        rows = root.rows("gpus", most=MAX_RULES)
+        rows = root.rows("gpus", maximum=MAX_RULES)
         if not root.has("gpus"):
             root.fault("gpus", "missing, expected a list of rules")
         return PassthroughRules(tuple(map(_rule, rows)))

@@ -53,7 +53,7 @@ def _rules(
         )
     if section.optional_flag("renameByDefault"):
         notes.append(f"sharing.{way}.renameByDefault has no effect here: shares have a device type of their own")
-    rows = section.rows("resources", most=MAX_RESOURCES)
+    rows = section.rows("resources", maximum=MAX_RESOURCES)
     named = [(row, f"sharing.{way}.resources[{number}]") for number, row in enumerate(rows)]
     rules = [_rule(row, name, settings, gpus, notes) for row, name in named]
     section.close()

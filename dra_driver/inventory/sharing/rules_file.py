@@ -67,7 +67,7 @@ def _device_plugin_rules(root: Fields, tenants: Tenants) -> SharingRules:
 
 
 def _rules(root: Fields, read_settings: ReadSettings, tenants: Tenants) -> tuple[SharingRule, ...]:
-    rows = root.rows("rules", most=MAX_RULES)
+    rows = root.rows("rules", maximum=MAX_RULES)
     if not root.has("rules"):
         root.fault("rules", "missing, expected a list of rules")
     return tuple(_rule(row, number, read_settings, tenants) for number, row in enumerate(rows, 1))
@@ -184,18 +184,18 @@ def _portion(row: Fields, mode: ShareMode) -> Portion:
         section.fault("default", "missing, expected what a share takes if its claim requests no amount")
     section.close()
     step = values["step"] or (MIB if is_memory else 1)
-    least = values["min"] or step
-    default, most = values["default"], values["max"]
+    minimum = values["min"] or step
+    default, maximum = values["default"], values["max"]
     if default is not None:
-        if default < least:
+        if default < minimum:
             section.fault("default", "is less than min")
-        elif (default - least) % step:
+        elif (default - minimum) % step:
             section.fault("default", "is not min plus a multiple of step, to which amounts are rounded up")
-        if most is not None and default > most:
+        if maximum is not None and default > maximum:
             section.fault("default", "is more than max")
-    if most is not None and most < least:
+    if maximum is not None and maximum < minimum:
         section.fault("max", "is less than min")
-    return Portion(default or least, least, step, most)
+    return Portion(default or minimum, minimum, step, maximum)
 
 
 def _amount(section: Fields, name: str, *, is_memory: bool) -> int | None:

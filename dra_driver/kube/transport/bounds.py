@@ -79,13 +79,13 @@ class BoundedReader:
         self.buffer += piece
         return bool(piece)
 
-    def _received(self, most: int) -> bytes:
+    def _received(self, maximum: int) -> bytes:
         """Wait for bytes and return them; b"" at the end of the stream. Raises: TimeoutError, OSError."""
         while True:
             left_ms = self._left_ms()
             if self._is_pending() or self._input.poll(left_ms):
                 try:
-                    return self._sock.recv(most)
+                    return self._sock.recv(maximum)
                 except (ssl.SSLWantReadError, BlockingIOError):
                     continue  # only a part of a TLS record has arrived, which can't be decrypted yet
                 except ssl.SSLWantWriteError as wanted:
@@ -119,11 +119,11 @@ class BoundedReader:
         del buffer[: found + len(mark)]
         return taken
 
-    def some(self, most: int) -> bytes:
-        """Return at least one byte and at most `most`; b"" at the end of the stream. Raises: as `fill`."""
+    def some(self, maximum: int) -> bytes:
+        """Return at least one byte and at most `maximum`; b"" at the end of the stream. Raises: as `fill`."""
         buffer = self.buffer
         if not buffer and not self.fill():
             return b""
-        taken = bytes(buffer[:most])
-        del buffer[:most]
+        taken = bytes(buffer[:maximum])
+        del buffer[:maximum]
         return taken

@@ -38,13 +38,13 @@ class HttpAnswer:
         self._is_over = False
         self._frame(has_body=has_body)
 
-    def piece(self, most: int = _PIECE_BYTES) -> bytes:
+    def piece(self, maximum: int = _PIECE_BYTES) -> bytes:
         """Return the next bytes of the body; b"" at its end. Raises: BrokenError, TooLargeError, OSError."""
         if self._is_over:
             return b""
         if self._is_chunked and not self._left and not self._has_chunk():
             return b""
-        taken = self._reader.some(most if self._left is None else min(most, self._left))
+        taken = self._reader.some(maximum if self._left is None else min(maximum, self._left))
         if self._left is None:
             self._is_over = not taken
             return taken

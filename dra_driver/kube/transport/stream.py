@@ -36,11 +36,11 @@ class LineStream:
         reread_token: Callable[[], bool],
         path: str,
         *,
-        most_s: float,
+        max_s: float,
         line_s: float = LINE_SECONDS,
     ) -> None:
         self._connect, self._reread_token, self._path = connect, reread_token, path
-        self._most_s, self._line_s = most_s, line_s
+        self._max_s, self._line_s = max_s, line_s
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._answer: HttpAnswer | None = None
@@ -67,7 +67,7 @@ class LineStream:
         if self._answer is None:
             return
         bounds = self._answer.bounds
-        over_at = bounds.until = time.monotonic() + self._most_s
+        over_at = bounds.until = time.monotonic() + self._max_s
         line = bytearray()
         while True:
             with self._translated("stream-broken"):
@@ -108,7 +108,7 @@ class LineStream:
                 self._connection = connection
                 if self._is_closed:
                     raise ConnectionAbortedError("closed")
-            return connection.ask("GET", target, headers, None, min(HEAD_SECONDS, self._most_s))
+            return connection.ask("GET", target, headers, None, min(HEAD_SECONDS, self._max_s))
 
     def _refusal(self, answer: HttpAnswer) -> ApiError:
         with self._translated("unreachable"):

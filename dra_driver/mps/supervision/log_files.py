@@ -12,21 +12,21 @@ from dra_driver.mps.folder import Folder
 LOG_BYTES = 4 << 20  # the longest that a log file may be
 
 
-def bound_logs(folders: Iterable[Folder], *, most_bytes: int = LOG_BYTES) -> None:
-    """Shorten log files longer than `most_bytes` to their newest part, in place, because daemons keep them open."""
+def bound_logs(folders: Iterable[Folder], *, max_bytes: int = LOG_BYTES) -> None:
+    """Shorten log files longer than `max_bytes` to their newest part, in place, because daemons keep them open."""
     for folder in folders:
         for path in folder.log.glob("*.log") if folder.log.is_dir() else ():
             with suppress(OSError):
                 fd = client_files.open_regular(path, os.O_RDWR)
                 try:
-                    _cut(fd, most_bytes)
+                    _cut(fd, max_bytes)
                 finally:
                     os.close(fd)
 
 
-def _cut(fd: int, most_bytes: int) -> None:
+def _cut(fd: int, max_bytes: int) -> None:
     size = os.fstat(fd).st_size
-    if size > most_bytes:
-        kept = os.pread(fd, most_bytes // 2, size - most_bytes // 2).partition(b"\n")[2]
+    if size > max_bytes:
+        kept = os.pread(fd, max_bytes // 2, size - max_bytes // 2).partition(b"\n")[2]
         os.ftruncate(fd, 0)
         os.pwrite(fd, kept, 0)

@@ -162,7 +162,7 @@ def ask(path: Path) -> RegisteredPlugin | None:
     """Return the plugin that answers at a registration socket, or None if there is no answer."""
     request = messages.InfoRequest().SerializeToString()
     try:
-        answer = call(path, f"/{REGISTRATION_SERVICE}/GetInfo", request, seconds=ASK_SECONDS, most_bytes=_ANSWER_BYTES)
+        answer = call(path, f"/{REGISTRATION_SERVICE}/GetInfo", request, seconds=ASK_SECONDS, max_bytes=_ANSWER_BYTES)
         info = messages.PluginInfo.FromString(answer.message)
     except (RpcFault, DecodeError):
         return None

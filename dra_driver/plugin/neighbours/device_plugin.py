@@ -65,7 +65,7 @@ class DevicePluginWatch:
             failure="check for a device plugin failed",
             fault_s=min(FIRST_SECONDS[1], look_s),
         )
-        self._backoff = Backoff(base_s=FIRST_SECONDS[0], most_s=min(FIRST_SECONDS[1], look_s))
+        self._backoff = Backoff(base_s=FIRST_SECONDS[0], max_s=min(FIRST_SECONDS[1], look_s))
         self._reason: str | None = None  # None until there is an answer
 
     @property

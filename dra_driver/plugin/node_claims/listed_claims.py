@@ -37,7 +37,7 @@ class ListedClaims:
         self._listing, self._api, self._driver, self._pools, self._clock = listing, api, driver, pools, clock
         self._found: dict[ClaimName, ClaimWire] = {}
         self._listed_at = float("-inf")
-        self._backoff = Backoff(base_s=1.0, most_s=60.0)
+        self._backoff = Backoff(base_s=1.0, max_s=60.0)
         self._again_at, self._fault = float("-inf"), ApiError("not-listed", "claims were not listed yet")
 
     def no_older_than(self, age_s: float) -> Mapping[ClaimName, ClaimWire]:

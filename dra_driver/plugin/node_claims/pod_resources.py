@@ -115,7 +115,7 @@ class PodResources:
     def _ask(self, method: str, request: Any, answer: Any) -> Any:
         text = request.SerializeToString()
         try:
-            found = call(self._path, f"/{SERVICE}/{method}", text, seconds=ASK_SECONDS, most_bytes=ANSWER_BYTES)
+            found = call(self._path, f"/{SERVICE}/{method}", text, seconds=ASK_SECONDS, max_bytes=ANSWER_BYTES)
             return answer.FromString(found.message)
         except (RpcFault, DecodeError) as error:
             raise self._fault(" ".join(str(error)[:300].split())) from error

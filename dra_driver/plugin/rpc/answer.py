@@ -41,10 +41,10 @@ class RpcAnswer(NamedTuple):
 
 
 class AnswerReader:
-    """The answer to one call, as far as it has been received; its message may have at most `most_bytes`."""
+    """The answer to one call, as far as it has been received; its message may have at most `max_bytes`."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._maximum = max_bytes
         self._decoder = FieldDecoder()
         self._buffer, self._body = bytearray(), bytearray()
         self._beside = 0
@@ -96,8 +96,8 @@ class AnswerReader:
             raise ValueError("data of another call, or before the beginning of the answer")
         self._body += frame.content()
         self._beside += len(frame.payload) - len(frame.content()) + frames.HEAD_BYTES
-        if len(self._body) > self._most + HEAD_BYTES:
-            raise RpcFault("RESOURCE_EXHAUSTED", f"the answer has more than {self._most} bytes")
+        if len(self._body) > self._maximum + HEAD_BYTES:
+            raise RpcFault("RESOURCE_EXHAUSTED", f"the answer has more than {self._maximum} bytes")
         if frame.flags & frames.END_STREAM:
             raise ValueError("an answer without a status")
 

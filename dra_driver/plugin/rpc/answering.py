@@ -27,7 +27,7 @@ class MethodCalls:
 
     def admit(self, connection: RpcConnection, stream: RpcStream) -> bool:
         """Return True, and count the call, if it may run now; otherwise let it wait for its turn."""
-        if self._running >= self.method.most:
+        if self._running >= self.method.maximum:
             self._waiting.append((connection, stream))
             return False
         self._running += 1

@@ -51,7 +51,7 @@ class RpcMethod:
 
     answer: Callable[[Any, RpcCall], Any]
     read: Callable[[bytes], Any]
-    most: int
+    maximum: int
     is_stream: bool = False
 
 

@@ -19,21 +19,21 @@ from dra_driver.plugin.rpc.stream import framed
 _PIECE_BYTES = 64 * 1024
 
 
-def call(path: Path, method: str, message: bytes, *, seconds: float, most_bytes: int) -> RpcAnswer:
+def call(path: Path, method: str, message: bytes, *, seconds: float, max_bytes: int) -> RpcAnswer:
     """Call a method, given as "/service/method", of the server that listens at `path`, and return its answer.
 
-    The message may have 16 KiB, and its answer `most_bytes`. The whole call may take `seconds`.
+    The message may have 16 KiB, and its answer `max_bytes`. The whole call may take `seconds`.
 
     Raises: RpcFault, with gRPC's code for what went wrong: UNAVAILABLE if nothing listens, DEADLINE_EXCEEDED,
     RESOURCE_EXHAUSTED for an answer that is too long, INTERNAL for one that is not gRPC, or the server's own code.
     """
     until = time.monotonic() + seconds
-    reader = AnswerReader(most_bytes)
+    reader = AnswerReader(max_bytes)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(_left(until))
             sock.connect(os.fspath(path))
-            sock.sendall(_opening(most_bytes) + _request(method, message, seconds))
+            sock.sendall(_opening(max_bytes) + _request(method, message, seconds))
             while True:
                 sock.settimeout(_left(until))
                 piece = sock.recv(_PIECE_BYTES)
@@ -58,12 +58,12 @@ def _left(until: float) -> float:
     return left
 
 
-def _opening(most_bytes: int) -> bytes:
+def _opening(max_bytes: int) -> bytes:
     """Return the first bytes of a connection.
 
     They forbid the server to push, and let it send a complete answer without waiting for window updates.
     """
-    window = most_bytes + HEAD_BYTES + frames.FRAME_BYTES  # larger than the limit, so that a longer answer is noticed
+    window = max_bytes + HEAD_BYTES + frames.FRAME_BYTES  # larger than the limit, so that a longer answer is noticed
     settings = frames.settings({frames.ENABLE_PUSH: 0, frames.INITIAL_WINDOW_SIZE: window})
     return frames.PREFACE + settings + frames.number_frame(frames.WINDOW_UPDATE, 0, window)
 

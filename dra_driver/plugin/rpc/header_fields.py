@@ -43,7 +43,7 @@ class FieldDecoder:
 
     def __init__(self) -> None:
         self._recent: deque[Field] = deque()  # the dynamic table, with the newest field first
-        self._size, self._most = 0, TABLE_BYTES
+        self._size, self._maximum = 0, TABLE_BYTES
         self._known: dict[bytes, list[Field]] = {}  # decoded blocks, valid until `_recent` changes
 
     def decode(self, block: bytes) -> list[Field]:
@@ -76,9 +76,9 @@ class FieldDecoder:
                         number, place = first & 0x7F, place + 1
                     field = self._numbered(number)
                 elif first & 0xE0 == 0x20:
-                    most, place = _integer(block, place, 5)
+                    maximum, place = _integer(block, place, 5)
                     is_changed = True
-                    self._resize(most)
+                    self._resize(maximum)
                     continue
                 else:
                     is_kept = bool(first & 0x40)
@@ -114,14 +114,14 @@ class FieldDecoder:
         self._size += len(field[0]) + len(field[1]) + _ENTRY_BYTES
         self._drop()
 
-    def _resize(self, most: int) -> None:
-        if most > TABLE_BYTES:
+    def _resize(self, maximum: int) -> None:
+        if maximum > TABLE_BYTES:
             raise ValueError("the dynamic table of header fields would be larger than is allowed")
-        self._most = most
+        self._maximum = maximum
         self._drop()
 
     def _drop(self) -> None:
-        while self._size > self._most:
+        while self._size > self._maximum:
             name, value = self._recent.pop()
             self._size -= len(name) + len(value) + _ENTRY_BYTES
 
@@ -145,10 +145,10 @@ def _sized(text: bytes) -> bytes:
 
 def _integer(block: bytes, place: int, bits: int) -> tuple[int, int]:
     """Return a number of which the first byte has `bits` bits, and the position after it. Raises: ValueError."""
-    most = (1 << bits) - 1
-    number = block[place] & most
+    maximum = (1 << bits) - 1
+    number = block[place] & maximum
     place += 1
-    if number < most:
+    if number < maximum:
         return number, place
     for shift in range(0, _MAX_SHIFT, 7):
         byte = block[place]

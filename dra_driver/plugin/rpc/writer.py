@@ -110,10 +110,10 @@ class AnswerWriter:
             self.write(b"".join((head, frames.frame(frames.DATA, 0, stream.number, data), tail)))
             return
         while place < end:
-            size, most = self._await_windows(stream, end - place), self._frame_bytes
+            size, maximum = self._await_windows(stream, end - place), self._frame_bytes
             if not size:
                 return
-            pieces = (data[at : min(at + most, place + size)] for at in range(place, place + size, most))
+            pieces = (data[at : min(at + maximum, place + size)] for at in range(place, place + size, maximum))
             part = b"".join(frames.frame(frames.DATA, 0, stream.number, piece) for piece in pieces)
             place += size
             self.write(head + part + (tail if place == end else b""))

@@ -128,19 +128,19 @@ class _Estimator(KnownSizes):
         spent = 0
         for cost in costs:
             spent = add(spent, cost)
-        most, size = self._most(node, target, args, costs, spent)
+        highest, size = self._highest_cost(node, target, args, costs, spent)
         if size is not None:
             self._sizes[node] = size
-        return add(total, most)
+        return add(total, highest)
 
-    def _most(
+    def _highest_cost(
         self, node: Call, target: Operand | None, args: list[Operand], costs: list[int], spent: int
     ) -> tuple[int, Size | None]:
         """Return the most that any candidate overload costs, and the size of the result, as far as it is known."""
-        most, size = 0, None
+        highest, size = 0, None
         for overload in node.overloads:
             found = self._overload(node, overload, target, args, costs)
-            most = max(most, add(found.cost, spent) if not found.whole else found.cost)
+            highest = max(highest, add(found.cost, spent) if not found.whole else found.cost)
             if found.size is not None:
                 size = found.size if size is None else union(size, found.size)
             if overload in {"index_list", "index_map"}:
@@ -150,7 +150,7 @@ class _Estimator(KnownSizes):
                 self._paths[node] = self._path(node.args[0]).append(step)
             if size is None:
                 size = self.size(node)
-        return most, size
+        return highest, size
 
     def _overload(
         self, node: Call, overload: str, target: Operand | None, args: list[Operand], costs: list[int]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord
 from dra_driver.allocation.pools.held import claim_name
 from dra_driver.allocation.pools.taints import taint_text
+from dra_driver.model.names import gpu_of_device
 from dra_driver.model.taints import TaintEffect
 from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.views.fleet.claim_branches import Holding, is_held
@@ -21,9 +22,8 @@ from dra_driver.views.fleet.device_facts import attribute_of, memory_of, memory_
 
 FREE, HELD, TAINTED, WITHHELD = "free", "held", "tainted", "withheld"
 _WORST = (TAINTED, WITHHELD, HELD, FREE)
-_PART = re.compile(r"-mig-|-share-")
 _SLICE = re.compile(r"memory(?:Slice|-slice-)(\d+)")  # the name as a capacity, or as a counter
-# MIG cuts the memory of a GPU into 8 slices, that of an A30 into 4. Source: NVIDIA MIG User Guide, supported profiles.
+# MIG divides the memory of a GPU into 8 slices, of an A30 into 4. Source: NVIDIA MIG User Guide, supported profiles.
 _SLICES, _SLICES_OF_A30 = 8, 4
 _WHOLE = (0.0, 1.0)
 Held = Mapping[DeviceId, Sequence[Holding]]  # the holdings of the devices of one pool
@@ -80,7 +80,7 @@ def _pool(records: Sequence[SliceRecord], held: Held) -> Iterator[Tile]:
     groups: dict[str, list[DeviceRecord]] = {}
     for record in current:
         for device in record.devices:
-            groups.setdefault(_PART.split(device.id[2], maxsplit=1)[0], []).append(device)
+            groups.setdefault(gpu_of_device(device.id[2]), []).append(device)
     for name, devices in groups.items():
         tile = _tile(name, devices, held, sets)
         yield tile if is_whole else _withheld(tile)

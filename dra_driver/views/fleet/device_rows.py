@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from dra_driver.model.names import gpu_of_device
 from dra_driver.model.wire import DeviceWire
 from dra_driver.views.fleet.device_facts import attribute_of, memory_of, memory_text, profile_of, string_of
 from dra_driver.views.wording import counted, plural
@@ -15,7 +16,6 @@ from dra_driver.views.wording import counted, plural
 TITLES = ("device", "type", "product", "memory", "NUMA", "compute", "NVLink domain", "UUID")
 NUMBERS = frozenset({"memory", "NUMA"})
 FEW_TITLES = 5  # how many of these a narrow table shows
-_PART = "-mig-"
 
 
 def device_rows(devices: Sequence[DeviceWire], *, is_wide: bool = False) -> Iterator[tuple[str, ...]]:
@@ -53,7 +53,7 @@ def is_placement(wire: DeviceWire) -> bool:
 def _by_gpu(devices: Sequence[DeviceWire]) -> dict[str, list[DeviceWire]]:
     found: dict[str, list[DeviceWire]] = {}
     for one in devices:
-        found.setdefault(str(one["name"]).partition(_PART)[0], []).append(one)
+        found.setdefault(gpu_of_device(str(one["name"])), []).append(one)
     return found
 
 

@@ -15,6 +15,7 @@ from dra_driver.allocation.pools.capacity import Amount, parse
 from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
 from dra_driver.allocation.pools.replicas import Replica, text_without_attributes
 from dra_driver.allocation.pools.taints import taint_text
+from dra_driver.model.names import gpu_of_device
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.selectors.readset import Read
 from dra_driver.views.fleet.branch import Branch, BranchFlag
@@ -23,9 +24,8 @@ from dra_driver.views.fleet.counters_left import Amounts, counters_left, counter
 from dra_driver.views.fleet.device_facts import memory_of, memory_text, part_of, string_of
 from dra_driver.views.wording import plural
 
-# The text that follows a GPU's name in the name of a partition or replica; "xcp", "cpx" and the like are the modes of a
-# GPU that the hardware itself divides.
-_PART = re.compile(r"-mig-|-share-|-(?:xcp|[a-z]px)-(?=all$|[0-9]+$)")
+# The end of the name of a partition that the hardware itself makes; "xcp", "cpx" and the like are the modes of its GPU.
+_HARDWARE_PARTITION = re.compile(r"-(?:xcp|[a-z]px)-(?:all|[0-9]+)$")
 _SEVERAL = "(several nodes)"
 _PRODUCT = ("productName", "model", "profile", "type")
 _DRAWN = tuple(Read("attributes", None, name) for name in _PRODUCT)
@@ -153,7 +153,13 @@ def _pool_flags(records: Sequence[SliceRecord], current: Sequence[SliceRecord]) 
 
 def _gpu_of(devices: Sequence[DeviceRecord], counter_set: str) -> str:
     """Return the GPU of the devices that consume a counter set; the set's own name if no device does."""
-    return _PART.split(devices[0].id[2], maxsplit=1)[0] if devices else counter_set
+    return _gpu_name(devices[0].id[2]) if devices else counter_set
+
+
+def _gpu_name(device: str) -> str:
+    """Return the name of the GPU that a partition or a replica belongs to; any other name as it is."""
+    gpu = gpu_of_device(device)
+    return gpu if gpu != device else _HARDWARE_PARTITION.sub("", device)
 
 
 def _by_gpu(devices: Sequence[Branch]) -> list[Branch]:
@@ -161,8 +167,8 @@ def _by_gpu(devices: Sequence[Branch]) -> list[Branch]:
     found: list[Branch] = []
     gpus: dict[str, Branch] = {}
     for device in devices:
-        gpu, *part = _PART.split(device.name, maxsplit=1)
-        if not part:
+        gpu = _gpu_name(device.name)
+        if gpu == device.name:
             found.append(device)
             continue
         if gpu not in gpus:

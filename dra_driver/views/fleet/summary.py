@@ -17,7 +17,7 @@ from dra_driver.views.wording import plural
 
 MAX_ROWS = 8  # with more rows, the partitions of each profile are not listed
 _GPU_TYPES = frozenset(map(str, DeviceType))
-_SICK = frozenset({"taint", "incomplete", "pool-gone", "not-published"})
+_SICK_FLAGS = frozenset({"taint", "incomplete", "pool-gone", "not-published"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _node_row(node: Branch) -> NodeRow:
 
 
 def _is_broken(branch: Branch) -> bool:
-    return any(flag.code in _SICK for flag in branch.flags)
+    return any(flag.code in _SICK_FLAGS for flag in branch.flags)
 
 
 def _is_gpu(branch: Branch, driver: str) -> bool:

@@ -19,7 +19,7 @@ from dra_driver.views.verdicts.documents import compiled_document, inputs_docume
 from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.verdicts.query_verdicts import CompiledSelector, QueryVerdicts
 
-Place = tuple[str, int, tuple[str | int, ...]]
+SelectorPlace = tuple[str, int, tuple[str | int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LintedSelector:
     better: str | None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SelectorPlace:
         """Where the selector was found."""
         document = self.compiled.written.document
         return (
@@ -83,7 +83,7 @@ def _holds(one: CompiledSelector, view: Any) -> bool:
 
 
 def lint_rewritten(
-    one: LintedSelector, fixed: frozenset[Place], disabled: frozenset[str], autoscaler: Autoscaler | None = None
+    one: LintedSelector, fixed: frozenset[SelectorPlace], disabled: frozenset[str], autoscaler: Autoscaler | None = None
 ) -> LintedSelector:
     """Lint a selector again if its place is in `fixed`, because it was rewritten there."""
     if one.better is None or one.place not in fixed:
@@ -94,7 +94,10 @@ def lint_rewritten(
 
 
 def findings_document(
-    judged: Sequence[QueryVerdicts], found: Sequence[LintedSelector], given: SelectorInputs, fixed: frozenset[Place]
+    judged: Sequence[QueryVerdicts],
+    found: Sequence[LintedSelector],
+    given: SelectorInputs,
+    fixed: frozenset[SelectorPlace],
 ) -> OutputDocument:
     """Return the document of all selectors; `fixed` lists the places that were rewritten."""
     content = {

@@ -32,7 +32,7 @@ def capacity_advice(world: World, rules: AppliedRules, subject: ExplainedSubject
         gates=rules.gates,
     )
     job = Job(subject.name, (*subject.claims, *subject.allocated), subject.pod)
-    found = fewest_moves(state, running, job, subject.allocated, most_tries=_MAX_TRIES)
+    found = fewest_moves(state, running, job, subject.allocated, max_tries=_MAX_TRIES)
     if found is not None:
         yield f"would fit on {found.node} if {'; '.join(map(_elsewhere, found.moves))}"
 

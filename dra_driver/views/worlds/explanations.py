@@ -33,8 +33,8 @@ def exit_code(judged: Sequence[Explained], world: World) -> ExitCode:
         return ExitCode.ENVIRONMENT
     if not judged and world.unseen:
         return ExitCode.ENVIRONMENT  # there may be subjects that can't be seen
-    is_well = all(subject.ok if explanation is None else explanation.ok for subject, explanation in judged)
-    return ExitCode.OK if is_well else ExitCode.NO_MATCH
+    is_ok = all(subject.ok if explanation is None else explanation.ok for subject, explanation in judged)
+    return ExitCode.OK if is_ok else ExitCode.NO_MATCH
 
 
 def explanations_document(judged: Sequence[Explained], rules: AppliedRules, *, is_one: bool) -> OutputDocument:

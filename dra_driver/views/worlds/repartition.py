@@ -25,7 +25,7 @@ from dra_driver.inventory.offering import Inventory, KeptFields
 from dra_driver.inventory.sharing.rules import MAX_REPLICAS, SharingRule, SharingRules
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 from dra_driver.model.errors import InputError
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.model.names import NVIDIA_DRIVER, gpu_of_device
 from dra_driver.model.shares import ShareMode
 from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.views.fleet.device_facts import attribute_of, string_of
@@ -33,7 +33,6 @@ from dra_driver.views.worlds.rules import PARTITIONS, AppliedRules
 
 ON_DEMAND = "on-demand"
 _SHARES = re.compile(r"shares:([0-9]{1,3})")
-_PART = re.compile(r"-mig-|-share-")
 _ADDRESS = re.compile(r"gpu-([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])")
 
 
@@ -114,7 +113,7 @@ def _gpus(node: str, devices: Sequence[DeviceWire]) -> Iterator[SimulatedGpu]:
     """Yield the GPUs to which devices belong, in the order of their addresses. Raises: InputError."""
     by_name: dict[str, DeviceWire] = {}
     for wire in devices:
-        name = _PART.split(wire["name"], maxsplit=1)[0]
+        name = gpu_of_device(wire["name"])
         if name == wire["name"] or name not in by_name:
             by_name[name] = wire
     models = _models()

@@ -121,8 +121,8 @@ def _drawn(source: UsageSource, name: str, hours: int) -> Wire:
     return dashboard(address, name, hours, datetime.now(UTC)).wire()
 
 
-def _number(given: Mapping[str, Any], name: str, default: int, most: int) -> int:
+def _number(given: Mapping[str, Any], name: str, default: int, maximum: int) -> int:
     text = str(given.get(name) or default)
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= most):
-        raise InputError("question", f"{name} is not a number from 1 to {most:,}")
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= maximum):
+        raise InputError("question", f"{name} is not a number from 1 to {maximum:,}")
     return int(text)

@@ -33,19 +33,19 @@ class _RunningBackend:
 
 
 class Backends:
-    """At most `most` backends at the same time. Call all methods in the event loop."""
+    """At most `maximum` backends at the same time. Call all methods in the event loop."""
 
     def __init__(
-        self, spawner: WorkerSpawner, usage: UsageSource, most: int, clock: Callable[[], float] = time.monotonic
+        self, spawner: WorkerSpawner, usage: UsageSource, maximum: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._spawner, self._usage, self._most, self._clock = spawner, usage, most, clock
+        self._spawner, self._usage, self._maximum, self._clock = spawner, usage, maximum, clock
         self._running: dict[Hashable, _RunningBackend] = {}
 
     def of(self, admitted: AdmittedViewer) -> Backend | None:
         """Return the backend of a viewer; None if all backends are in use by others."""
         running = self._running.get(admitted.key)
         if running is None:
-            if len(self._running) >= self._most and not self._free_one():
+            if len(self._running) >= self._maximum and not self._free_one():
                 return None
             running = self._running[admitted.key] = self._made(admitted)
         running.used_at = self._clock()

@@ -69,9 +69,9 @@ def presented_identity(
     return PresentedIdentity(token) if is_token(token) else None
 
 
-def is_token(text: str, most: int = _MAX_HEADER) -> bool:
+def is_token(text: str, maximum: int = _MAX_HEADER) -> bool:
     """Return whether a text can be a token."""
-    return len(text) <= most and _TOKEN.fullmatch(text.strip()) is not None
+    return len(text) <= maximum and _TOKEN.fullmatch(text.strip()) is not None
 
 
 def _of_cookie(text: str, name: str) -> str:

@@ -23,19 +23,19 @@ BoardQuestion = Mapping[str, Any]
 _MAX_TEXT = 32 << 10  # characters of a value
 
 
-def _text(question: BoardQuestion, name: str, most: int = _MAX_TEXT) -> str:
+def _text(question: BoardQuestion, name: str, maximum: int = _MAX_TEXT) -> str:
     value = question.get(name, "")
-    if not isinstance(value, str) or len(value) > most:
-        raise InputError("question", f"{name} is not a text of at most {most:,} characters")
+    if not isinstance(value, str) or len(value) > maximum:
+        raise InputError("question", f"{name} is not a text of at most {maximum:,} characters")
     return value
 
 
-def _count(question: BoardQuestion, name: str, default: int, most: int) -> int:
+def _count(question: BoardQuestion, name: str, default: int, maximum: int) -> int:
     value = question.get(name, default)
     text = str(value)
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InputError("question", f"{name} is not a number from 0 to {most:,}")
-    return min(int(text), most)
+        raise InputError("question", f"{name} is not a number from 0 to {maximum:,}")
+    return min(int(text), maximum)
 
 
 def _summary(board: Board, _question: BoardQuestion) -> Wire:

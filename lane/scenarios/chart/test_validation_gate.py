@@ -18,7 +18,7 @@ def test_a_test_that_takes_a_gibibyte_ends_alone_and_what_failed_is_not_offered(
     chart: Chart, stage: Stage, tmp_path: Path
 ) -> None:
     greedy, wrong, good = 2, 3, 4  # GPUs of the machine
-    machine = NvmlMachine(tmp_path, cut=())
+    machine = NvmlMachine(tmp_path, partitioned=())
     cuda = FakeCuda(machine.library.parent)
     gpus = machine.state.gpus
     for number, gpu in enumerate(gpus):

@@ -16,7 +16,7 @@ from lane.sandbox import until
 from lane.stage import Stage
 
 RAISED = 15  # a source is polled every 10 s
-SICK, FREE = 0, 1
+FAULTY_GPU, FREE = 0, 1
 TOLERATED = 25
 EVICTING = """
 version: health/v1
@@ -59,7 +59,7 @@ def tolerating(machine: FaultyMachine, place: int, *tolerations: dict[str, Any])
 
 
 def evicting(start_agent: Callable[..., Agent], folder: Path, devices: int) -> FaultyMachine:
-    """Start an agent whose policy deletes the pods of at most so many sick devices."""
+    """Start an agent whose policy deletes the pods of at most so many faulty devices."""
     policy = folder / "health.yaml"
     policy.write_text(EVICTING % devices)
     return FaultyMachine(start_agent, folder, "--health-policy", str(policy), "--lease-namespace", NAMESPACE)
@@ -70,16 +70,16 @@ def effects(machine: FaultyMachine, place: int) -> list[str]:
     return [one["effect"] for one in machine.taints(place)]
 
 
-def test_pods_of_a_sick_gpu_are_deleted_after_their_toleration_and_within_the_budget(
+def test_pods_of_a_faulty_gpu_are_deleted_after_their_toleration_and_within_the_budget(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path, eviction_leases: None
 ) -> None:
     machine = evicting(start_agent, tmp_path, 1)
-    for place, name in ((SICK, "first"), (FREE, "second")):
+    for place, name in ((FAULTY_GPU, "first"), (FREE, "second")):
         tolerated = {"key": KEY, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATED}
         offered = {"key": KEY, "operator": "Exists", "effect": "NoSchedule"}
         use(stage, name, tolerating(machine, place, tolerated, offered))
-    machine.set_health(SICK, FAULTY)
-    until("NoExecute", lambda: effects(machine, SICK) == ["NoExecute"], RAISED)
+    machine.set_health(FAULTY_GPU, FAULTY)
+    until("NoExecute", lambda: effects(machine, FAULTY_GPU) == ["NoExecute"], RAISED)
     began = time.monotonic()
     machine.set_health(FREE, FAULTY)
     until("the budget is spent", lambda: effects(machine, FREE) == ["NoSchedule"], RAISED)
@@ -94,9 +94,9 @@ def test_a_toleration_keeps_a_pod_only_if_it_names_the_effect(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path, eviction_leases: None
 ) -> None:
     machine = evicting(start_agent, tmp_path, 2)
-    use(stage, "named", tolerating(machine, SICK, {"key": KEY, "operator": "Exists", "effect": "NoExecute"}))
+    use(stage, "named", tolerating(machine, FAULTY_GPU, {"key": KEY, "operator": "Exists", "effect": "NoExecute"}))
     use(stage, "unnamed", tolerating(machine, FREE, {"key": KEY, "operator": "Exists"}))
-    for place in (SICK, FREE):
+    for place in (FAULTY_GPU, FREE):
         machine.set_health(place, FAULTY)
         until("NoExecute", lambda place=place: effects(machine, place) == ["NoExecute"], RAISED)  # type: ignore[misc]
     find = stage.cluster.api.find

@@ -32,7 +32,7 @@ from lane.workload import claim, container, pod
 
 RAISED, CLEARED = 15, 60  # a source is polled every 10 s; a fault ends after three good readings
 LASTING = 600 if os.environ.get("SOAK") else 35  # the kubelet takes a device for unknown after 30 s without a report
-SICK, FREE = 0, 1
+FAULTY_GPU, FREE = 0, 1
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def machine(start_agent: Callable[..., Agent], tmp_path: Path) -> FaultyMachine:
 
 
 @pytest.mark.smoke
-def test_a_sick_gpu_goes_to_no_new_pod(machine: FaultyMachine, stage: Stage) -> None:
-    spec = machine.claim_for(SICK)
-    until("the writes of the start have ended", lambda: machine.taints(SICK) == [], 10)
+def test_a_faulty_gpu_goes_to_no_new_pod(machine: FaultyMachine, stage: Stage) -> None:
+    spec = machine.claim_for(FAULTY_GPU)
+    until("the writes of the start have ended", lambda: machine.taints(FAULTY_GPU) == [], 10)
     writes, generations = machine.writes(), machine.generations()
-    machine.set_health(SICK, FAULTY)
-    since = await_sick(machine, stage)
+    machine.set_health(FAULTY_GPU, FAULTY)
+    since = await_fault(machine, stage)
     check_quiet(machine, writes + 1)
     stage.create(
         claim(stage.namespace, "wanted", spec),
@@ -57,28 +57,30 @@ def test_a_sick_gpu_goes_to_no_new_pod(machine: FaultyMachine, stage: Stage) -> 
         assert machine.generations() == generations, "the first taint made a new generation of the pool"
         machine.agent.stop()
         machine.agent.start()
-        assert [one["timeAdded"] for one in machine.taints(SICK)] == since, "a restart changed when the fault began"
-    machine.set_health(SICK, HEALTHY)
+        assert [one["timeAdded"] for one in machine.taints(FAULTY_GPU)] == since, (
+            "a restart changed when the fault began"
+        )
+    machine.set_health(FAULTY_GPU, HEALTHY)
     until(
-        "the GPU is well again",
-        lambda: machine.name(SICK) in machine.agent.devices() and not machine.taints(SICK),
+        "the GPU is healthy again",
+        lambda: machine.name(FAULTY_GPU) in machine.agent.devices() and not machine.taints(FAULTY_GPU),
         CLEARED,
     )
-    assert stage.devices(stage.check("waiting")) == [machine.name(SICK)]
+    assert stage.devices(stage.check("waiting")) == [machine.name(FAULTY_GPU)]
 
 
 @pytest.mark.smoke
-def test_a_pod_is_told_that_its_gpu_is_sick_and_well_again(
+def test_a_pod_is_told_that_its_gpu_is_faulty_and_healthy_again(
     machine: FaultyMachine, stage: Stage, tmp_path: Path
 ) -> None:
-    use(stage, "user", machine.claim_for(SICK))
+    use(stage, "user", machine.claim_for(FAULTY_GPU))
     if not stage.cluster.keeps_gated:
         check_kept_while_used(machine, stage)
         return
     await_health(stage, "user", "Healthy", PATIENCE)
     before = version(stage, "user")
-    machine.set_health(SICK, FAULTY)
-    until("the GPU is tainted", lambda: machine.taints(SICK), RAISED)
+    machine.set_health(FAULTY_GPU, FAULTY)
+    until("the GPU is tainted", lambda: machine.taints(FAULTY_GPU), RAISED)
     await_health(stage, "user", "Unhealthy", 5)
     check_doctor(stage, tmp_path)
     (event,) = until("an Event on the pod", lambda: events_of(stage, "user"), PATIENCE)
@@ -90,9 +92,9 @@ def test_a_pod_is_told_that_its_gpu_is_sick_and_well_again(
         assert health_of(stage, "user") == "Unhealthy"
         assert version(stage, "user") == written, "the pod's status was written again though nothing changed"
         time.sleep(1)
-    machine.set_health(SICK, HEALTHY)
+    machine.set_health(FAULTY_GPU, HEALTHY)
     await_health(stage, "user", "Healthy", CLEARED)
-    assert machine.taints(SICK) == []
+    assert machine.taints(FAULTY_GPU) == []
 
 
 def test_a_gpu_is_cordoned_by_hand(machine: FaultyMachine, stage: Stage) -> None:
@@ -125,24 +127,24 @@ BLOCKING = ["needs-reset", "xid", "ecc-uncorrectable", "ecc-threshold", "row-rem
 def test_the_number_and_the_effects_of_taints_are_what_the_version_allows(machine: FaultyMachine, stage: Stage) -> None:
     if not stage.cluster.keeps_gated:
         pytest.skip("the server drops taints without the gate")
-    machine.set_health(SICK, MANY)
+    machine.set_health(FAULTY_GPU, MANY)
     expected = {**dict.fromkeys(BLOCKING, "NoSchedule"), "row-remap-pending": "None"}
     if stage.cluster.version == "1.34":
         expected = dict.fromkeys(BLOCKING[:4], "NoSchedule")
 
     def found() -> dict[str, str]:
-        return {one["key"].rpartition("/")[2]: one["effect"] for one in machine.taints(SICK)}
+        return {one["key"].rpartition("/")[2]: one["effect"] for one in machine.taints(FAULTY_GPU)}
 
     until("the GPU has its taints", lambda: found() == expected, RAISED)
     check_quiet(machine, machine.writes())
 
 
-def await_sick(machine: FaultyMachine, stage: Stage) -> list[str]:
+def await_fault(machine: FaultyMachine, stage: Stage) -> list[str]:
     """Wait until the faulty GPU is tainted, or withheld if the server keeps no taints; return when it became faulty."""
     if not stage.cluster.keeps_gated:
-        until("the free sick GPU is withheld", lambda: machine.name(SICK) not in machine.agent.devices(), RAISED)
+        until("the GPU is withheld", lambda: machine.name(FAULTY_GPU) not in machine.agent.devices(), RAISED)
         return []
-    (taint,) = until("the GPU is tainted", lambda: machine.taints(SICK), RAISED)
+    (taint,) = until("the GPU is tainted", lambda: machine.taints(FAULTY_GPU), RAISED)
     assert (taint["key"], taint["effect"]) == (KEY, "NoSchedule")
     assert not machine.taints(FREE), "a healthy GPU is tainted as well"
     return [taint["timeAdded"]]
@@ -158,20 +160,20 @@ def check_quiet(machine: FaultyMachine, writes: int) -> None:
 
 
 def check_kept_while_used(machine: FaultyMachine, stage: Stage) -> None:
-    """Check, where the server keeps no taints, that a sick GPU stays published for as long as a claim holds it."""
+    """Check, where the server keeps no taints, that a faulty GPU stays published for as long as a claim holds it."""
     writes = machine.writes()
-    machine.set_health(SICK, FAULTY)
+    machine.set_health(FAULTY_GPU, FAULTY)
     machine.set_health(FREE, FAULTY)
-    until("the free sick GPU is withheld", lambda: machine.name(FREE) not in machine.agent.devices(), RAISED)
+    until("the free faulty GPU is withheld", lambda: machine.name(FREE) not in machine.agent.devices(), RAISED)
     check_quiet(machine, writes + 1)
-    assert machine.name(SICK) in machine.agent.devices()
+    assert machine.name(FAULTY_GPU) in machine.agent.devices()
     stage.delete_pod("user")
     # The kubelet may still have reported the claim when it was unprepared: then the agent looks again within a minute.
-    until("the sick GPU is withheld too", lambda: machine.name(SICK) not in machine.agent.devices(), 90)
+    until("the faulty GPU is withheld too", lambda: machine.name(FAULTY_GPU) not in machine.agent.devices(), 90)
 
 
 def check_doctor(stage: Stage, folder: Path) -> None:
-    """Check that the doctor finds the sick GPU, and that the API server accepts the rule that it prints.
+    """Check that the doctor finds the faulty GPU, and that the API server accepts the rule that it prints.
 
     1.34 has no rules that delete nothing, so none is printed.
     """

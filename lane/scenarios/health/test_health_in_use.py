@@ -43,7 +43,7 @@ def tainted(machine: FaultyMachine) -> dict[str, set[str]]:
 def test_of_eight_gpus_one_is_lost_under_a_running_pod_and_seven_go_on(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
 ) -> None:
-    machine = FaultyMachine(start_agent, tmp_path, cut=())
+    machine = FaultyMachine(start_agent, tmp_path, partitioned=())
     lost, other = use(stage, "loser", machine.claim_for(0)), use(stage, "other", machine.claim_for(1))
     writes = machine.writes()
     machine.set_health(0, HEALTHY, lost=True)
@@ -62,28 +62,28 @@ def test_of_eight_gpus_one_is_lost_under_a_running_pod_and_seven_go_on(
     assert use(stage, "third", devices(request("it"))) not in {lost, other}
     stage.delete_pod("loser")
     machine.set_health(0, HEALTHY, lost=False)
-    until("the GPU is well again", lambda: not tainted(machine), CLEARED)
+    until("the GPU is healthy again", lambda: not tainted(machine), CLEARED)
 
 
 def test_a_fault_of_a_partition_that_was_made_on_demand_touches_that_partition_alone(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
 ) -> None:
-    machine = FaultyMachine(start_agent, tmp_path, cut=(), mig="dynamic")
+    machine = FaultyMachine(start_agent, tmp_path, partitioned=(), mig="dynamic")
     uuid = machine.agent.devices()[machine.name(0)]["attributes"]["uuid"]["string"]
     terms = (f'parentUUID == "{uuid}"', 'profile == "1g.10gb"')
     spec = devices(
         request("it", "mig.nvidia.com", " && ".join(f'device.attributes["{DRIVER}"].{term}' for term in terms))
     )
-    sick, well = use(stage, "sick", spec), use(stage, "well", spec)
-    placed = int(sick.rpartition("-")[2])
+    faulty, healthy = use(stage, "faulty", spec), use(stage, "healthy", spec)
+    placed = int(faulty.rpartition("-")[2])
     machine.set_health(0, {"xids": [{"code": 95, "gi": placed + 1}]})
     until("the partition is tainted", lambda: tainted(machine), RAISED)
-    assert tainted(machine) == {sick: {"needs-reset", "xid"}}
-    await_health(stage, "sick", "Unhealthy", 5)
-    await_health(stage, "well", "Healthy", 5)
-    until("an Event on the pod", lambda: events_of(stage, "sick"), PATIENCE)
-    assert not events_of(stage, "well")
-    assert well != sick
+    assert tainted(machine) == {faulty: {"needs-reset", "xid"}}
+    await_health(stage, "faulty", "Unhealthy", 5)
+    await_health(stage, "healthy", "Healthy", 5)
+    until("an Event on the pod", lambda: events_of(stage, "faulty"), PATIENCE)
+    assert not events_of(stage, "healthy")
+    assert healthy != faulty
 
 
 def test_a_downgrade_to_a_release_without_health_and_back_keeps_the_fault_and_its_time(
@@ -117,4 +117,4 @@ def test_a_downgrade_to_a_release_without_health_and_back_keeps_the_fault_and_it
     (after,) = until("the GPU is tainted again", lambda: machine.taints(0), RAISED)
     assert after == before
     machine.set_health(0, HEALTHY)
-    until("the GPU is well again", lambda: not machine.taints(0), CLEARED)
+    until("the GPU is healthy again", lambda: not machine.taints(0), CLEARED)

@@ -52,7 +52,7 @@ def test_a_gpu_that_needs_a_reset_is_drained_reset_and_given_to_the_next_pod(
         pytest.skip("needs root, and a C compiler")
     root = tmp_path / "driver"
     build_static(root / "usr/bin/nvidia-smi", log=root / "calls")
-    machine = FaultyMachine(start_agent, tmp_path, "--remediation=on", f"--nvidia-driver-root={root}", cut=())
+    machine = FaultyMachine(start_agent, tmp_path, "--remediation=on", f"--nvidia-driver-root={root}", partitioned=())
     spec = machine.claim_for(0)
     stage.create(
         template(stage.namespace, "used", spec),

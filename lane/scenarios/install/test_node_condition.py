@@ -56,7 +56,7 @@ def test_a_condition_of_the_node_reports_whether_its_devices_are_healthy(
     node = machine.agent.node.name
     until("all is well", lambda: condition(cluster, node).get("status") == "True", RAISED)
     machine.set_health(0, FAULTY)
-    until("a device is sick", lambda: condition(cluster, node)["status"] == "False", RAISED)
+    until("a device is faulty", lambda: condition(cluster, node)["status"] == "False", RAISED)
     written = condition(cluster, node)
     assert written["reason"] == "NeedsReset"
     assert written["message"].startswith(f"{machine.name(0)}: needs-reset (gpu-reset)")

@@ -164,7 +164,7 @@ def test_changed_rules_leave_running_pods_their_shares(sharing_agent: Agent, sta
 def test_the_driver_keeps_each_pod_to_its_share_of_memory(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
 ) -> None:
-    machine = NvmlMachine(tmp_path, cut=())
+    machine = NvmlMachine(tmp_path, partitioned=())
     for gpu in machine.state.gpus:
         gpu.facts["memory_limits"] = 1
     machine.write()

@@ -21,7 +21,7 @@ from tests.support.agents.agent_process import stage
 from tests.support.programs.static_program import build_static
 from tests.support.waiting import until
 
-SICK = "0000:1b:00.0"
+FAULTY = "0000:1b:00.0"
 NAME = "gpu-0000-1b-00-0"
 
 
@@ -30,7 +30,7 @@ def write_profile(path, **health):
     content = yaml.safe_load((FOLDER / "demo-h100.yaml").read_text())
     for gpu in content["gpus"]:
         gpu.pop("mig", None)
-        if gpu["pci"] == SICK:
+        if gpu["pci"] == FAULTY:
             gpu["health"] = {"recoveryAction": 0, **health}
     new = path.with_suffix(".new")
     new.write_text(yaml.safe_dump(content))
@@ -143,7 +143,7 @@ def test_a_remediation_goes_on_after_its_agent_is_killed_and_commands_show_and_s
         until(lambda: len(here.devices()) == 8, what="devices")
         assert taints(here) == before, "the taints changed with the restart"
         assert run(["remediation", "give-up", "gpu-0000-43-00-0", *where]) == 3
-        assert run(["remediation", "give-up", SICK, *where]) == 0
+        assert run(["remediation", "give-up", FAULTY, *where]) == 0
         until(lambda: taints(here).get(NAME, {}).get("remediation") == "support", what="the escalation")
         write_profile(profile)
         assert run(["remediation", "done", NAME, *where]) == 0

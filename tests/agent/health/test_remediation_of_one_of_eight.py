@@ -85,12 +85,12 @@ def devices(machine):
 
 def test_the_reset_of_one_gpu_leaves_the_other_seven_in_service_and_only_delays_new_partitions(machine):
     agent = machine.start("--mig=dynamic")
-    sick, *well = names(machine.gpus)
+    faulty, *healthy = names(machine.gpus)
     until(lambda: set(names(machine.gpus)) <= set(devices(machine)), "eight GPUs")
-    holder = machine.claim(well[0], "holder")
+    holder = machine.claim(healthy[0], "holder")
     assert not isinstance(machine.plugin.prepare([holder])[holder.uid], str)
     socket = next((machine.here.kubelet.plugins_dir / NVIDIA_DRIVER).glob("dra*.sock"))
-    before = {name: one for name, one in devices(machine).items() if not name.startswith(sick)}
+    before = {name: one for name, one in devices(machine).items() if not name.startswith(faulty)}
 
     (machine.root / "smi.hold").touch()
     machine.gpus[0].report_health(recovery_action=1, persistence=1)
@@ -102,18 +102,18 @@ def test_the_reset_of_one_gpu_leaves_the_other_seven_in_service_and_only_delays_
     assert machine.persistence(0) == "0"
     assert machine.persistence(1) == "1"
 
-    whole = machine.claim(well[1], "whole")
+    whole = machine.claim(healthy[1], "whole")
     assert not isinstance(machine.plugin.prepare([whole])[whole.uid], str), "a whole GPU waits for the library"
     assert machine.plugin.unprepare([holder]) == {holder.uid: ""}
-    part, answers = machine.claim(f"{well[2]}-mig-1g10gb-19-0", "part"), {}
+    part, answers = machine.claim(f"{healthy[2]}-mig-1g10gb-19-0", "part"), {}
     asking = threading.Thread(target=lambda: answers.update(machine.plugin.prepare([part])))
     asking.start()
     asking.join(1.0)
     assert asking.is_alive(), "a partition was made while the library was released"
-    assert {name: one for name, one in devices(machine).items() if not name.startswith(sick)} == before
+    assert {name: one for name, one in devices(machine).items() if not name.startswith(faulty)} == before
     reported = machine.reported(socket)
-    assert {name: health for name, health in reported.items() if health != 1 and not name.startswith(sick)} == {}
-    assert reported[sick] == 2
+    assert {name: health for name, health in reported.items() if health != 1 and not name.startswith(faulty)} == {}
+    assert reported[faulty] == 2
     assert machine.library_calls(agent.pid) == calls, "the library was used while the GPU was reset"
 
     machine.state = machine.state.read()
@@ -123,6 +123,6 @@ def test_the_reset_of_one_gpu_leaves_the_other_seven_in_service_and_only_delays_
     asking.join(60)
     assert not isinstance(answers[part.uid], str), answers
     until(lambda: "step=returned" in machine.here.log(), "the return")
-    until(lambda: not devices(machine)[sick].get("taints"), "no taint")
+    until(lambda: not devices(machine)[faulty].get("taints"), "no taint")
     assert machine.persistence(0) == "1"
     assert (machine.root / "smi").read_text() == f"--gpu-reset -i {machine.gpus[0].facts['uuid']} env=0 root=1\n"

@@ -49,12 +49,12 @@ def test_the_daemon_of_a_gpu_is_ended_before_its_reset_and_clients_of_other_gpus
     (of_other,) = machine.daemons.glob("d/*")
     client, kept = FakeClient(of_other / "pipe"), processes_below(of_other)
     # A daemon that was left behind, as happens when no supervisor runs while the last claim ends.
-    sick = machine.gpus[0]
-    left = SharedDevice(names(machine.gpus)[0], sick.facts["uuid"], sick.minor, sick.pci)
+    faulty = machine.gpus[0]
+    left = SharedDevice(names(machine.gpus)[0], faulty.facts["uuid"], faulty.minor, faulty.pci)
     MpsClient(socket_path(machine.daemons.parent)).start(left, SETTINGS, deadline_s=10)
     assert len(processes_below(machine.daemons)) > len(kept)
     (machine.fake.root / "smi.hold").touch()
-    sick.report_health(recovery_action=1)
+    faulty.report_health(recovery_action=1)
     machine.write()
     until(machine.smi.exists, "the reset to begin")
     assert processes_below(machine.daemons) == kept, "a daemon has the GPU open while it is reset"

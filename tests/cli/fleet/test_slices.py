@@ -44,9 +44,9 @@ def fleet(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     parts = [gpu(f"gpu-0-mig-1g-{n}", "mig", profile="1g.10gb") for n in range(3)]
     replicas = [gpu(f"gpu-0-share-{n}", "gpu-share") for n in range(4)]
-    sick = {**gpu("gpu-1"), "taints": [{"key": "gpu.nvidia.com/fault", "effect": "NoSchedule"}]}
+    faulty = {**gpu("gpu-1"), "taints": [{"key": "gpu.nvidia.com/fault", "effect": "NoSchedule"}]}
     objects = [
-        slice_of("a", [gpu("gpu-0"), sick]),
+        slice_of("a", [gpu("gpu-0"), faulty]),
         slice_of("a", [{"name": "nic-0"}, {"name": "nic-1"}], driver="dra.net"),
         slice_of("b", parts),
         slice_of("c", replicas),

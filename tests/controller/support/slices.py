@@ -81,10 +81,10 @@ class SliceStore:
         self.slices[metadata["name"]] = stored
         return stored
 
-    def run(self, plan: WritePlan, *, most: int | None = None) -> None:
+    def run(self, plan: WritePlan, *, maximum: int | None = None) -> None:
         """Carry out a plan, or the first writes of it, as a crash would leave it."""
         writes = [(self._delete, w) for w in plan.deletes] + [(self.put, w) for w in (*plan.updates, *plan.creates)]
-        for act, wire in writes[:most]:
+        for act, wire in writes[:maximum]:
             act(wire)
 
     def _delete(self, wire: dict) -> None:

@@ -55,9 +55,9 @@ def on_pool(claim, pool):
     return {**claim["status"], "allocation": {"devices": {"results": [{**result, "pool": pool}]}}}
 
 
-SICK = {"key": f"{e.DRIVER}/needs-reset", "value": "gpu-reset", "effect": "NoSchedule", "timeAdded": LONG_AGO}
+FAULTY = {"key": f"{e.DRIVER}/needs-reset", "value": "gpu-reset", "effect": "NoSchedule", "timeAdded": LONG_AGO}
 
-CORDONED = {**SICK, "key": f"{e.DRIVER}/cordoned", "value": ""}
+CORDONED = {**FAULTY, "key": f"{e.DRIVER}/cordoned", "value": ""}
 
 
 def tainted(*taints):
@@ -65,7 +65,9 @@ def tainted(*taints):
 
 
 CLUSTERS = {
-    "health-tainted": e.cluster(slices=[tainted(SICK, {**SICK, "key": "other.com/x"}, {**SICK, "effect": "None"})]),
+    "health-tainted": e.cluster(
+        slices=[tainted(FAULTY, {**FAULTY, "key": "other.com/x"}, {**FAULTY, "effect": "None"})]
+    ),
     "health-cordoned": e.cluster(slices=[tainted(CORDONED)]),
     "slices-none": e.cluster(slices=[]),
     "slices-node-missing": e.cluster(nodes=[e.node_wire(), e.node_wire("n2", **{"nvidia.com/gpu.present": "true"})]),

@@ -95,15 +95,15 @@ def test_our_own_cgroup_is_read_from_procfs(tmp_path: Path, content: str, folder
 
 
 def test_older_drivers_and_gpus_in_mig_mode_limit_no_cgroup(machine: Machine, tmp_path: Path) -> None:
-    old, cut = machine.add(h100("0000:65:00.0", 0), h100("0000:66:00.0", 1))
-    cut.facts["memory_limits"] = 1
-    cut.partition("1g.10gb", 0)
+    old, partitioned = machine.add(h100("0000:65:00.0", 0), h100("0000:66:00.0", 1))
+    partitioned.facts["memory_limits"] = 1
+    partitioned.partition("1g.10gb", 0)
     machine.write()
     hardware = machine.hardware()
     facts = hardware.discover()
     assert [gpu.limits_memory for gpu in facts.gpus] == [False, False]
     assert facts.problems == ()
-    for gpu, fake in zip(facts.gpus, (old, cut), strict=True):
+    for gpu, fake in zip(facts.gpus, (old, partitioned), strict=True):
         with pytest.raises(HardwareError, match="release 615") as refused:
             hardware.limit_memory(shared(gpu), str(tmp_path), 1 << 30, SOON)
         assert (refused.value.code, refused.value.retry) == ("hardware.memory-limit-unsupported", Retry.NEVER), fake

@@ -12,17 +12,17 @@ from dra_driver.model.errors import HardwareError
 from tests.hardware.nvidia.conftest import Machine, by_address, codes
 from tests.support.fake_nvml import Code, h100
 
-WHOLE, CUT = "0000:65:00.0", "0000:66:00.0"
+WHOLE, PARTITIONED = "0000:65:00.0", "0000:66:00.0"
 FUNCTION_NOT_FOUND = 13
 # Without these a GPU has no name, or nothing can be known of it.
 REQUIRED = {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetUUID"}
 
 
 def two_gpus(machine: Machine) -> None:
-    whole, cut = machine.add(h100(WHOLE, 0), h100(CUT, 1))
-    whole.links = [(1, 0, CUT)]
-    cut.partition("1g.10gb", 0)
-    cut.partition("3g.40gb", 4)
+    whole, partitioned = machine.add(h100(WHOLE, 0), h100(PARTITIONED, 1))
+    whole.links = [(1, 0, PARTITIONED)]
+    partitioned.partition("1g.10gb", 0)
+    partitioned.partition("3g.40gb", 4)
     machine.write()
 
 
@@ -70,7 +70,7 @@ def _is_needed(function: str, code: int) -> bool:
 
 
 def without_driver_link(machine: Machine) -> None:
-    for address in (WHOLE, CUT):
+    for address in (WHOLE, PARTITIONED):
         machine.node.bind(address, None)
 
 
@@ -84,7 +84,7 @@ def without_pci_devices(machine: Machine) -> None:
 
 
 def without_one_pci_device(machine: Machine) -> None:
-    machine.node.folder.joinpath("sys/bus/pci/devices", CUT).unlink()
+    machine.node.folder.joinpath("sys/bus/pci/devices", PARTITIONED).unlink()
 
 
 def without_sysfs(machine: Machine) -> None:
@@ -130,18 +130,18 @@ def test_a_gpu_that_sysfs_never_had_is_not_lost_while_the_library_is_closed(mach
     two_gpus(machine)
     without_one_pci_device(machine)
     hardware = machine.hardware()
-    cut = by_address(hardware.discover())[CUT]
+    partitioned = by_address(hardware.discover())[PARTITIONED]
     hardware.close()
-    assert _refusal(hardware, cut) == "hardware.no-library"
+    assert _refusal(hardware, partitioned) == "hardware.no-library"
 
 
 def test_a_gpu_that_left_the_bus_is_lost_while_the_library_is_closed(machine: Machine) -> None:
     two_gpus(machine)
     hardware = machine.hardware()
-    cut = by_address(hardware.discover())[CUT]
-    machine.node.remove_gpu(CUT, 1)
+    partitioned = by_address(hardware.discover())[PARTITIONED]
+    machine.node.remove_gpu(PARTITIONED, 1)
     hardware.close()
-    assert _refusal(hardware, cut) == "hardware.gpu-lost"
+    assert _refusal(hardware, partitioned) == "hardware.gpu-lost"
 
 
 def _refusal(hardware: NvidiaHardware, gpu: NvidiaGpu) -> str:

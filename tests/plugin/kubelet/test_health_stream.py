@@ -15,13 +15,13 @@ from tests.plugin.support.kubelet import FakeKubelet
 from tests.support.plugin.parts import DRIVER, Rig
 from tests.support.waiting import until
 
-SICK = DeviceReport("node/pool", "gpu-a", DeviceState.UNHEALTHY, "xid (95): " + "x" * 2000)
-WELL = DeviceReport("node/pool", "gpu-a", DeviceState.HEALTHY)
+FAULTY = DeviceReport("node/pool", "gpu-a", DeviceState.UNHEALTHY, "xid (95): " + "x" * 2000)
+HEALTHY = DeviceReport("node/pool", "gpu-a", DeviceState.HEALTHY)
 
 
 class Watched:
     def __init__(self, root):
-        self.rig, self.found = Rig(root), (WELL,)
+        self.rig, self.found = Rig(root), (HEALTHY,)
         self.stream = HealthStream(self)
         folders = {"registrar_dir": root / "registry", "plugins_dir": root / "plugins"}
         self.server = PluginServer(driver=DRIVER, pod_uid="", preparer=self.rig.preparer, health=self.stream, **folders)
@@ -71,7 +71,7 @@ def test_the_whole_list_comes_at_once_and_on_a_change(watched, service):
     (first,) = next(lists).devices
     assert (first.device.pool_name, first.device.device_name, first.health) == ("node/pool", "gpu-a", 1)
     assert first.health_check_timeout_seconds == 30
-    watched.found = (SICK,)
+    watched.found = (FAULTY,)
     watched.stream.changed()
     (second,) = next(lists).devices
     assert (second.health, len(second.message)) == (2, 1024)

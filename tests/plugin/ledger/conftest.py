@@ -6,7 +6,7 @@ from tests.support.plugin.parts import Rig
 
 
 @pytest.fixture
-def two(rig: Rig) -> Rig:
+def prepared(rig: Rig) -> Rig:
     """A rig with two prepared claims, whose agent has stopped."""
     for uid, device in (("u1", "gpu-0"), ("u2", "gpu-1")):
         rig.allocate(uid, device)

@@ -55,86 +55,86 @@ def test_claims_are_found_by_their_devices_and_no_other_claim_is_decoded(rig: Ri
     assert rig.ledger.with_device(["gpu-"]) == (), "a part of a name is another name"
 
 
-def test_an_older_agent_works_on_a_newer_minor_and_keeps_what_it_does_not_know(two: Rig) -> None:
+def test_an_older_agent_works_on_a_newer_minor_and_keeps_what_it_does_not_know(prepared: Rig) -> None:
     sql(
-        two.ledger.path,
+        prepared.ledger.path,
         "ALTER TABLE claims ADD COLUMN colour TEXT NOT NULL DEFAULT 'red'",
         "CREATE TABLE shared_effects (device TEXT PRIMARY KEY, what TEXT)",
         "INSERT INTO shared_effects VALUES ('gpu-0', 'slice')",
         "UPDATE claims SET colour = 'blue' WHERE uid = 'u1'",
         f"PRAGMA user_version={VERSION + 7}",
     )
-    two.restart()
-    assert two.prepare("u1")
-    two.allocate("u3", "gpu-2")
-    two.prepare("u3")
-    two.unprepare("u2")
-    two.ledger.close()
-    assert sql(two.ledger.path, "SELECT uid, colour FROM claims ORDER BY uid") == [("u1", "blue"), ("u3", "red")]
-    assert sql(two.ledger.path, "SELECT * FROM shared_effects") == [("gpu-0", "slice")]
-    assert sql(two.ledger.path, "PRAGMA user_version") == [(VERSION + 7,)]
+    prepared.restart()
+    assert prepared.prepare("u1")
+    prepared.allocate("u3", "gpu-2")
+    prepared.prepare("u3")
+    prepared.unprepare("u2")
+    prepared.ledger.close()
+    assert sql(prepared.ledger.path, "SELECT uid, colour FROM claims ORDER BY uid") == [("u1", "blue"), ("u3", "red")]
+    assert sql(prepared.ledger.path, "SELECT * FROM shared_effects") == [("gpu-0", "slice")]
+    assert sql(prepared.ledger.path, "PRAGMA user_version") == [(VERSION + 7,)]
 
 
-def test_a_ledger_of_an_older_minor_version_gets_the_missing_tables(two: Rig) -> None:
+def test_a_ledger_of_an_older_minor_version_gets_the_missing_tables(prepared: Rig) -> None:
     """A ledger of 0.1.0 has no table for unreleased devices; 0.1.0 also works with a ledger that has one."""
-    sql(two.ledger.path, "DROP TABLE kept_back", "PRAGMA user_version=1002")
-    two.restart()
-    assert two.prepare("u1")
-    two.unprepare("u2")
-    assert sql(two.ledger.path, "PRAGMA user_version") == [(VERSION,)]
-    assert sql(two.ledger.path, "SELECT count(*) FROM kept_back") == [(0,)]
+    sql(prepared.ledger.path, "DROP TABLE kept_back", "PRAGMA user_version=1002")
+    prepared.restart()
+    assert prepared.prepare("u1")
+    prepared.unprepare("u2")
+    assert sql(prepared.ledger.path, "PRAGMA user_version") == [(VERSION,)]
+    assert sql(prepared.ledger.path, "SELECT count(*) FROM kept_back") == [(0,)]
 
 
-def test_a_step_of_a_newer_minor_is_kept_and_named_by_the_error_of_unprepare(two: Rig) -> None:
-    steps = f'[{{"kind":"cdi-file","file":"{two.file_of("u1")}"}},{{"kind":"mps-daemon","pid":1}}]'
-    sql(two.ledger.path, f"UPDATE claims SET steps = '{steps}' WHERE uid = 'u1'")
-    two.restart()
+def test_a_step_of_a_newer_minor_is_kept_and_named_by_the_error_of_unprepare(prepared: Rig) -> None:
+    steps = f'[{{"kind":"cdi-file","file":"{prepared.file_of("u1")}"}},{{"kind":"mps-daemon","pid":1}}]'
+    sql(prepared.ledger.path, f"UPDATE claims SET steps = '{steps}' WHERE uid = 'u1'")
+    prepared.restart()
     with pytest.raises(PrepareError, match="mps-daemon"):
-        two.unprepare("u1")
-    assert two.file_of("u1") not in two.files()
-    assert two.states() == {"u1": "unpreparing", "u2": "prepared"}
-    assert len(two.ledger.get("u1").steps) == 2
-    assert ("gpu-0", "u1") in two.holders()
+        prepared.unprepare("u1")
+    assert prepared.file_of("u1") not in prepared.files()
+    assert prepared.states() == {"u1": "unpreparing", "u2": "prepared"}
+    assert len(prepared.ledger.get("u1").steps) == 2
+    assert ("gpu-0", "u1") in prepared.holders()
 
 
-def test_a_state_of_a_newer_minor_counts_as_prepared(two: Rig) -> None:
-    sql(two.ledger.path, "UPDATE claims SET state = 'hibernating' WHERE uid = 'u1'")
-    two.restart()
-    assert two.repair.run() == 0
-    assert two.prepare("u1")
-    two.unprepare("u1")
-    assert set(two.states()) == {"u2"}
+def test_a_state_of_a_newer_minor_counts_as_prepared(prepared: Rig) -> None:
+    sql(prepared.ledger.path, "UPDATE claims SET state = 'hibernating' WHERE uid = 'u1'")
+    prepared.restart()
+    assert prepared.repair.run() == 0
+    assert prepared.prepare("u1")
+    prepared.unprepare("u1")
+    assert set(prepared.states()) == {"u2"}
 
 
-def test_a_ledger_of_a_newer_major_is_read_only_and_its_known_steps_can_be_undone(two: Rig) -> None:
-    sql(two.ledger.path, f"PRAGMA user_version={(MAJOR + 1) * 1000}")
-    before = sql(two.ledger.path, "SELECT * FROM claims")
-    two.restart()
-    assert two.ledger.is_read_only
-    assert "newer major" in two.ledger.problem
+def test_a_ledger_of_a_newer_major_is_read_only_and_its_known_steps_can_be_undone(prepared: Rig) -> None:
+    sql(prepared.ledger.path, f"PRAGMA user_version={(MAJOR + 1) * 1000}")
+    before = sql(prepared.ledger.path, "SELECT * FROM claims")
+    prepared.restart()
+    assert prepared.ledger.is_read_only
+    assert "newer major" in prepared.ledger.problem
     with pytest.raises(LedgerError, match="newer major") as caught:
-        two.prepare("u1")
+        prepared.prepare("u1")
     assert caught.value.code == "ledger.newer"
-    two.unprepare("u1")
-    two.unprepare("u1")
-    two.unprepare("unknown")
-    assert list(two.files()) == [two.file_of("u2")]
-    assert two.repair.run() == 0
-    assert two.repair.refresh_cdi() == 0
-    assert Reaper(two.repair, two.store, driver=DRIVER).reap() == 0
-    two.ledger.close()
-    assert sql(two.ledger.path, "SELECT * FROM claims") == before
+    prepared.unprepare("u1")
+    prepared.unprepare("u1")
+    prepared.unprepare("unknown")
+    assert list(prepared.files()) == [prepared.file_of("u2")]
+    assert prepared.repair.run() == 0
+    assert prepared.repair.refresh_cdi() == 0
+    assert Reaper(prepared.repair, prepared.store, driver=DRIVER).reap() == 0
+    prepared.ledger.close()
+    assert sql(prepared.ledger.path, "SELECT * FROM claims") == before
 
 
-def test_a_step_of_a_newer_major_is_not_taken_for_done(two: Rig) -> None:
+def test_a_step_of_a_newer_major_is_not_taken_for_done(prepared: Rig) -> None:
     sql(
-        two.ledger.path,
+        prepared.ledger.path,
         """UPDATE claims SET steps = '[{"kind":"teleport"}]' WHERE uid = 'u1'""",
         f"PRAGMA user_version={(MAJOR + 1) * 1000}",
     )
-    two.restart()
+    prepared.restart()
     with pytest.raises(PrepareError, match="teleport"):
-        two.unprepare("u1")
+        prepared.unprepare("u1")
 
 
 def test_has_claims_is_answered_without_an_open_ledger(rig: Rig, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ def damage(path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["random", "empty", "half", "other database"])
 def test_a_corrupt_ledger_is_moved_aside_and_rebuilt_from_cdi_files(
-    two: Rig, how: str, caplog: pytest.LogCaptureFixture
+    prepared: Rig, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = two.ledger.path
+    path = prepared.ledger.path
     if how == "random":
         damage(path)
     elif how == "empty":
@@ -32,16 +32,16 @@ def test_a_corrupt_ledger_is_moved_aside_and_rebuilt_from_cdi_files(
     else:
         path.unlink()
         sql(path, "CREATE TABLE shopping (item TEXT)")
-    two.restart()
+    prepared.restart()
     if how != "empty":
         assert [p.name for p in path.parent.glob("*.corrupt-*")]
         assert any(r.levelname == "ERROR" and "moved aside" in r.message for r in caplog.records)
-    assert two.states() == {"u1": "recovered", "u2": "recovered"}
-    assert two.holders() == {("gpu-0", "u1"), ("gpu-1", "u2")}
-    two.unprepare("u1")
-    assert two.prepare("u2")
-    assert two.states() == {"u2": "prepared"}
-    assert two.ledger.get("u2").name == "claim-u2"
+    assert prepared.states() == {"u1": "recovered", "u2": "recovered"}
+    assert prepared.holders() == {("gpu-0", "u1"), ("gpu-1", "u2")}
+    prepared.unprepare("u1")
+    assert prepared.prepare("u2")
+    assert prepared.states() == {"u2": "prepared"}
+    assert prepared.ledger.get("u2").name == "claim-u2"
 
 
 def test_a_removed_ledger_is_rebuilt_while_the_agent_runs(rig: Rig) -> None:
@@ -64,19 +64,19 @@ def test_a_ledger_that_breaks_while_the_agent_runs_is_replaced(rig: Rig) -> None
     assert list(rig.data.glob("ledger.db.corrupt-*"))
 
 
-def test_a_recovered_claim_keeps_its_device_until_the_api_server_has_been_asked(two: Rig) -> None:
-    two.api.put(claim_wire("monitor", result("gpu-2", adminAccess=True)))
-    two.restart()
-    two.prepare("monitor")
-    two.ledger.close()
-    damage(two.ledger.path)
-    two.restart()
-    assert ("gpu-2", "monitor") in two.holders()
-    two.allocate("u3", "gpu-2")
-    assert two.prepare("u3")  # the API says that the monitor has admin access
-    two.allocate("u4", "gpu-0")
+def test_a_recovered_claim_keeps_its_device_until_the_api_server_has_been_asked(prepared: Rig) -> None:
+    prepared.api.put(claim_wire("monitor", result("gpu-2", adminAccess=True)))
+    prepared.restart()
+    prepared.prepare("monitor")
+    prepared.ledger.close()
+    damage(prepared.ledger.path)
+    prepared.restart()
+    assert ("gpu-2", "monitor") in prepared.holders()
+    prepared.allocate("u3", "gpu-2")
+    assert prepared.prepare("u3")  # the API says that the monitor has admin access
+    prepared.allocate("u4", "gpu-0")
     with pytest.raises(ClaimError, match="ns/claim-u1"):
-        two.prepare("u4", 0.5)
+        prepared.prepare("u4", 0.5)
 
 
 def test_a_recovered_claim_that_was_allocated_again_keeps_the_devices_that_its_file_names(rig: Rig) -> None:
@@ -95,14 +95,14 @@ def test_a_recovered_claim_that_was_allocated_again_keeps_the_devices_that_its_f
     assert rig.prepare("u3")
 
 
-def test_a_recovered_claim_that_does_not_exist_is_evicted_after_five_minutes(two: Rig) -> None:
-    damage(two.ledger.path)
-    two.api.delete("u1")
-    two.restart()
-    assert not two.repair.evict("u1")
-    two.clock.seconds += 300
-    assert two.repair.evict("u1")
-    assert set(two.states()) == {"u2"}
+def test_a_recovered_claim_that_does_not_exist_is_evicted_after_five_minutes(prepared: Rig) -> None:
+    damage(prepared.ledger.path)
+    prepared.api.delete("u1")
+    prepared.restart()
+    assert not prepared.repair.evict("u1")
+    prepared.clock.seconds += 300
+    assert prepared.repair.evict("u1")
+    assert set(prepared.states()) == {"u2"}
 
 
 def test_a_recovered_share_is_not_taken_for_a_whole_device(rig: Rig) -> None:
@@ -119,19 +119,19 @@ def test_a_recovered_share_is_not_taken_for_a_whole_device(rig: Rig) -> None:
     assert rig.states() == {"u1": "prepared"}
 
 
-def test_a_claim_with_an_unreadable_cdi_file_is_recovered_and_can_be_unprepared(two: Rig) -> None:
-    (two.cdi / two.file_of("u1")).write_text("half a docu")
-    damage(two.ledger.path)
-    two.restart()
-    assert two.states() == {"u1": "recovered", "u2": "recovered"}
-    two.unprepare("u1")
-    assert list(two.files()) == [two.file_of("u2")]
+def test_a_claim_with_an_unreadable_cdi_file_is_recovered_and_can_be_unprepared(prepared: Rig) -> None:
+    (prepared.cdi / prepared.file_of("u1")).write_text("half a docu")
+    damage(prepared.ledger.path)
+    prepared.restart()
+    assert prepared.states() == {"u1": "recovered", "u2": "recovered"}
+    prepared.unprepare("u1")
+    assert list(prepared.files()) == [prepared.file_of("u2")]
 
 
-def test_a_recovered_claim_of_other_devices_is_prepared_again(two: Rig) -> None:
-    damage(two.ledger.path)
-    two.allocate("u1", "gpu-3")
-    two.restart()
-    assert two.prepare("u1")
-    assert ("gpu-3", "u1") in two.holders()
-    assert ("gpu-0", "u1") not in two.holders()
+def test_a_recovered_claim_of_other_devices_is_prepared_again(prepared: Rig) -> None:
+    damage(prepared.ledger.path)
+    prepared.allocate("u1", "gpu-3")
+    prepared.restart()
+    assert prepared.prepare("u1")
+    assert ("gpu-3", "u1") in prepared.holders()
+    assert ("gpu-0", "u1") not in prepared.holders()

@@ -84,7 +84,7 @@ def test_partitions_of_ended_claims_are_destroyed_and_the_whole_gpu_is_offered_a
 def test_a_partition_whose_claim_still_exists_stays_and_so_does_the_checkpoint(left: NodeWithLeftPartitions) -> None:
     left.alive.add("c3")
     assert left.destroy() == 1
-    assert left.rig.cuts() == [(0, "1g.10gb", 3)]
+    assert left.rig.partitions_made() == [(0, "1g.10gb", 3)]
     assert left.rig.modes() == [True, False]
     assert left.file.exists()
     left.alive.clear()
@@ -98,7 +98,7 @@ def test_a_partition_with_a_process_stays_until_it_ends(
     with monkeypatch.context() as patch:
         patch.setattr(left.rig.hardware, "processes", lambda *_: (4711,))
         assert left.destroy() == 0
-    assert len(left.rig.cuts()) == 2
+    assert len(left.rig.partitions_made()) == 2
     assert left.destroy() == 2
 
 
@@ -110,21 +110,21 @@ def test_a_partition_whose_processes_are_not_known_stays(
 
     monkeypatch.setattr(left.rig.hardware, "processes", fail)
     assert left.destroy() == 0
-    assert len(left.rig.cuts()) == 2
+    assert len(left.rig.partitions_made()) == 2
     assert left.file.exists()
 
 
 def test_a_gpu_with_a_partition_that_the_checkpoint_does_not_name_is_left_alone(left: NodeWithLeftPartitions) -> None:
     left.rig.by_hand("1g.10gb", 6)
     assert left.destroy() == 0
-    assert len(left.rig.cuts()) == 3
+    assert len(left.rig.partitions_made()) == 3
     assert left.rig.ledger.modes("boot-1") == frozenset()
 
 
 def test_a_checkpoint_of_an_earlier_boot_is_ignored(left: NodeWithLeftPartitions) -> None:
     left.record(0, 3, boot_id="boot-0")
     assert left.destroy() == 0
-    assert len(left.rig.cuts()) == 2
+    assert len(left.rig.partitions_made()) == 2
 
 
 def test_a_partition_that_a_claim_of_ours_got_meanwhile_stays_until_the_claim_ends(
@@ -132,7 +132,7 @@ def test_a_partition_that_a_claim_of_ours_got_meanwhile_stays_until_the_claim_en
 ) -> None:
     left.rig.now_prepare("u1", small(3))
     assert left.destroy() == 1
-    assert left.rig.cuts() == [(0, "1g.10gb", 3)]
+    assert left.rig.partitions_made() == [(0, "1g.10gb", 3)]
     left.rig.unprepare("u1")
     assert left.destroy() == 1
     left.rig.assert_untouched()
@@ -151,7 +151,7 @@ def test_a_partition_that_is_made_later_in_the_same_place_counts_as_an_administr
     again = left.rig.by_hand("1g.10gb", 0)
     assert again.uuid == left.made[0].uuid
     assert left.destroy() == 0
-    assert left.rig.cuts() == [(0, "1g.10gb", 0)]
+    assert left.rig.partitions_made() == [(0, "1g.10gb", 0)]
 
 
 class Crash(BaseException):

@@ -50,21 +50,26 @@ def declared_mig(rig, declared, config=None) -> DeclaredMig:
 def test_a_geometry_is_applied_once(rig):
     mig = declared_mig(rig, "all-1g.10gb")
     assert mig.apply() == 2
-    assert rig.cuts() == [(i, "1g.10gb", start) for i in (0, 1) for start in range(7)]
+    assert rig.partitions_made() == [(i, "1g.10gb", start) for i in (0, 1) for start in range(7)]
     assert (mig.apply(), mig.problems) == (0, ())
 
 
 def test_the_balanced_geometry_is_the_mig_managers(rig):
     declared_mig(rig, "all-balanced").apply()
-    assert sorted(profile for i, profile, _ in rig.cuts() if i == 0) == ["1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb"]
+    assert sorted(profile for i, profile, _ in rig.partitions_made() if i == 0) == [
+        "1g.10gb",
+        "1g.10gb",
+        "2g.20gb",
+        "3g.40gb",
+    ]
 
 
 def test_another_geometry_replaces_the_first_and_all_disabled_ends_mig_mode(rig):
     declared_mig(rig, "all-balanced").apply()
     declared_mig(rig, "3g.40gb=2").apply()
-    assert rig.cuts() == [(i, "3g.40gb", start) for i in (0, 1) for start in (0, 4)]
+    assert rig.partitions_made() == [(i, "3g.40gb", start) for i in (0, 1) for start in (0, 4)]
     declared_mig(rig, "all-disabled").apply()
-    assert (rig.cuts(), rig.modes()) == ([], [False, False])
+    assert (rig.partitions_made(), rig.modes()) == ([], [False, False])
 
 
 @pytest.mark.parametrize("prepared", [True, False])
@@ -75,7 +80,7 @@ def test_a_gpu_that_a_claim_uses_is_partitioned_after_the_claim_has_ended(rig, p
         rig.allocated = frozenset([small(3)])
     mig = declared_mig(rig, "all-3g.40gb")
     assert mig.apply() == 1
-    assert [c for c in rig.cuts() if c[0] == 1] == [(1, "3g.40gb", 0), (1, "3g.40gb", 4)]
+    assert [c for c in rig.partitions_made() if c[0] == 1] == [(1, "3g.40gb", 0), (1, "3g.40gb", 4)]
     (problem,) = mig.problems
     assert (problem.code, problem.subject) == ("inventory.geometry", "0000:01:00.0")
     if prepared:
@@ -92,13 +97,13 @@ def test_an_unfinished_partition_is_destroyed_unless_the_geometry_has_one_in_its
     )
     declared_mig(rig, "3g.40gb=2").apply()
     assert destroyed == [("", (15, 0))] * 2
-    assert rig.cuts() == [(i, "3g.40gb", start) for i in (0, 1) for start in (0, 4)]
+    assert rig.partitions_made() == [(i, "3g.40gb", start) for i in (0, 1) for start in (0, 4)]
 
 
 def test_a_geometry_that_does_not_fit_is_reported_and_changes_nothing(rig):
     mig = declared_mig(rig, "3g.40gb=3")
     assert mig.apply() == 0
-    assert rig.cuts() == []
+    assert rig.partitions_made() == []
     assert "does not fit" in mig.problems[0].message
 
 
@@ -125,10 +130,10 @@ def test_rules_choose_by_node_and_by_label(rig):
     mig = declared_mig(rig, "gpu-*:all-1g.10gb; pool=big:all-3g.40gb; n?:all-2g.20gb")
     rig.labels.labels = {"pool": "big"}
     mig.apply()
-    assert {profile for _, profile, _ in rig.cuts()} == {"3g.40gb"}
+    assert {profile for _, profile, _ in rig.partitions_made()} == {"3g.40gb"}
     rig.labels.labels = {}
     mig.apply()
-    assert {profile for _, profile, _ in rig.cuts()} == {"2g.20gb"}
+    assert {profile for _, profile, _ in rig.partitions_made()} == {"2g.20gb"}
 
 
 CONFIG = """
@@ -165,13 +170,13 @@ def test_a_configuration_of_the_mig_managers_file_is_applied_by_name_and_by_labe
     rig.labels.labels = {LABEL: "two-kinds"}
     assert mig.apply() == 1
     small, large = [(1, "1g.10gb", start) for start in range(4)], [(1, "3g.40gb", 4)]
-    assert (rig.cuts(), rig.modes()) == ([*small, *large], [False, True])
+    assert (rig.partitions_made(), rig.modes()) == ([*small, *large], [False, True])
     assert mig.apply() == 0
     assert rig.events == [("MigGeometryApplied", "geometry two-kinds applied to 1 GPU")]
     rig.labels.labels = {LABEL: "other-cards"}
     assert (mig.apply(), mig.problems) == (0, ())
     assert declared_mig(rig, "all-enabled", config).apply() == 2
-    assert (rig.cuts(), rig.modes()) == ([], [True, True])
+    assert (rig.partitions_made(), rig.modes()) == ([], [True, True])
 
 
 def test_a_configuration_that_cannot_be_applied_is_a_problem_of_each_gpu_and_one_event(rig, config):
@@ -187,12 +192,12 @@ def test_a_configuration_that_cannot_be_applied_is_a_problem_of_each_gpu_and_one
 def test_a_malformed_file_is_reported_and_its_last_valid_content_stays_in_force(rig, config):
     mig = declared_mig(rig, "two-kinds", config)
     assert mig.apply() == 1
-    good = rig.cuts()
+    good = rig.partitions_made()
     config.write_text("version: v2\nmig-config: {}\n")
     assert mig.apply() == 0
     (problem,) = mig.problems
     assert all(word in problem.message for word in ("version", "v2", "mig-config: unknown field", "mig-configs"))
-    assert rig.cuts() == good
+    assert rig.partitions_made() == good
     config.write_text(CONFIG.replace('"3g.40gb": 1', '"1g.10gb+me": 1'))
     assert mig.apply() == 1
     assert mig.problems == ()

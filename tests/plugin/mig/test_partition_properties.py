@@ -65,11 +65,11 @@ def test_what_the_counters_allow_is_made_as_published_and_undone_without_a_trace
             covered = [index for start, size in slices for index in range(start, start + size)]
             assert len(covered) == len(set(covered)), "partitions overlap"
             for other in held.values():
-                cut = rig.inventory.by_name[other].placement
-                wanted = {f"memory-slice-{i}" for i in cut.slices} if cut else None
+                placement = rig.inventory.by_name[other].placement
+                wanted = {f"memory-slice-{i}" for i in placement.slices} if placement else None
                 mine = {n for n in rig.inventory.by_name[other].counters if n.startswith("memory-slice-")}
                 assert wanted in (None, mine)
-                assert cut is None or (cut.start, cut.profile.size) in slices
+                assert placement is None or (placement.start, placement.profile.size) in slices
             if ends and held:
                 rig.unprepare(held.popitem()[0])
         for uid in list(held):

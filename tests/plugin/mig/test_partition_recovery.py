@@ -13,9 +13,9 @@ from tests.support.plugin.mig_parts import small
 def test_after_a_reboot_the_partition_is_made_again_under_the_same_ids(rig):
     before = rig.now_prepare("u1", small(3))
     rig.reboot()
-    assert rig.cuts() == []
+    assert rig.partitions_made() == []
     assert rig.now_prepare("u1", small(3)) == before
-    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    assert rig.partitions_made() == [(0, "1g.10gb", 3)]
     rig.unprepare("u1")
     rig.assert_untouched()
 
@@ -26,7 +26,7 @@ def test_after_a_reboot_a_partition_that_an_administrator_made_in_its_place_is_l
     rig.by_hand("1g.10gb", 3)  # same instance ids, same UUID
     assert rig.names() == [small(3)], "offered as it stands"
     rig.unprepare("u1")
-    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    assert rig.partitions_made() == [(0, "1g.10gb", 3)]
     assert rig.states() == {}
 
 
@@ -42,7 +42,7 @@ def test_after_a_lost_ledger_our_partition_is_recognized_by_the_cdi_file(rig):
     Ledger(rig.data / "ledger.db", files=CdiClaimFiles(rig.store, "gpu.nvidia.com")).close()
     rig.restart()
     rig.unprepare("u1")
-    assert rig.cuts() == [(0, "1g.10gb", 6)]
+    assert rig.partitions_made() == [(0, "1g.10gb", 6)]
 
 
 def test_the_partition_of_an_orphan_file_is_destroyed_with_it_and_no_other(rig):
@@ -56,7 +56,7 @@ def test_the_partition_of_an_orphan_file_is_destroyed_with_it_and_no_other(rig):
     assert not rig.repair.remove_orphan("u1"), "a kubelet that has just started reports no pods yet"
     rig.clock.seconds += GONE_SECONDS
     assert rig.repair.remove_orphan("u1")
-    assert rig.cuts() == [(0, "1g.10gb", 5), (0, "1g.10gb", 6)]
+    assert rig.partitions_made() == [(0, "1g.10gb", 5), (0, "1g.10gb", 6)]
     assert list(rig.files()) == [rig.file_of("u2")]
     assert not rig.repair.remove_orphan("u2")
 
@@ -77,7 +77,7 @@ def test_an_orphan_file_of_another_boot_or_of_a_partition_that_is_gone_destroys_
         rig.repair.remove_orphan("u1")
         rig.clock.seconds += GONE_SECONDS
         assert rig.repair.remove_orphan("u1")
-        assert rig.cuts() == [(0, "1g.10gb", 3)]
+        assert rig.partitions_made() == [(0, "1g.10gb", 3)]
 
 
 def test_an_orphan_file_stays_while_the_hardware_cannot_be_read(rig, monkeypatch):
@@ -95,7 +95,7 @@ def test_an_orphan_file_stays_while_the_hardware_cannot_be_read(rig, monkeypatch
     rig.repair.remove_orphan("u1")
     rig.clock.seconds += GONE_SECONDS
     assert rig.repair.remove_orphan("u1")
-    assert rig.cuts() == []
+    assert rig.partitions_made() == []
 
 
 def test_a_recovered_claim_that_is_prepared_again_keeps_its_partition_until_unprepare(rig):
@@ -108,4 +108,4 @@ def test_a_recovered_claim_that_is_prepared_again_keeps_its_partition_until_unpr
     assert rig.now_prepare("u1", small(3))
     assert rig.partitions() == before
     rig.unprepare("u1")
-    assert rig.cuts() == []
+    assert rig.partitions_made() == []

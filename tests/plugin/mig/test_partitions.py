@@ -32,7 +32,7 @@ def after_look(rig, monkeypatch, what):
 def test_a_claim_makes_its_partition_and_leaves_nothing(rig):
     (device,) = rig.now_prepare("u1", small(3))
     assert device.device == small(3)
-    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    assert rig.partitions_made() == [(0, "1g.10gb", 3)]
     assert rig.modes() == [True, False]
     (document,) = (rig.store.read(name) for name in rig.store.list())
     edits = document["devices"][0]["containerEdits"]
@@ -46,14 +46,14 @@ def test_a_claim_makes_its_partition_and_leaves_nothing(rig):
 
 def test_preparing_again_changes_nothing(rig):
     rig.now_prepare("u1", small(3))
-    before = (rig.files(), rig.cuts(), rig.ledger.get("u1"))
+    before = (rig.files(), rig.partitions_made(), rig.ledger.get("u1"))
     assert rig.now_prepare("u1", small(3))
-    assert (rig.files(), rig.cuts(), rig.ledger.get("u1")) == before
+    assert (rig.files(), rig.partitions_made(), rig.ledger.get("u1")) == before
 
 
 def test_a_claim_can_have_several_partitions_of_several_gpus(rig):
     rig.now_prepare("u1", small(0), small(1), large(4), small(2, OTHER))
-    assert rig.cuts() == [(0, "1g.10gb", 0), (0, "1g.10gb", 1), (0, "3g.40gb", 4), (1, "1g.10gb", 2)]
+    assert rig.partitions_made() == [(0, "1g.10gb", 0), (0, "1g.10gb", 1), (0, "3g.40gb", 4), (1, "1g.10gb", 2)]
     rig.unprepare("u1")
     rig.assert_untouched()
 
@@ -70,7 +70,7 @@ def test_partitions_of_one_claim_on_two_gpus_are_made_at_the_same_time(rig, monk
     rig.look()
     monkeypatch.setattr(rig.hardware, "create_partition", create_together)
     rig.now_prepare("u1", small(0), small(2, OTHER))
-    assert rig.cuts() == [(0, "1g.10gb", 0), (1, "1g.10gb", 2)]
+    assert rig.partitions_made() == [(0, "1g.10gb", 0), (1, "1g.10gb", 2)]
 
 
 def test_if_a_partition_cannot_be_made_the_one_on_the_other_gpu_is_destroyed(rig, monkeypatch):
@@ -91,7 +91,7 @@ def test_mig_mode_goes_off_with_the_last_partition_only(rig):
     rig.now_prepare("u1", small(0))
     rig.now_prepare("u2", small(1))
     rig.unprepare("u1")
-    assert (rig.cuts(), rig.modes()) == ([(0, "1g.10gb", 1)], [True, False])
+    assert (rig.partitions_made(), rig.modes()) == ([(0, "1g.10gb", 1)], [True, False])
     rig.unprepare("u2")
     rig.assert_untouched()
 
@@ -206,7 +206,7 @@ def test_an_administrators_partition_is_used_and_left_in_place(rig):
     rig.look()
     rig.now_prepare("u1", small(3))
     rig.unprepare("u1")
-    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    assert rig.partitions_made() == [(0, "1g.10gb", 3)]
     assert rig.modes() == [True, False]
 
 
@@ -214,7 +214,7 @@ def test_a_partition_that_appears_between_intent_and_making_counts_as_an_adminis
     after_look(rig, monkeypatch, lambda: rig.by_hand("1g.10gb", 3))
     rig.now_prepare("u1", small(3))
     rig.unprepare("u1")
-    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    assert rig.partitions_made() == [(0, "1g.10gb", 3)]
 
 
 def test_a_gpu_with_an_administrators_partition_is_static_and_keeps_what_is_held(rig):
@@ -246,11 +246,11 @@ def test_admin_access_never_makes_or_destroys_a_partition(rig):
     with pytest.raises(ClaimError, match="does not exist now") as caught:
         rig.prepare("admin", 0.3)
     assert caught.value.code == "claim.partition-missing"
-    assert rig.cuts() == []
+    assert rig.partitions_made() == []
     rig.now_prepare("u1", small(3))
     assert rig.prepare("admin")
     rig.unprepare("admin")
-    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    assert rig.partitions_made() == [(0, "1g.10gb", 3)]
     rig.unprepare("u1")
     rig.assert_untouched()
 
@@ -288,9 +288,9 @@ def test_an_ampere_gpu_is_offered_only_whole_without_mig_mode_and_only_in_partit
     assert rig.names(OTHER) == [OTHER]
     name = next(n for n in rig.names() if "1g5gb-19" in n)
     rig.now_prepare("u1", name)
-    assert len(rig.cuts()) == 1
+    assert len(rig.partitions_made()) == 1
     rig.unprepare("u1")
-    assert (rig.cuts(), rig.modes()) == ([], [True, False])
+    assert (rig.partitions_made(), rig.modes()) == ([], [True, False])
     rig.close()
 
 
@@ -327,7 +327,7 @@ def test_claims_on_one_gpu_and_on_two_can_be_prepared_at_once(rig):
     for thread in threads:
         thread.join(60)
     assert [o[0][0].device for o in outcomes] == devices
-    assert len(rig.cuts()) == 14
+    assert len(rig.partitions_made()) == 14
     ends = [threading.Thread(target=rig.unprepare, args=(f"u{i}",)) for i in range(len(devices))]
     for thread in ends:
         thread.start()
@@ -356,7 +356,7 @@ def test_room_on_the_gpu_that_is_freed_a_moment_late_is_waited_for_within_the_ca
 
     monkeypatch.setattr(rig.hardware, "create_partition", late)
     assert rig.now_prepare("u1", small(3))
-    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    assert rig.partitions_made() == [(0, "1g.10gb", 3)]
     rig.unprepare("u1")
     rig.assert_untouched()
 
@@ -366,9 +366,9 @@ def test_each_change_of_mode_or_partitions_is_announced_before_and_after_it(rig,
 
     @contextmanager
     def change(_):
-        seen.append((rig.modes()[0], rig.cuts()))
+        seen.append((rig.modes()[0], rig.partitions_made()))
         yield
-        seen.append((rig.modes()[0], rig.cuts()))
+        seen.append((rig.modes()[0], rig.partitions_made()))
 
     monkeypatch.setattr(rig.repair._modes.own_changes, "change", change)
     made = [(0, "1g.10gb", 3)]

@@ -165,9 +165,9 @@ def test_partitions_and_modes_are_undone_on_a_full_disk(tmp_path: Path, small_di
     rig.now_prepare("u2", small(3))
     ballast = fill(small_disk)
     rig.unprepare("u1")
-    assert rig.cuts() == [(0, "1g.10gb", 3)]
+    assert rig.partitions_made() == [(0, "1g.10gb", 3)]
     rig.unprepare("u2")
-    assert rig.cuts() == []
+    assert rig.partitions_made() == []
     assert rig.modes() == [False, False]
     assert rig.files() == {}
     ballast.unlink()

@@ -1,7 +1,7 @@
 """SIGKILL within prepare and unprepare, restart: nothing leaked, nothing lost.
 
 Each program kills a call once after each change of a file that it makes, which is every state that a kill can leave.
-With a stride of 1 (`python -m tests.plugin.support.kill_points 1`) it kills at every line.
+With a stride of 1 (`python -m tests.plugin.support.crash_points 1`) it kills at every line.
 """
 
 import json
@@ -21,7 +21,7 @@ def killed(program: str) -> dict[str, int]:
 
 
 def test_a_kill_after_any_change_of_a_file_leaks_nothing_and_loses_nothing() -> None:
-    kills = killed("kill_points")
+    kills = killed("crash_points")
     assert kills["prepare"] >= 5
     assert kills["unprepare"] >= 3
     assert kills["reallocate"] >= 8
@@ -29,20 +29,20 @@ def test_a_kill_after_any_change_of_a_file_leaks_nothing_and_loses_nothing() -> 
 
 
 def test_a_kill_after_any_change_of_a_file_leaves_no_partition_and_no_mig_mode_behind() -> None:
-    kills = killed("mig_kill_points")
+    kills = killed("mig_crash_points")
     assert min(kills[call] for call in ("prepare", "unprepare", "reallocate", "whole")) >= 5
     assert kills["repeat"] >= 1
     assert kills["alone"] >= 3
 
 
 def test_a_kill_after_any_change_of_a_file_leaves_a_device_shared_for_its_holders_alone() -> None:
-    kills = killed("sharing_kill_points")
+    kills = killed("sharing_crash_points")
     assert min(kills[call] for call in ("first", "joining", "leaving", "last")) >= 5
     assert kills["repeat"] >= 1
 
 
 def test_a_kill_after_any_change_of_a_file_gives_no_compute_unit_to_two_claims_or_to_an_ended_one() -> None:
-    kills = killed("units_kill_points")
+    kills = killed("units_crash_points")
     assert min(kills[call] for call in ("choosing", "returning")) >= 5
     assert kills["leaving"] >= 4
     assert kills["repeat"] >= 1

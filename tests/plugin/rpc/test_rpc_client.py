@@ -78,7 +78,7 @@ def raw(path: Path) -> Iterator[Callable[..., Path]]:
 
 
 def asked(path: Path, message: bytes = b"question", seconds: float = SECONDS) -> Any:
-    return call(path, METHOD, message, seconds=seconds, most_bytes=MAX)
+    return call(path, METHOD, message, seconds=seconds, max_bytes=MAX)
 
 
 @pytest.mark.parametrize("size", [0, 1, 10_000, MAX])
@@ -106,7 +106,7 @@ def test_a_status_is_a_fault_with_its_code_and_its_text(served: Any) -> None:
 def test_a_method_that_is_not_served_is_a_fault(served: Any) -> None:
     path = served(lambda request, _: request)
     with pytest.raises(RpcFault, match="UNIMPLEMENTED"):
-        call(path, "/service/Other", b"", seconds=SECONDS, most_bytes=MAX)
+        call(path, "/service/Other", b"", seconds=SECONDS, max_bytes=MAX)
 
 
 @pytest.mark.parametrize("size", [MAX + 1, 10 * MAX])

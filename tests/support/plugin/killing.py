@@ -1,4 +1,4 @@
-"""Kills a call at chosen places, and checks what the next agent makes of what is left.
+"""Kills a call at chosen crash points, and checks what the next agent makes of what is left.
 
 A kill leaves nothing of a process but its files, and the restarted agent reads nothing else. So two kills between which
 no file changed are the same kill: it is enough to kill once after each change (`CHANGES`), and every line that a call
@@ -46,7 +46,7 @@ Check = Callable[[Path, str], None]  # works in a folder, for the call of this n
 Calling = Callable[[Path, str, Trace], None]  # makes the call of this name in a folder, traced
 
 
-class Place(NamedTuple):
+class CrashPoint(NamedTuple):
     """A line of the driver, about to run for the n-th time (1: the first)."""
 
     file: str
@@ -88,7 +88,7 @@ def _trace_nothing(_frame: FrameType, _event: str, _argument: Any) -> None:
     return None
 
 
-def _before_lines(act: Callable[[Place], None]) -> Trace:
+def _before_lines(act: Callable[[CrashPoint], None]) -> Trace:
     """Return a trace function that acts before every line of our rooms."""
     counts: Counter[tuple[str, int]] = Counter()
 
@@ -98,34 +98,34 @@ def _before_lines(act: Callable[[Place], None]) -> Trace:
             return None
         if event == "line":
             counts[file, frame.f_lineno] += 1
-            act(Place(file, frame.f_lineno, counts[file, frame.f_lineno]))
+            act(CrashPoint(file, frame.f_lineno, counts[file, frame.f_lineno]))
         return trace
 
     return trace
 
 
-def killing_at(place: Place) -> Trace:
-    """Return a trace function that kills this process at a place."""
+def killing_at(crash_point: CrashPoint) -> Trace:
+    """Return a trace function that kills this process at a crash point."""
 
-    def act(here: Place) -> None:
-        if here == place:
+    def act(here: CrashPoint) -> None:
+        if here == crash_point:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return _before_lines(act)
 
 
-def _note_places(root: Path, stride: int, call: Callable[[Trace], None], notes: Path) -> None:
-    """Run a call through and write down the places where it is to be killed."""
-    changes, places, lines = TreeChanges(root), list[Place](), 0
+def _note_crash_points(root: Path, stride: int, call: Callable[[Trace], None], notes: Path) -> None:
+    """Run a call through and write down its crash points."""
+    changes, crash_points, lines = TreeChanges(root), list[CrashPoint](), 0
 
-    def act(here: Place) -> None:
+    def act(here: CrashPoint) -> None:
         nonlocal lines
         if changes.are_new() if stride == CHANGES else lines % stride == 0:
-            places.append(here)
+            crash_points.append(here)
         lines += 1
 
     call(_before_lines(act))
-    notes.write_text(json.dumps(places))
+    notes.write_text(json.dumps(crash_points))
 
 
 class Killer:
@@ -141,7 +141,11 @@ class Killer:
     def run(self, preparing: Check, stride: int) -> tuple[int, list[str]]:
         """Kill the call after each change, or at every `stride`-th line. Return the kills and what was wrong."""
         with tempfile.TemporaryDirectory(prefix="kill-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
-            self._root, prepared, notes = Path(folder, "node"), Path(folder, "prepared"), Path(folder, "places.json")
+            self._root, prepared, notes = (
+                Path(folder, "node"),
+                Path(folder, "prepared"),
+                Path(folder, "crash_points.json"),
+            )
             self._warm_up(preparing, Path(folder, "warm"))
             self._root.mkdir()
             if self._note("before it", in_child(partial(preparing, self._root, self._what))[1]):
@@ -149,13 +153,13 @@ class Killer:
             self._root.rename(prepared)
             self._put(prepared)
             call = partial(self._calling, self._root, self._what)
-            if self._note("without a kill", in_child(partial(_note_places, self._root, stride, call, notes))[1]):
+            if self._note("without a kill", in_child(partial(_note_crash_points, self._root, stride, call, notes))[1]):
                 return 0, self._wrong
-            places = [Place(*one) for one in json.loads(notes.read_text())]
-            for place in places:
+            crash_points = [CrashPoint(*one) for one in json.loads(notes.read_text())]
+            for crash_point in crash_points:
                 self._put(prepared)
-                self._kill(place, call, Path(folder, "left"))
-            return len(places), self._wrong
+                self._kill(crash_point, call, Path(folder, "left"))
+            return len(crash_points), self._wrong
 
     def _warm_up(self, preparing: Check, folder: Path) -> None:
         """Do here, without a kill, what the children will do. They inherit what is imported and compiled on first use.
@@ -170,9 +174,9 @@ class Killer:
             until(lambda: threading.active_count() == 1)
             shutil.rmtree(folder)
 
-    def _kill(self, place: Place, call: Callable[[Trace], None], left: Path) -> None:
-        status, fault = in_child(partial(call, killing_at(place)))
-        self._note(f"killed at {place}", fault or ("" if os.WIFSIGNALED(status) else "the call did not reach it"))
+    def _kill(self, crash_point: CrashPoint, call: Callable[[Trace], None], left: Path) -> None:
+        status, fault = in_child(partial(call, killing_at(crash_point)))
+        self._note(f"killed at {crash_point}", fault or ("" if os.WIFSIGNALED(status) else "the call did not reach it"))
         self._root.rename(left)
         *others, last = self._checks
         for check in (*others, last):
@@ -181,7 +185,9 @@ class Killer:
                 left.rename(self._root)
             else:
                 self._put(left)
-            self._note(f"killed at {place}, {check.__name__}", in_child(partial(check, self._root, self._what))[1])
+            self._note(
+                f"killed at {crash_point}, {check.__name__}", in_child(partial(check, self._root, self._what))[1]
+            )
             print(".", end="", file=sys.stderr, flush=True)
 
     def _put(self, folder: Path) -> None:

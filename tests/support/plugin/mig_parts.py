@@ -81,7 +81,7 @@ class MigRig(Rig):
     def partitions(self, index: int = 0) -> list[PartitionFacts]:
         return list(self.gpu(index).partitions)
 
-    def cuts(self) -> list[tuple[int, str, int]]:
+    def partitions_made(self) -> list[tuple[int, str, int]]:
         """Return every partition there is: GPU, profile, start."""
         return [(i, p.profile, p.start) for i in range(self.count) for p in self.partitions(i)]
 
@@ -106,7 +106,7 @@ class MigRig(Rig):
     def assert_untouched(self) -> None:
         """Check that nothing of this driver is left: no partition, no mode, no file, no record."""
         self.assert_empty()
-        assert self.cuts() == []
+        assert self.partitions_made() == []
         assert not any(self.modes())
         assert self.ledger.modes(self.boot_id) == frozenset()
 

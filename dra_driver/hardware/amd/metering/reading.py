@@ -78,13 +78,13 @@ def measures_of_function(folder: Path) -> dict[str, float]:
 def _memories(folder: Path) -> dict[str, float]:
     values: dict[str, float] = {}
     for name, total, used, free in _MEMORIES:
-        most, now = (read_number(folder / f"mem_info_{name}_{word}") for word in ("total", "used"))
-        if most:
-            values[total] = float(most)
+        maximum, now = (read_number(folder / f"mem_info_{name}_{word}") for word in ("total", "used"))
+        if maximum:
+            values[total] = float(maximum)
         if now is not None and now >= 0:
             values[used] = float(now)
-        if most and now is not None and 0 <= now <= most:
-            values[free] = float(most - now)
+        if maximum and now is not None and 0 <= now <= maximum:
+            values[free] = float(maximum - now)
     return values
 
 

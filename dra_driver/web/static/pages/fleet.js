@@ -11,7 +11,7 @@ import { drawRow } from "./fleet-row.js";
 import { drawStrip } from "./strip.js";
 
 const ROW = 76, PAGE = 40, FEW = 12; // pixels of a row, nodes of a page, nodes that need no strip
-const STATES = [["free", "free"], ["held", "held"], ["tainted", "tainted or sick"], ["withheld", "withheld"]];
+const STATES = [["free", "free"], ["held", "held"], ["tainted", "tainted or faulty"], ["withheld", "withheld"]];
 const FIELDS = [
   ["name", "node", ""],
   ["model", "model", ""],

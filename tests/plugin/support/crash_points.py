@@ -1,6 +1,6 @@
 """Runs prepare and unprepare of a claim in child processes that kill themselves, then checks as the next agent.
 
-    python -m tests.plugin.support.kill_points [STRIDE [CALL ...]]
+    python -m tests.plugin.support.crash_points [STRIDE [CALL ...]]
 
 Kills after each change of a file; with a stride, at one line in so many (1: at every line, which takes two minutes).
 A program of its own (test_kill starts it), because it forks. Prints one JSON object: the number of kills by call, and

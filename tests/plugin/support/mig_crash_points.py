@@ -1,6 +1,6 @@
-"""As kill_points, for claims of MIG partitions: what is left on the (simulated) hardware counts too.
+"""As crash_points, for claims of MIG partitions: what is left on the (simulated) hardware counts too.
 
-    python -m tests.plugin.support.mig_kill_points [STRIDE [CALL ...]]
+    python -m tests.plugin.support.mig_crash_points [STRIDE [CALL ...]]
 
 A claim of ours beside the one that is killed must outlive every kill. In `alone`, the claim that is undone has the only
 partition of its GPU, so that it is not marked as being undone and its MIG mode ends with it.
@@ -54,17 +54,19 @@ def check_same_call(root: Path, what: str) -> None:
     rig = MigRig(root)
     if what in UNPREPARES:
         rig.unprepare("u1")
-        expect((rig.cuts(), rig.modes(), rig.states()), ([BYSTANDER], [True, False], {"bystander": "prepared"}))
+        expect(
+            (rig.partitions_made(), rig.modes(), rig.states()), ([BYSTANDER], [True, False], {"bystander": "prepared"})
+        )
     finish(rig, what)
 
 
 def finish(rig: MigRig, what: str) -> None:
     """Prepare again as the kubelet would, then unprepare: only the bystander's partition is left, and then none."""
-    expect(BYSTANDER in rig.cuts(), True)
+    expect(BYSTANDER in rig.partitions_made(), True)
     rig.now_prepare("u1", *claimed(what))
-    expect(rig.cuts(), [BYSTANDER, (0, "1g.10gb", 3), (1, "1g.10gb", 2)][:: 2 if what == "alone" else 1])
+    expect(rig.partitions_made(), [BYSTANDER, (0, "1g.10gb", 3), (1, "1g.10gb", 2)][:: 2 if what == "alone" else 1])
     rig.unprepare("u1")
-    expect((rig.cuts(), rig.modes()), ([BYSTANDER], [True, False]))
+    expect((rig.partitions_made(), rig.modes()), ([BYSTANDER], [True, False]))
     rig.unprepare("bystander")
     rig.repair.run()
     rig.assert_untouched()

@@ -9,7 +9,7 @@ PROFILES = (
 )
 
 
-def cuttable(index: int):
+def partitionable(index: int):
     from dataclasses import replace
 
     address = f"0000:{index:02x}:00.0"

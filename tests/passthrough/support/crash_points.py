@@ -1,6 +1,6 @@
 """Kills the agent after each change of a file or of a driver while it binds a GPU for a virtual machine or returns it.
 
-    python -m tests.passthrough.support.kill_points [STRIDE [MACHINE-CALL ...]]
+    python -m tests.passthrough.support.crash_points [STRIDE [MACHINE-CALL ...]]
 
 A program of its own (test_kill starts it), because it forks. Prints one JSON object: the number of kills by call, and
 what was found wrong.

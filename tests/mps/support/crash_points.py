@@ -1,6 +1,6 @@
 """Starts and stops a daemon in child processes that kill themselves at every line of our code, then checks.
 
-    python -m tests.mps.support.kill_points STRIDE[:FIRST] [CALL ...]      stride 1 kills at every line
+    python -m tests.mps.support.crash_points STRIDE[:FIRST] [CALL ...]      stride 1 kills at every line
 
 A program of its own (test_kill starts it), because it forks. For each line that a call runs through, one child is
 SIGKILLed there; the next child is the restarted supervisor, which takes over what is left. In calls named "… of the

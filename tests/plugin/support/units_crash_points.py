@@ -1,6 +1,6 @@
-"""As kill_points, for claims that keep to compute units of a shared GPU: no unit may go to two of them or be lost.
+"""As crash_points, for claims that keep to compute units of a shared GPU: no unit may go to two of them or be lost.
 
-    python -m tests.plugin.support.units_kill_points [STRIDE [CALL ...]]
+    python -m tests.plugin.support.units_crash_points [STRIDE [CALL ...]]
 
 In `choosing`, a claim is prepared beside another one; in `leaving`, it is unprepared; in `repeat`, it is prepared once
 more; in `returning`, it is prepared again after a reboot and must have the units that it had before.

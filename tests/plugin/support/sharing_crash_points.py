@@ -1,6 +1,6 @@
-"""As kill_points, for claims of shared devices: modes, time slices and daemons that are left count too.
+"""As crash_points, for claims of shared devices: modes, time slices and daemons that are left count too.
 
-    python -m tests.plugin.support.sharing_kill_points [STRIDE [CALL ...]]
+    python -m tests.plugin.support.sharing_crash_points [STRIDE [CALL ...]]
 
 In `first`, a claim is prepared on a device without other holders; in `joining`, the device has another holder, which
 must keep its daemon and its time slice through every kill. In `leaving`, the claim is unprepared while the other holder
