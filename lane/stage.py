@@ -26,6 +26,17 @@ from lane.sandbox import until
 PATIENCE = 130
 
 
+# Namespaces become part of other names: a tenant's class is an extended resource of up to 63 characters, of which it
+# adds 27 of its own. This many leave room for these and for the number.
+_NAME_CHARS = 32
+
+
+def namespace_name(scenario: str, number: int) -> str:
+    """Return the name of a scenario's namespace: the beginning of the scenario's name, and a number."""
+    plain = re.sub(r"[^a-z0-9]+", "-", scenario.removeprefix("test_").lower())
+    return f"{plain[:_NAME_CHARS].strip('-')}-{number}"
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a container saw when it started."""

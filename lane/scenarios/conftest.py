@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +23,7 @@ from lane.cluster import REPOSITORY, Cluster
 from lane.machines.hardware import KINDS, machine
 from lane.node import Node
 from lane.sandbox import until
-from lane.stage import Stage
+from lane.stage import Stage, namespace_name
 
 SOAK = bool(os.environ.get("SOAK"))
 # A kubelet that hit a race of its own retries only after a minute or more: the core lane does not wait that long.
@@ -128,10 +127,7 @@ def either_machine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[.
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest, start_agent: object) -> Iterator[str]:
     """A namespace that is emptied, pods and claims included, before the agent is checked."""
-    name = (
-        re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:45].strip("-")
-        + f"-{next(_numbers)}"
-    )
+    name = namespace_name(request.node.name, next(_numbers))
     cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     cluster.api.wait("ServiceAccount", "default", name, "made", lambda _: True)
     before = {node.name: node.mount_points() for node in cluster.nodes}

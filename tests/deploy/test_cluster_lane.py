@@ -15,7 +15,9 @@ from lane import cluster
 from lane.balance import SECONDS, SHORT, spread
 from lane.components import building, compiler, parts
 from lane.sandbox import Sandbox
+from lane.stage import namespace_name
 
+MAX_NAME = 63  # of a namespace, and of the part of a resource's name after the slash
 NAMES = st.lists(st.sampled_from([*SECONDS, "short"]), max_size=40).map(
     lambda found: [f"{name}::{place}" for place, name in enumerate(found)]
 )
@@ -31,6 +33,16 @@ def test_long_scenarios_are_the_first_of_different_workers() -> None:
     order = spread(names, 2)
     assert {order[0], order[10]} == {"fifty_pod_starts", "upgrade_is_seamless"}
     assert min(SECONDS.values()) > SHORT
+
+
+def test_a_resource_that_is_named_after_a_scenario_has_a_valid_name_however_long_the_scenarios_is() -> None:
+    longest = namespace_name(f"test_an_{'extended_' * 20}resource[gpu]", 999)
+    assert longest.startswith("an-extended-")
+    assert len(f"{longest}-b.gpu-share-mps.nvidia.com") <= MAX_NAME
+
+
+def test_the_namespace_of_a_scenario_with_a_short_name_is_that_name_with_a_number() -> None:
+    assert namespace_name("test_one_pod[simulated]", 7) == "one-pod-simulated-7"
 
 
 def fake_go(folder: Path, version: str, toolchain: str) -> Path:
