@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dra_driver.plugin.kubelet.sockets import is_refused
 from lane.cluster import REPOSITORY, Cluster
 from lane.daemon import Daemon
 from lane.node import Node
@@ -199,3 +200,10 @@ class Agent:
             return True
 
         until(f"nothing of any claim left on {self.node.name}", empty, seconds)
+
+
+def remove_dead_sockets(folder: Path) -> None:
+    """Remove the sockets on which no process listens: a killed agent leaves its own until it is started again."""
+    for path in folder.iterdir():
+        if path.is_socket() and is_refused(path):
+            path.unlink()

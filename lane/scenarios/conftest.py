@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from lane.agent import ACCOUNT, NAMESPACE, Agent
+from lane.agent import ACCOUNT, NAMESPACE, Agent, remove_dead_sockets
 from lane.api import Refused
 from lane.balance import spread
 from lane.cluster import REPOSITORY, Cluster
@@ -98,6 +98,7 @@ def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
             shutil.rmtree(agent.data, ignore_errors=True)
             for file in agent.cdi_files():
                 file.unlink()
+            remove_dead_sockets(agent.node.registry)
 
 
 # The core lane runs most scenarios on the simulated machine alone; `make soak` runs all of them on both.

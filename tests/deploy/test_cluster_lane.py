@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lane import cluster
+from lane.agent import remove_dead_sockets
 from lane.balance import SECONDS, SHORT, spread
 from lane.components import building, compiler, parts
 from lane.sandbox import Sandbox
@@ -103,3 +105,14 @@ def test_nothing_is_built_without_enough_disk_space(monkeypatch: pytest.MonkeyPa
     with pytest.raises(parts.BinariesMissing, match="MiB free; building takes"):
         building.build("1.35")
     assert not (tmp_path / "cache").exists()
+
+
+def test_of_the_sockets_that_a_scenario_leaves_those_on_which_no_process_listens_are_removed(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as killed, socket.socket(socket.AF_UNIX) as running:
+        for server, name in ((killed, "gpu.amd.com-reg.sock"), (running, "gpu.nvidia.com-reg.sock")):
+            server.bind(str(tmp_path / name))
+            server.listen()
+        killed.close()
+        (tmp_path / "file").touch()
+        remove_dead_sockets(tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == {"gpu.nvidia.com-reg.sock", "file"}
