@@ -150,6 +150,11 @@ def _refusal(hardware: NvidiaHardware, gpu: NvidiaGpu) -> str:
     return refused.value.code
 
 
+def test_a_function_that_the_fake_library_does_not_have_cannot_be_left_out(machine: Machine) -> None:
+    with pytest.raises(ValueError, match="no function nvmlDeviceGetSerialNumber: it can't be left out"):
+        machine.install_library(without=("nvmlDeviceGetSerial", "nvmlDeviceGetSerialNumber"))
+
+
 def test_a_library_that_knows_only_the_second_memory_call_reports_the_size(machine: Machine) -> None:
     machine.add(h100(WHOLE, 0))
     machine.install_library(without=("nvmlDeviceGetMemoryInfo",))

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,24 +20,40 @@ FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-fvisibil
 def build(folder: Path, *, without: Iterable[str] = ()) -> Path:
     """Return `folder`/libnvidia-ml.so.1; `without` names functions that an older driver's library lacks.
 
-    Skips the calling test where there is no C compiler.
+    Skips the calling test where there is no C compiler. Raises: ValueError for functions that no fake library has.
     """
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler: the fake libnvidia-ml.so.1 can't be built")
     missing = sorted(without)
-    source = b"".join(path.read_bytes() for path in (SOURCE, *HEADERS))
-    code = _kept([*FLAGS, source], OBJECT)
-    library = _kept([*FLAGS, source, *missing], SONAME)
-    if not code.exists():
-        _compile(compiler, code)
-    if not library.exists():
-        _link(compiler, code, library, missing)
+    if unknown := [name for name in missing if name not in _functions(_linked(compiler, []))]:
+        raise ValueError(f"the fake {SONAME} has no function {', '.join(unknown)}: it can't be left out")
+    library = _linked(compiler, missing)
     folder.mkdir(parents=True, exist_ok=True)
     target, temporary = folder / SONAME, folder / f"{SONAME}.new"
     shutil.copyfile(library, temporary)
     temporary.replace(target)  # a library that is in use must not be written over
     return target
+
+
+def _linked(compiler: str, missing: list[str]) -> Path:
+    """Return the library without the functions that are missing, which is made where there is none yet."""
+    source = b"".join(path.read_bytes() for path in (SOURCE, *HEADERS))
+    library = _kept([*FLAGS, source, *missing], SONAME)
+    if not library.exists():
+        code = _kept([*FLAGS, source], OBJECT)
+        if not code.exists():
+            _compile(compiler, code)
+        _link(compiler, code, library, missing)
+    return library
+
+
+@cache
+def _functions(library: Path) -> frozenset[str]:
+    """Return the names of the functions that a library offers."""
+    command = ["nm", "-D", "--defined-only", str(library)]
+    symbols = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=120).stdout
+    return frozenset(line.split()[-1] for line in symbols.splitlines())
 
 
 def _kept(made_from: Iterable[str | bytes], name: str) -> Path:
