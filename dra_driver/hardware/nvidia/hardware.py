@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dra_driver.hardware.evidence import BusState, HealthReport
@@ -23,7 +22,6 @@ from dra_driver.hardware.facts import (
     Problem,
 )
 from dra_driver.hardware.metered import MeterPlan, MeterReport
-from dra_driver.hardware.nvidia import sysfs
 from dra_driver.hardware.nvidia.actions import GpuActions
 from dra_driver.hardware.nvidia.discovery import Discovery
 from dra_driver.hardware.nvidia.health.observation import Observation
@@ -125,13 +123,11 @@ class NvidiaHardware(GpuActions):
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
         """Return what one device needs. Raises: HardwareError("hardware.node-missing")."""
-        from dra_driver.hardware.nvidia.edits.edits import device_edits, whole_gpu_edits  # noqa: PLC0415
+        from dra_driver.hardware.nvidia.edits.edits import partition_edits, whole_gpu_edits  # noqa: PLC0415
 
         if partition is None:
             return whole_gpu_edits(self._roots, gpu)
-        minor = sysfs.read_minor(self._roots, gpu.pci_address)  # a change of MIG mode may have changed it
-        now = gpu if minor in (None, gpu.minor) else replace(gpu, minor=minor)
-        return device_edits(self._roots, now, partition)
+        return partition_edits(self._roots, gpu, partition)
 
     def edit_problems(self) -> tuple[str, ...]:
         """Return what the common edits leave out now and why; nothing where there is no GPU."""

@@ -20,13 +20,16 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.file_records import partition_env
 from dra_driver.plugin.effects.sharing.holders import with_sharing
-from dra_driver.plugin.ledger.recorded_steps import RecordedFile
+from dra_driver.plugin.ledger.recorded_steps import RecordedFile, RecordedPartition
 from dra_driver.plugin.steps.performer import StepPerformer
 from dra_driver.plugin.steps.step_run import MadePartition, StepRun, UndoRun
 
 NODE_SECONDS = 2.0  # how long to wait for the device nodes of a new partition
 MAX_DOCUMENTS = 16  # as many as a node has GPUs; each has 1 to 15 KiB
 _POLL_SECONDS = 0.05
+
+# By name in the file: the edits of a device that another step made, and its record if it is a partition.
+_Made = dict[str, tuple[Edits, RecordedPartition | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
 
     def __init__(self, store: CdiStore, hardware: Hardware, metadata: DeviceMetadata) -> None:
         self._store, self._hardware, self._metadata = store, hardware, metadata
-        self._documents: FifoCache[str, tuple[CdiFileStep, bytes]] = FifoCache(MAX_DOCUMENTS)
+        self._documents: FifoCache[str, tuple[CdiFileStep, _Made, bytes]] = FifoCache(MAX_DOCUMENTS)
 
     def intent(self, step: CdiFileStep) -> RecordedFile:
         """Return the record of a file: its name."""
@@ -87,35 +90,38 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         self._store.remove(recorded.file)
 
     def _write(self, step: CdiFileStep, run: StepRun, patience: Deadline) -> None:
-        if step.made or step.metadata or run.shared or run.variables:
-            document = render(step.cdi_kind, self._edits(step, run, patience), step.common)
+        made = {name: self._made(device, run, patience) for name, device in step.made.items()}
+        if step.metadata or run.shared or run.variables:
+            document = render(step.cdi_kind, self._edits(step, run, made), step.common)
         else:
-            document = self._kept_document(step)
+            document = self._kept_document(step, made)
         run.is_file_changed |= self._store.write(step.file, document)
 
-    def _kept_document(self, step: CdiFileStep) -> bytes:
-        """Return the document of a step that needs nothing else; repeated calls of a claim have the same step."""
+    def _kept_document(self, step: CdiFileStep, made: _Made) -> bytes:
+        """Return the document of a step with nothing but its devices; repeated calls of a claim have the same ones."""
         kept = self._documents.get(step.file)
-        if kept is not None and kept[0] is step:
-            return kept[1]
-        document = render(step.cdi_kind, step.devices, step.common)
-        self._documents.keep(step.file, (step, document))
+        if kept is not None and kept[0] is step and kept[1] == made:
+            return kept[2]
+        document = render(step.cdi_kind, _devices(step, made), step.common)
+        self._documents.keep(step.file, (step, made, document))
         return document
 
-    def _edits(self, step: CdiFileStep, run: StepRun, patience: Deadline) -> dict[str, Edits]:
+    def _made(self, device: str, run: StepRun, patience: Deadline) -> tuple[Edits, RecordedPartition | None]:
+        """Return the edits of a device that another step made, and its record if it is a partition.
+
+        Raises: HardwareError.
+        """
+        if device in run.passed:
+            return run.passed[device], None
+        partition = run.partitions[device]
+        return self._edits_of(partition, patience), partition.recorded
+
+    def _edits(self, step: CdiFileStep, run: StepRun, made: _Made) -> dict[str, Edits]:
         """Return the edits of the claim's devices, by their name in the file, with what the other steps made.
 
-        Raises: HardwareError, PrepareError.
+        Raises: PrepareError.
         """
-        edits = dict(step.devices)
-        for name, device in step.made.items():
-            if device in run.passed:
-                edits[name] = run.passed[device]
-                continue
-            partition = run.partitions[device]
-            found = self._edits_of(partition, patience)
-            env = (*found.env, *partition_env(partition.recorded))
-            edits[name] = Edits(found.device_nodes, found.mounts, env, found.hooks, found.additional_gids)
+        edits = _devices(step, made)
         for shared, recorded in run.shared:
             for name in shared.in_file:
                 edits[name] = with_sharing(edits[name], shared, recorded, name)
@@ -139,3 +145,12 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
                 if error.code != "hardware.node-missing" or patience.has_passed():
                     raise
             time.sleep(_POLL_SECONDS)
+
+
+def _devices(step: CdiFileStep, made: _Made) -> dict[str, Edits]:
+    """Return the edits of a claim's devices, by their name in the file."""
+    devices = dict(step.devices)
+    for name, (found, recorded) in made.items():
+        env = found.env if recorded is None else (*found.env, *partition_env(recorded))
+        devices[name] = Edits(found.device_nodes, found.mounts, env, found.hooks, found.additional_gids)
+    return devices

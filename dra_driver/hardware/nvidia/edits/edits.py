@@ -63,7 +63,9 @@ class _Common(NamedTuple):
 
 
 _looks: OrderedDict[Roots, _Look] = OrderedDict()
-_whole: FifoCache[tuple[Roots, str, int], tuple[tuple[_Look | None, int], Edits]] = FifoCache(64)
+_Seen = tuple[_Look, int]  # a look, and the number of comparisons of its trees
+_whole: FifoCache[tuple[Roots, str, int], tuple[_Seen, Edits]] = FifoCache(64)
+_parts: FifoCache[tuple[Roots, str, int, int], tuple[_Seen, PartitionFacts, Edits]] = FifoCache(128)
 _last: _Common | None = None
 _lock = threading.Lock()
 
@@ -97,17 +99,44 @@ def whole_gpu_edits(roots: Roots, gpu: GpuFacts) -> Edits:
     until the next comparison: what sysfs and procfs report of a GPU can't be watched.
     Raises: HardwareError("hardware.node-missing", LATER).
     """
-    look, key = _looks.get(roots), (roots, gpu.pci_address, gpu.minor)
-    is_watched = look is not None and gpu.minor in nodes.WATCHED_MINORS and look.trees.is_unchanged()
-    seen = (look, look.trees.comparisons if look is not None else 0)  # before the nodes are looked at
-    kept = _whole.get(key) if is_watched else None
+    seen, key = _seen(roots, gpu.minor), (roots, gpu.pci_address, gpu.minor)
+    kept = _whole.get(key)
     if kept is not None and kept[0] == seen:
         return kept[1]
-    minor = sysfs.read_minor(roots, gpu.pci_address)  # a change of MIG mode may have changed it
-    edits = device_edits(roots, gpu if minor in (None, gpu.minor) else replace(gpu, minor=minor), None)
-    if is_watched:
+    edits = device_edits(roots, _with_minor_now(roots, gpu), None)
+    if seen is not None:
         _whole.keep(key, (seen, edits))
     return edits
+
+
+def partition_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts) -> Edits:
+    """Return what a partition needs, as `device_edits` does, with the GPU's minor number that the kernel reports now.
+
+    They are kept, as those of a whole GPU are, while the kernel lists the partition; the facts of one that was made
+    anew are another object. Raises: HardwareError("hardware.node-missing", LATER).
+    """
+    seen, key = _seen(roots, gpu.minor), (roots, gpu.pci_address, partition.gi_id, partition.ci_id)
+    kept = _parts.get(key)
+    if kept is not None and kept[0] == seen and kept[1] is partition and nodes.is_listed(roots, gpu.minor, partition):
+        return kept[2]
+    edits = device_edits(roots, _with_minor_now(roots, gpu), partition)
+    if seen is not None:
+        _parts.keep(key, (seen, partition, edits))
+    return edits
+
+
+def _seen(roots: Roots, minor: int) -> _Seen | None:
+    """Return the look whose watch includes the node of a GPU, if nothing has happened since; ask before looking."""
+    look = _looks.get(roots)
+    if look is None or minor not in nodes.WATCHED_MINORS or not look.trees.is_unchanged():
+        return None
+    return look, look.trees.comparisons
+
+
+def _with_minor_now(roots: Roots, gpu: GpuFacts) -> GpuFacts:
+    """Return a GPU with its minor number as it is now, which a change of MIG mode may have changed."""
+    minor = sysfs.read_minor(roots, gpu.pci_address)
+    return gpu if minor in (None, gpu.minor) else replace(gpu, minor=minor)
 
 
 def device_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:

@@ -14,6 +14,7 @@ import stat
 from functools import lru_cache
 from pathlib import Path
 
+from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.pci import read_at_once
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode
@@ -124,6 +125,12 @@ def capability_nodes(roots: Roots, gpu_minor: int, gi_id: int, ci_id: int) -> tu
     )
 
 
+def is_listed(roots: Roots, gpu_minor: int, partition: PartitionFacts) -> bool:
+    """Return whether the kernel module lists the compute instance of a partition among its capabilities."""
+    access = f"gi{partition.gi_id}/ci{partition.ci_id}/access"
+    return os.access(f"{_capabilities(roots, gpu_minor)}/{access}", os.F_OK)
+
+
 def drm_nodes(roots: Roots, pci_address: str) -> tuple[DeviceNode, ...]:
     """Return the card and render nodes of a GPU, whose names sysfs lists; none where no DRM driver is bound."""
     try:
@@ -163,7 +170,7 @@ def _capability_node(roots: Roots, gpu_minor: int, access: str) -> DeviceNode:
 
 def _capability(roots: Roots, gpu_minor: int, access: str) -> tuple[int, int]:
     """Return minor and mode of a MIG capability such as "gi3/ci0/access"."""
-    path = f"{roots.proc}/driver/nvidia/capabilities/gpu{gpu_minor}/mig/{access}"
+    path = f"{_capabilities(roots, gpu_minor)}/{access}"
     text = read_at_once(path)
     if minor := _FILE_MINOR.search(text):
         mode = _FILE_MODE.search(text)
@@ -177,6 +184,10 @@ def _capability(roots: Roots, gpu_minor: int, access: str) -> tuple[int, int]:
         if len(words) == 2 and words[0] == f"gpu{gpu_minor}/{access}" and words[1].isdigit():
             return int(words[1]), _CAPABILITY_MODE
     raise _missing(roots, f"MIG capability gpu{gpu_minor}/{access}", f"{path} can't be read; does the instance exist?")
+
+
+def _capabilities(roots: Roots, gpu_minor: int) -> str:
+    return f"{roots.proc}/driver/nvidia/capabilities/gpu{gpu_minor}/mig"
 
 
 def _missing(roots: Roots, what: str, hint: str) -> HardwareError:
