@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.hardware.nvidia.edits import edits as edits_module
-from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits, whole_gpu_edits
+from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits, partition_edits, whole_gpu_edits
 from dra_driver.model.errors import HardwareError
 from tests.cdi.support.edits_read import checked, commands, places, settled_look
 from tests.support.nodes.driver_root import (
@@ -255,3 +255,20 @@ def test_a_gpu_whose_facts_changed_is_looked_at_again(tmp_path, dev, proc, gpu):
     whole_gpu_edits(roots, gpu)
     make_node(dev / "nvidia9", 195, 9)
     assert whole_gpu_edits(roots, replace(gpu, minor=9)).device_nodes[0].path == "/dev/nvidia9"
+
+
+def test_the_edits_of_a_partition_are_kept_while_the_kernel_lists_it(tmp_path, dev, proc, gpu, partition):
+    for access, minor in (("gi3/access", 30), ("gi3/ci0/access", 31)):
+        add_capability(proc, gpu.minor, access, minor)
+    roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=proc, sys=tmp_path)
+    settled_look(roots, VERSION)
+    kept = partition_edits(roots, gpu, partition)
+    assert partition_edits(roots, gpu, partition) is kept == device_edits(roots, gpu, partition)
+    add_capability(proc, gpu.minor, "gi3/ci0/access", 32)
+    made_anew = replace(partition)
+    assert partition_edits(roots, gpu, made_anew).device_nodes[-1].minor == 32
+    Path(roots.dev, f"nvidia{gpu.minor}").chmod(0o600)
+    assert partition_edits(roots, gpu, made_anew).device_nodes[0].file_mode == 0o600
+    (proc / f"driver/nvidia/capabilities/gpu{gpu.minor}/mig/gi3/ci0/access").unlink()
+    with pytest.raises(HardwareError, match="does the instance exist"):
+        partition_edits(roots, gpu, made_anew)

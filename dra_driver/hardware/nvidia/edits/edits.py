@@ -37,7 +37,7 @@ _VOID = "NVIDIA_VISIBLE_DEVICES=void"  # keeps the legacy runtime hook from addi
 _LOOKS_KEPT = 4  # an agent has one driver root, but tests have several
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Look:
     """What one look at a driver root found, and what can check whether it is still true."""
 
@@ -64,8 +64,9 @@ class _Common(NamedTuple):
 
 _looks: OrderedDict[Roots, _Look] = OrderedDict()
 _Seen = tuple[_Look, int]  # a look, and the number of comparisons of its trees
-_whole: FifoCache[tuple[Roots, str, int], tuple[_Seen, Edits]] = FifoCache(64)
-_parts: FifoCache[tuple[Roots, str, int, int], tuple[_Seen, PartitionFacts, Edits]] = FifoCache(128)
+# By PCI address with the minor number, or with both instances; a look is one of certain roots.
+_whole: FifoCache[tuple[str, int], tuple[_Seen, Edits]] = FifoCache(64)
+_parts: FifoCache[tuple[str, int, int], tuple[_Seen, PartitionFacts, Edits]] = FifoCache(128)
 _last: _Common | None = None
 _lock = threading.Lock()
 
@@ -99,7 +100,7 @@ def whole_gpu_edits(roots: Roots, gpu: GpuFacts) -> Edits:
     until the next comparison: what sysfs and procfs report of a GPU can't be watched.
     Raises: HardwareError("hardware.node-missing", LATER).
     """
-    seen, key = _seen(roots, gpu.minor), (roots, gpu.pci_address, gpu.minor)
+    seen, key = _seen(roots, gpu.minor), (gpu.pci_address, gpu.minor)
     kept = _whole.get(key)
     if kept is not None and kept[0] == seen:
         return kept[1]
@@ -115,7 +116,7 @@ def partition_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts) -> E
     They are kept, as those of a whole GPU are, while the kernel lists the partition; the facts of one that was made
     anew are another object. Raises: HardwareError("hardware.node-missing", LATER).
     """
-    seen, key = _seen(roots, gpu.minor), (roots, gpu.pci_address, partition.gi_id, partition.ci_id)
+    seen, key = _seen(roots, gpu.minor), (gpu.pci_address, partition.gi_id, partition.ci_id)
     kept = _parts.get(key)
     if kept is not None and kept[0] == seen and kept[1] is partition and nodes.is_listed(roots, gpu.minor, partition):
         return kept[2]
