@@ -93,7 +93,7 @@ def _log_format(argv: Sequence[str]) -> str:
 
 
 def _is_driver_named(argv: Sequence[str]) -> bool:
-    """Return whether the driver's name was given, by the flag or its twin."""
+    """Return whether the driver's name was given, by the flag or its variable."""
     parser = _AgentParser(add_help=False)
     parser.add_argument("--driver-name", default=os.environ.get("DRIVER_NAME", ""))
     return bool(parser.parse_known_args(argv)[0].driver_name)

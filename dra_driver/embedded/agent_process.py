@@ -42,7 +42,7 @@ class AgentProcess:
 
     def start(self) -> None:
         """Start the process."""
-        environment = {k: v for k, v in os.environ.items() if k not in {flag.twin for flag in FLAGS}}
+        environment = {k: v for k, v in os.environ.items() if k not in {flag.variable for flag in FLAGS}}
         package_root = str(Path(dra_driver.__file__).parent.parent)
         paths = [package_root, *environment.get("PYTHONPATH", "").split(os.pathsep)]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

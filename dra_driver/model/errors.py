@@ -1,7 +1,7 @@
 """The one error tree.
 
     DriverError
-    ├── UsageError         a flag or its environment twin is wrong                exit 2
+    ├── UsageError         a flag or its environment variable is wrong            exit 2
     ├── InputError         a user's file is wrong (profile, manifest …)           exit 3
     ├── SelectorError      a CEL selector does not compile, or fails on a device  exit 3
     ├── NodeError          this machine lacks something (folder, permission …)    exit 5
@@ -63,7 +63,7 @@ class DriverError(Exception):
 
 
 class UsageError(DriverError):
-    """A flag, or its environment twin, can't be used as given."""
+    """A flag, or its environment variable, can't be used as given."""
 
     branch = "usage"
     exit_code = ExitCode.USAGE

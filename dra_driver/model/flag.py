@@ -1,6 +1,6 @@
-"""One flag of a program: its name, its environment twin, its default; and how flags are read.
+"""One flag of a program: its name, its environment variable, its default; and how flags are read.
 
-A flag takes precedence over its twin, which is its name in upper case with underscores, without a prefix.
+A flag takes precedence over its variable, whose name is the flag's in upper case with underscores, without a prefix.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ class Flag:
         return self.name.removeprefix("--").replace("-", "_")
 
     @property
-    def twin(self) -> str:
-        """Return the name of the environment twin, for example `NODE_NAME`."""
+    def variable(self) -> str:
+        """Return the name of the environment variable that also sets the flag, for example `NODE_NAME`."""
         return self.field.upper()
 
 
 def add_to(parser: ArgumentParser, flags: Iterable[Flag]) -> None:
-    """Add flags to a parser, with their defaults and twins in --help; `resolve` reads what it found."""
+    """Add flags to a parser, with their defaults and variables in --help; `resolve` reads what it found."""
     for flag in flags:
         default = f" (default {flag.default})" if flag.default else ""
-        text = f"{flag.meaning}{default}; env {flag.twin}"
+        text = f"{flag.meaning}{default}; env {flag.variable}"
         parser.add_argument(flag.name, dest=flag.field, metavar=flag.metavar, help=text)
 
 
 def resolve(given: Mapping[str, str | None], environment: Mapping[str, str], flags: Iterable[Flag]) -> dict[str, str]:
-    """Return every flag's value by field name: the flag if given, else its non-empty twin, else the default.
+    """Return every value by field name: the flag if given, else its variable unless that is empty, else the default.
 
-    Raises: UsageError("usage.bad-choice", "usage.flags"), naming the flag or the twin that is wrong.
+    Raises: UsageError("usage.bad-choice", "usage.flags"), naming the flag or the variable that is wrong.
     """
     values: dict[str, str] = {}
     for flag in sorted(flags, key=lambda flag: flag.name == "--driver-name"):  # its default depends on another's value
         value, source = given.get(flag.field), flag.name
         if value is None:
-            twin = environment.get(flag.twin, "")
-            value, source = (twin, flag.twin) if twin else (_default(flag, values), flag.name)
+            text = environment.get(flag.variable, "")
+            value, source = (text, flag.variable) if text else (_default(flag, values), flag.name)
         if flag.choices and value not in flag.choices:
             raise UsageError("bad-choice", f"{source}={value!r} is not one of {', '.join(flag.choices)}")
         if flag.default and not value:  # an empty path would mean the folder that the process happens to be in

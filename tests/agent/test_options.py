@@ -64,7 +64,7 @@ def test_an_empty_flag_is_a_usage_error_and_an_empty_environment_variable_means_
         if flag.default:
             with pytest.raises(UsageError, match=f"{flag.name}"):
                 options(**{flag.field: ""})
-        assert resolve({}, {flag.twin: ""}, [flag]) == {flag.field: flag.default}
+        assert resolve({}, {flag.variable: ""}, [flag]) == {flag.field: flag.default}
 
 
 @pytest.mark.parametrize(

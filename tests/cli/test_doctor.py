@@ -27,7 +27,7 @@ ROW = re.compile(r"^\| `([a-z-]+)` \| (\w+) \| (.+?) \| \[(.+?)\]\(\4\) \|$", re
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch):
-    for name in [*(flag.twin for flag in FLAGS), "KUBECONFIG", "FORCE_COLOR", "KUBERNETES_SERVICE_HOST"]:
+    for name in [*(flag.variable for flag in FLAGS), "KUBECONFIG", "FORCE_COLOR", "KUBERNETES_SERVICE_HOST"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/nonexistent")
     monkeypatch.setenv("COLUMNS", "160")  # a folder of the test is longer than what the page shows

@@ -124,7 +124,7 @@ def test_a_label_or_node_label_that_the_chart_sets_itself_is_not_written_twice(h
 
 
 def test_every_environment_variable_of_the_daemonset_is_one_of_the_agents_flags(helm: str) -> None:
-    known = {flag.twin: flag for flag in FLAGS}
+    known = {flag.variable: flag for flag in FLAGS}
     runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
     for case in CASES.values():
         for content in objects(render(helm, *case)):

@@ -32,7 +32,7 @@ _CDI_ROOT = next(flag for flag in FLAGS if flag.field == "cdi_root")
     "cdi_root",
     metavar=_CDI_ROOT.metavar,
     default=_CDI_ROOT.default,
-    envvar=_CDI_ROOT.twin,
+    envvar=_CDI_ROOT.variable,
     show_default=True,
     help="With -o wide: this node's folder of CDI files, which also has the files about devices.",
 )

@@ -24,9 +24,9 @@ _FIELDS = ("driver_name", "kubelet_plugins_directory_path")
 def folder_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the flags that locate the agent's data folder."""
     for flag in (flag for flag in FLAGS if flag.field in _FIELDS):
-        text = f"{flag.meaning} [default: {flag.default}] [env {flag.twin}]"
+        text = f"{flag.meaning} [default: {flag.default}] [env {flag.variable}]"
         option = click.option(
-            flag.name, flag.field, metavar=flag.metavar, default=flag.default, envvar=flag.twin, help=text
+            flag.name, flag.field, metavar=flag.metavar, default=flag.default, envvar=flag.variable, help=text
         )
         function = option(function)
     return function

@@ -31,7 +31,7 @@ def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the shared flags to a command."""
     for flag in reversed(SHARED):
         default = "this host's name" if flag.field == "node_name" else flag.default
-        text = f"{flag.meaning}{f' [default: {default}]' if default else ''} [env {flag.twin}]"
+        text = f"{flag.meaning}{f' [default: {default}]' if default else ''} [env {flag.variable}]"
         function = click.option(flag.name, flag.field, metavar=flag.metavar, default=None, help=text)(function)
     return function
 

@@ -45,9 +45,9 @@ def copy(node: Node, expansion: Expansion) -> Node:
     expansion.copies += 1
     if expansion.copies > _MAX_COPIES:
         raise BadMacro(node.offset, f"expression grows by more than {_MAX_COPIES} nodes when its macros are expanded")
-    twin = _copy(node, expansion)
-    twin.visits = node.visits
-    return twin
+    copied = _copy(node, expansion)
+    copied.visits = node.visits
+    return copied
 
 
 def _copy(node: Node, expansion: Expansion) -> Node:
@@ -76,16 +76,16 @@ def _copy(node: Node, expansion: Expansion) -> Node:
 
 
 def _copies(nodes: list[Node], expansion: Expansion) -> list[Node]:
-    twins = []
+    copies = []
     for node in nodes:
-        twins.append(copy(node, expansion))  # noqa: PERF401  (no extra frame)
-    return twins
+        copies.append(copy(node, expansion))  # noqa: PERF401  (no extra frame)
+    return copies
 
 
 def _copy_entries(entries: list[Entry], expansion: Expansion) -> list[Entry]:
-    twins = []
+    copies = []
     for entry in entries:
         key = copy(entry.key, expansion) if entry.key is not None else None
         value = copy(entry.value, expansion)
-        twins.append(Entry(key, entry.field, value, entry.offset, optional=entry.optional))
-    return twins
+        copies.append(Entry(key, entry.field, value, entry.offset, optional=entry.optional))
+    return copies

@@ -19,7 +19,7 @@ from dra_driver.model.flags import FLAGS
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch):
     for flag in FLAGS:
-        monkeypatch.delenv(flag.twin, raising=False)
+        monkeypatch.delenv(flag.variable, raising=False)
     for name in ("FORCE_COLOR", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)

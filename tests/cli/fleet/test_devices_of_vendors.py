@@ -27,7 +27,7 @@ ARC = IntelCard("0000:03:00.0", 1)
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for flag in FLAGS:
-        monkeypatch.delenv(flag.twin, raising=False)
+        monkeypatch.delenv(flag.variable, raising=False)
     for name in ("FORCE_COLOR", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 
