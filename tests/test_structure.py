@@ -1,9 +1,10 @@
-"""Rules about the structure of the code that import-linter cannot check: sizes, and unique names of classes."""
+"""Rules about the structure of the code that import-linter cannot check: sizes, circles of types, names of classes."""
 
 from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import dra_driver
@@ -60,6 +61,28 @@ def test_no_function_is_longer_than_a_screen() -> None:
     }
     limits = MAY_BE_LONGER_FUNCTIONS
     assert {name: lines for name, lines in lengths.items() if lines > limits.get(name, MAX_FUNCTION_LINES)} == {}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the names that a module imports, with those that it imports for its types or inside functions."""
+    found = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.module]
+    return {name for node in found for name in (node.module, *(f"{node.module}.{each.name}" for each in node.names))}
+
+
+def test_nothing_in_a_folder_imports_itself_through_its_neighbours() -> None:
+    """Each module and each folder counts as one, on every level, so the graph of every folder has an order."""
+    modules = {
+        ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES
+    }
+    folders: dict[tuple[str, ...], TopologicalSorter[str]] = defaultdict(TopologicalSorter)
+    for name, path in modules.items():
+        for imported in imports_of(path) & modules.keys():
+            ours, theirs = name.split("."), imported.split(".")
+            depth = next((at for at, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other), None)
+            if depth is not None:
+                folders[tuple(ours[:depth])].add(ours[depth], theirs[depth])
+    for graph in folders.values():
+        graph.prepare()  # raises CycleError, which names the circle
 
 
 def test_no_class_name_is_used_in_two_rooms() -> None:

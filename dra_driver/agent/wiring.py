@@ -125,7 +125,7 @@ def _stages(
     node: OpenedNode, offer: NodeOffer, health: NodeHealth | None, passthrough: NodePassthrough | None
 ) -> FactsStage:
     """Return the stages from the facts of a scan to the findings: the offer, and each part that adds to it."""
-    stage: FactsStage = LostGpusStage(offer, health) if health else offer
+    stage: FactsStage = LostGpusStage(offer, health.completed) if health else offer
     if passthrough is not None:
         stage = with_passthrough_stage(stage, passthrough)
     return with_channel_stage(stage, node)

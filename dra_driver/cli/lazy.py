@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
 
 def _complete_values(command: click.Command) -> None:
     """Let the parameters of a command be completed from profiles and the cluster if click knows no values."""
-    from dra_driver.cli.completion.candidates import complete_parameter
+    from dra_driver.cli.candidates.candidates import complete_parameter
 
     for parameter in command.params:
         own = parameter.shell_complete

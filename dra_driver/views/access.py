@@ -87,7 +87,7 @@ class ClusterAccess:
 
     @staticmethod
     def _list(api: KubeApi, kind: str, path: str, lines: ProgressLines) -> list[Wire] | None:
-        from dra_driver.views.fleet.cluster_lists import read_list
+        from dra_driver.views.cluster_lists import read_list
 
         try:
             return read_list(api, path, f"{kind}s read", lines)

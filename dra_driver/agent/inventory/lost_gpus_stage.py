@@ -6,6 +6,7 @@ faulty, and the scheduler would allocate the counters that it consumes a second 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,18 +16,17 @@ from dra_driver.hardware.facts import Facts
 
 if TYPE_CHECKING:
     from dra_driver.agent.inventory.scanner import FactsStage
-    from dra_driver.agent.node_health import NodeHealth
 
 
 class LostGpusStage(OuterStage):
-    """Adds the lost GPUs to the findings of the inner stage."""
+    """Adds the lost GPUs to the findings of the inner stage; `completed` returns facts with the lost GPUs."""
 
-    def __init__(self, inner: FactsStage, health: NodeHealth) -> None:
+    def __init__(self, inner: FactsStage, completed: Callable[[Facts], Facts]) -> None:
         super().__init__(inner)
-        self._health = health
+        self._completed = completed
 
     def assess(self, facts: Facts) -> Findings:
         """Return the findings of the inner stage with the lost GPUs. Raises: DriverError."""
         here = replace(facts, gpus=tuple(gpu for gpu in facts.gpus if not gpu.is_lost))
         findings = self._inner.assess(here)
-        return replace(findings, facts=self._health.completed(findings.facts))
+        return replace(findings, facts=self._completed(findings.facts))

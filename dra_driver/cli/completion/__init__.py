@@ -1,5 +1,1 @@
-"""Completion of the command line in bash, zsh and fish, and of `kubectl dra` by kubectl itself.
-
-In: the words up to the cursor. Out: candidates. Names come from the shipped profiles, and from the cluster if it
-answers within two seconds.
-"""
+"""Completion of the command line in bash, zsh and fish, and of `kubectl dra` by kubectl itself: scripts and answers."""

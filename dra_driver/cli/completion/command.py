@@ -35,8 +35,8 @@ def command(shell: str) -> None:
 
 def complete(words: Sequence[str]) -> int:
     """Print the candidates for the last word, then the directive, and nothing else; return 0."""
+    from dra_driver.cli.candidates.candidates import Candidates, candidates
     from dra_driver.cli.commands import cli
-    from dra_driver.cli.completion.candidates import Candidates, candidates
 
     try:
         found = candidates(cli, list(words) or [""])

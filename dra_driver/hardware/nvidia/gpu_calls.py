@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia.discovery import Discovery
+from dra_driver.hardware.nvidia.gpu_worker import GpuWorker
 from dra_driver.hardware.nvidia.library_use import LibraryUse
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 from dra_driver.hardware.nvidia.nvml.nvml import Nvml
-from dra_driver.hardware.nvidia.session import GpuWorker
 from dra_driver.hardware.nvidia.worker import WorkerEnded
 from dra_driver.model.errors import HardwareError, Retry
 

@@ -24,9 +24,9 @@ from dra_driver.hardware.facts import (
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.nvidia.actions import GpuActions
 from dra_driver.hardware.nvidia.discovery import Discovery
-from dra_driver.hardware.nvidia.health.observation import Observation
 from dra_driver.hardware.nvidia.library_use import LibraryUse
 from dra_driver.hardware.nvidia.node_facts import VENDOR
+from dra_driver.hardware.nvidia.observation.observation import Observation
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.model.edits import Edits
 from dra_driver.telemetry.logs import fields

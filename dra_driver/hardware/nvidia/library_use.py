@@ -12,8 +12,8 @@ from collections.abc import Hashable
 from functools import partial
 
 from dra_driver.hardware.nvidia import sysfs
-from dra_driver.hardware.nvidia.health.observation import Observation
 from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
+from dra_driver.hardware.nvidia.observation.observation import Observation
 from dra_driver.hardware.nvidia.opening import LATE, NotOpen, Opened, open_library
 from dra_driver.hardware.nvidia.session import NvmlSession
 from dra_driver.hardware.nvidia.worker import LibraryCall, Worker

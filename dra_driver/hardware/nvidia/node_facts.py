@@ -10,12 +10,13 @@ from dra_driver.hardware.facts import Facts, GpuFacts, Problem
 from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.hardware.nvidia import sysfs
 from dra_driver.hardware.nvidia.edits.nodes import is_missing
+from dra_driver.hardware.nvidia.gpu_worker import GpuWorker
 from dra_driver.hardware.nvidia.opening import NotOpen
 from dra_driver.hardware.nvidia.reading import names
 from dra_driver.hardware.nvidia.reading.assembly import join_gpus, name_silent, shared_identities, unreported
 from dra_driver.hardware.nvidia.reading.gpu import GpuReading
 from dra_driver.hardware.nvidia.reading.links import Edge
-from dra_driver.hardware.nvidia.session import GpuWorker, NvmlSession
+from dra_driver.hardware.nvidia.session import NvmlSession
 from dra_driver.hardware.port import Roots
 
 VENDOR = "nvidia"

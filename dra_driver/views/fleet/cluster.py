@@ -72,6 +72,6 @@ class Cluster:
 
     def _list(self, path: str) -> list[Wire]:
         """List all objects, page by page."""
-        from dra_driver.views.fleet.cluster_lists import read_list
+        from dra_driver.views.cluster_lists import read_list
 
         return read_list(self._api, path, f"{path.rpartition('/')[2]} read", self._lines)

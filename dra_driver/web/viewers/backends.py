@@ -17,8 +17,8 @@ from dra_driver.web.lookups.commands import Commands
 from dra_driver.web.lookups.lookups import UsageSource, ViewerLookups
 from dra_driver.web.on_demand_reading import UNSEEN_SECONDS
 from dra_driver.web.viewers.rights_resolvers import AdmittedViewer
-from dra_driver.web.viewers.worker_spawner import WorkerSpawner
 from dra_driver.web.worker.client import WorkerClient
+from dra_driver.web.worker.worker_spawner import WorkerSpawner
 
 log = logging.getLogger(__name__)
 

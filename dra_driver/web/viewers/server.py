@@ -25,7 +25,7 @@ from dra_driver.web.viewers.identity import TrustedProxy
 from dra_driver.web.viewers.rights_resolvers import OwnRights, ReviewedRights, RightsResolver
 from dra_driver.web.viewers.sign_in import sign_in_routes
 from dra_driver.web.viewers.viewer_authorizer import ViewerAuthorizer
-from dra_driver.web.viewers.worker_spawner import WorkerSpawner
+from dra_driver.web.worker.worker_spawner import WorkerSpawner
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.identity import CertificateFolder, ServingIdentity
 

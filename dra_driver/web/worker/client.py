@@ -21,9 +21,9 @@ from dra_driver.web.worker.board_updates import BoardUpdate
 from dra_driver.web.worker.bounds import SECONDS
 
 if TYPE_CHECKING:
-    from dra_driver.web.viewers.worker_spawner import WorkerSpawner
     from dra_driver.web.worker.process import Load
     from dra_driver.web.worker.questions import BoardQuestion
+    from dra_driver.web.worker.worker_spawner import WorkerSpawner
 
 _AT_ONCE = 4
 _MAX_WAITING = 64

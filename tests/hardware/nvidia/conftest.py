@@ -19,8 +19,8 @@ from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia import discovery
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
-from dra_driver.hardware.nvidia.health import watch
 from dra_driver.hardware.nvidia.library import SONAME
+from dra_driver.hardware.nvidia.observation import watch
 from dra_driver.hardware.port import Roots
 from tests.support.fake_nvml import Gpu, State, build
 from tests.support.nodes.fake_node import FakeNode

@@ -1,1 +1,1 @@
-"""What can be observed of NVIDIA GPUs' health: the library's events and readings, the kernel log, the PCI bus."""
+"""What shows the health of NVIDIA's GPUs: the library's events and readings, and the kernel log."""

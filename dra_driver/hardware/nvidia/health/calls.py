@@ -7,23 +7,17 @@ call. Source: nvml.h and NVIDIA's NVML API reference.
 from __future__ import annotations
 
 import ctypes
-import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
-from dra_driver.hardware.nvidia.nvml.nvml import Nvml
-
-T = TypeVar("T")
+from dra_driver.hardware.nvidia.nvml.optional_calls import OptionalCalls
 
 XID, GPU_UNAVAILABLE, RECOVERY_ACTION = 0x8, 0x4000, 0x8000
 DOUBLE_BIT_ECC, DRAM_RETIRED, DRAM_NOT_RETIRED = 0x2, 0x400, 0x800
 WANTED_EVENTS = XID | GPU_UNAVAILABLE | RECOVERY_ACTION | DOUBLE_BIT_ECC | DRAM_RETIRED | DRAM_NOT_RETIRED
 NO_INSTANCE = 0xFFFFFFFF
 LINK_STATE = 165  # NVML_FI_DEV_NVLINK_GET_STATE, with the link as its scope
-_SIGNED = (4, 5)  # NVML_VALUE_TYPE_SIGNED_LONG_LONG and _SIGNED_INT
-_DOUBLE = 0  # NVML_VALUE_TYPE_DOUBLE
 _UNCORRECTED, _VOLATILE, _DEVICE_MEMORY = 1, 0, 2
 _GPU_SENSOR, _SLOWDOWN = 0, 1  # NVML_TEMPERATURE_GPU, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
 
@@ -45,14 +39,8 @@ def address_of(handle: Handle) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-class HealthNvml(Nvml):
-    """The library calls of a health watch.
-
-    `requires_reset` is set when an optional call failed because the GPU can't be used before a reset; the caller
-    clears it before it reads a GPU.
-    """
-
-    requires_reset = False
+class HealthNvml(OptionalCalls):
+    """The library calls of a health watch."""
 
     def new_event_set(self) -> Any:
         """Return a new event set."""
@@ -85,15 +73,6 @@ class HealthNvml(Nvml):
             raise
         gi, ci = (None if number == NO_INSTANCE else int(number) for number in _instances(data))
         return LibraryEvent(address_of(data.device), int(data.eventType), int(data.eventData), gi, ci, data.device)
-
-    def fields(self, gpu: Handle, wanted: Sequence[int | tuple[int, int]]) -> dict[int | tuple[int, int], int]:
-        """Return those of the wanted field values that the GPU reports; a pair is a field and its scope."""
-        values = self._optional(lambda: self._call("nvmlDeviceGetFieldValues", gpu, list(wanted)))
-        found = {}
-        for asked, value in zip(wanted, values or (), strict=False):
-            if not value.nvmlReturn and (number := _number(value)) is not None:
-                found[asked] = number
-        return found
 
     def is_there(self, gpu: Handle) -> bool | None:
         """Return whether the GPU itself answers; None where a call fails for another reason than its loss.
@@ -174,26 +153,6 @@ class HealthNvml(Nvml):
         generation = self._optional(lambda: int(self._call("nvmlDeviceGetCurrPcieLinkGeneration", gpu)))
         return generation, self._optional(lambda: int(self._call("nvmlDeviceGetCurrPcieLinkWidth", gpu)))
 
-    def _optional(self, read: Callable[[], T]) -> T | None:
-        """Return what a call returns, or None where it fails. Raises: NvmlFault when the GPU is lost."""
-        try:
-            return read()
-        except NvmlFault as fault:
-            if fault.is_lost:
-                raise
-            self.requires_reset |= fault.requires_reset
-            return None
-
 
 def _instances(data: Any) -> tuple[int, int]:
     return int(data.gpuInstanceId), int(data.computeInstanceId)
-
-
-def _number(value: Any) -> int | None:
-    """Return a field's value as a whole number; None for one that is not finite (NVML_VALUE_TYPE_*)."""
-    if value.valueType == _DOUBLE:
-        return int(value.value.dVal) if math.isfinite(value.value.dVal) else None
-    if value.valueType in _SIGNED:
-        return int(value.value.siVal if value.valueType == _SIGNED[1] else value.value.sllVal)
-    # An unsigned int leaves the upper half unset.
-    return int(value.value.ullVal) & ((1 << 32) - 1 if value.valueType == 1 else (1 << 64) - 1)

@@ -1,1 +1,1 @@
-"""Measurements of NVIDIA's GPUs, by the thread that also watches their health. Imported only where GPUs are metered."""
+"""Measurements of NVIDIA's GPUs, in rounds that the observing thread makes. Imported only where GPUs are metered."""

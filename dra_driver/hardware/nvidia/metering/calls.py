@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from dra_driver.hardware.metered import ProcessUse
-from dra_driver.hardware.nvidia.health.calls import HealthNvml
 from dra_driver.hardware.nvidia.nvml.fault import Handle
+from dra_driver.hardware.nvidia.nvml.optional_calls import OptionalCalls
 
 UNKNOWN_BYTES = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 _KINDS = ("Compute", "Graphics", "MPSCompute")
 
 
-class MeterNvml(HealthNvml):
+class MeterNvml(OptionalCalls):
     """The library calls of metering."""
 
     def clock_mhz(self, gpu: Handle, *, is_memory: bool) -> int | None:

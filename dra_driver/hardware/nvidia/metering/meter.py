@@ -9,14 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from dra_driver.hardware.metered import MeterPlan, MeterReport, Reading
-from dra_driver.hardware.nvidia.health.vitals import WatchedGpu
 from dra_driver.hardware.nvidia.metering.calls import MeterNvml
 from dra_driver.hardware.nvidia.metering.profiling import Profiling
 from dra_driver.hardware.nvidia.metering.reading import read_gpu
-from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
+from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 
 
 class NvidiaMeter:
@@ -53,16 +52,16 @@ class NvidiaMeter:
 
 
 class MeterRounds:
-    """The rounds of one session, for the one thread that makes the library calls."""
+    """The rounds of one session, for the one thread that makes the library calls. `gpus` are handles by PCI address."""
 
-    def __init__(self, meter: NvidiaMeter, mark: Callable[[str], None], gpus: Collection[WatchedGpu]) -> None:
-        self.meter, self._gpus = meter, tuple(gpus)
+    def __init__(self, meter: NvidiaMeter, mark: Callable[[str], None], gpus: Mapping[str, Handle]) -> None:
+        self.meter, self._gpus = meter, gpus
         self._nvml = MeterNvml(mark)
         self._profiling: Profiling | None = None
         self._profiled: frozenset[str] = frozenset()
         self._due = 0.0
         self._read_at_us = 0
-        meter.keep({gpu.address for gpu in self._gpus})
+        meter.keep(gpus)
         if meter.plan.with_profiling:
             self._begin_profiling()
 
@@ -73,8 +72,8 @@ class MeterRounds:
         self._due = time.monotonic() + self.meter.plan.beat_s
         shared, since_us = self.meter.plan.shared_gpus(), self._read_at_us
         self._read_at_us = int(time.time() * 1e6)
-        for gpu in self._gpus:
-            self._read(gpu, since_us, with_processes=gpu.address in shared)
+        for address, gpu in self._gpus.items():
+            self._read(address, gpu, since_us, with_processes=address in shared)
         self.meter.plan.notify()
 
     def close(self) -> None:
@@ -84,20 +83,20 @@ class MeterRounds:
 
     def _begin_profiling(self) -> None:
         try:
-            self._profiled = frozenset(gpu.address for gpu in self._gpus if self._nvml.can_profile(gpu.handle))
+            self._profiled = frozenset(address for address, gpu in self._gpus.items() if self._nvml.can_profile(gpu))
         except NvmlFault:  # a GPU is lost: the next session asks again
             self._profiled = frozenset()
         if self._profiled:
             self._profiling = Profiling(self._nvml)
 
-    def _read(self, gpu: WatchedGpu, since_us: int, *, with_processes: bool) -> None:
-        profiling = self._profiling if gpu.address in self._profiled else None
+    def _read(self, address: str, gpu: Handle, since_us: int, *, with_processes: bool) -> None:
+        profiling = self._profiling if address in self._profiled else None
         try:
             found = tuple(
                 read_gpu(
                     self._nvml,
-                    gpu.handle,
-                    gpu.address,
+                    gpu,
+                    address,
                     profiling=profiling,
                     plan=self.meter.plan,
                     with_processes=with_processes,
@@ -107,4 +106,4 @@ class MeterRounds:
             )
         except NvmlFault:  # it is lost: its last readings grow old
             return
-        self.meter.take(gpu.address, found)
+        self.meter.take(address, found)

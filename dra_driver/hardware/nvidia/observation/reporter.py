@@ -15,11 +15,12 @@ from dra_driver.hardware.bus import bus_state
 from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.kernel_records import KERNEL_LOG
 from dra_driver.hardware.nvidia.health.kernel_log import KernelLog
-from dra_driver.hardware.nvidia.health.watch import HealthWatch, Watched
+from dra_driver.hardware.nvidia.observation.watch import HealthWatch, Watched
 from dra_driver.hardware.port import Roots
 
 if TYPE_CHECKING:
     from dra_driver.hardware.nvidia.metering.meter import NvidiaMeter
+    from dra_driver.hardware.nvidia.session import SessionWatch
 
 
 class NvidiaHealth:
@@ -41,7 +42,7 @@ class NvidiaHealth:
             self._watch = HealthWatch(self._found, self._notify, meter=meter)
             return self._watch
 
-    def end_session(self, watch: HealthWatch) -> None:
+    def end_session(self, watch: SessionWatch) -> None:
         """Record that a watch ends."""
         with self._mutex:
             if self._watch is watch:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import click
 from click.shell_completion import CompletionItem, ShellComplete
 
-from dra_driver.cli.completion import sources
+from dra_driver.cli.candidates import sources
 from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
 from dra_driver.kube.paths import WORKLOADS
 from dra_driver.model.flags import FLAGS

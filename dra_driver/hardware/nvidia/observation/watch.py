@@ -221,5 +221,6 @@ class HealthWatch:
         if self._rounds is None:
             from dra_driver.hardware.nvidia.metering.meter import MeterRounds  # noqa: PLC0415 - only where it is wanted
 
-            self._rounds = MeterRounds(meter, self._worker.mark, self._gpus.values())
+            gpus = {gpu.address: gpu.handle for gpu in self._gpus.values()}
+            self._rounds = MeterRounds(meter, self._worker.mark, gpus)
         self._rounds.turn()

@@ -15,8 +15,8 @@ from dra_driver.hardware.nvidia.session import WATCH_ENDS_S, NvmlSession
 from dra_driver.hardware.port import Roots
 
 if TYPE_CHECKING:
-    from dra_driver.hardware.nvidia.health.reporter import NvidiaHealth
     from dra_driver.hardware.nvidia.metering.meter import NvidiaMeter
+    from dra_driver.hardware.nvidia.observation.reporter import NvidiaHealth
 
 
 class Observation:
@@ -29,7 +29,7 @@ class Observation:
 
     def begin_health(self, session: NvmlSession | None, notify: Callable[[], None], *, log_position: int) -> None:
         """Begin to observe the health of the GPUs (port.HealthReporter)."""
-        from dra_driver.hardware.nvidia.health.reporter import NvidiaHealth  # noqa: PLC0415 - only where it is on
+        from dra_driver.hardware.nvidia.observation.reporter import NvidiaHealth  # noqa: PLC0415 - only where it is on
 
         self._health = NvidiaHealth(self._roots, notify, log_position=log_position)
         self.watch(session)
@@ -80,7 +80,7 @@ class Observation:
         if self._health is not None:
             session.watch = self._health.begin_session(lambda: self._meter)
         elif self._meter is not None:
-            from dra_driver.hardware.nvidia.health.watch import HealthWatch, Watched  # noqa: PLC0415
+            from dra_driver.hardware.nvidia.observation.watch import HealthWatch, Watched  # noqa: PLC0415
 
             session.watch = HealthWatch(Watched(), lambda: None, meter=lambda: self._meter, polls=False)
 
