@@ -71,7 +71,7 @@ image: $(READY)  ## Build the container image for amd64 and arm64, build/image/i
 	@$(BIN)/python deploy/image/build.py $(if $(REFERENCE),--reference $(REFERENCE))
 
 dist: $(READY)   ## Make what is handed out into dist/: wheel, chart, image, bills of materials, checksums.
-	@$(BIN)/python deploy/dist.py
+	@$(BIN)/python deploy/dist.py --helm "$$(command -v helm || $(BIN)/python -m lane helm)"
 
 bench: $(READY)  ## Measure speed and memory against the budgets (table; JSON=FILE for machines).
 	$(BIN)/python -m benchmarks $(if $(JSON),--json $(JSON))

@@ -1,6 +1,6 @@
 """Everything that a release consists of: wheel, chart, image, their bills of materials and checksums.
 
-    python deploy/dist.py [--output FOLDER]
+    python deploy/dist.py [--output FOLDER] [--helm PROGRAM]
 
 In: this checkout, whose version is `__version__` in dra_driver/__init__.py and no other. Out, in FOLDER (dist/):
 
@@ -27,15 +27,12 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "image"))
 import bills
 import build as image
 import needs
 import wheels
 from contents import ARCHITECTURES, REPOSITORY_NAME
-
-from lane.components import parts
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
@@ -47,11 +44,12 @@ def main() -> int:
     """Make everything; list it with its checksums."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=REPOSITORY / "dist")
-    output = parser.parse_args().output
-    helm = find_helm()
+    parser.add_argument("--helm", default="", metavar="PROGRAM", help="helm 3, if not the one on PATH")
+    options = parser.parse_args()
+    output, helm = options.output, options.helm or shutil.which("helm") or ""
     lacking = needs.missing(output, _MEGABYTES)
     if not helm:
-        lacking.append("helm 3: put it on PATH, or `make cluster-binaries`")
+        lacking.append("helm 3: put it on PATH, or run `make cluster-binaries`")
     if lacking:
         sys.exit("\n  ".join(["no release can be made here, because this is missing:", *lacking]))
     shutil.rmtree(output, ignore_errors=True)
@@ -64,11 +62,6 @@ def main() -> int:
         chart(output, version, helm, digest)
     print(sums(output), end="")
     return 0
-
-
-def find_helm() -> str:
-    """Return the helm on PATH or of the cluster lane; empty if there is none."""
-    return shutil.which("helm") or (str(parts.HELM.path / "helm") if parts.HELM.built() else "")
 
 
 def wheel(output: Path, version: str) -> Path:

@@ -1,4 +1,4 @@
-"""The cluster lane by hand: `python -m lane binaries|floor|prometheus|obstacle|up|down`."""
+"""The cluster lane by hand: `python -m lane binaries|floor|prometheus|helm|obstacle|up|down`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def main() -> int:
         ("binaries", "build the components that are missing"),
         ("floor", "build the Go plugin that the benchmarks measure the driver beside"),
         ("prometheus", "build Prometheus and promtool, which judge rules and dashboards"),
+        ("helm", "print the path of the helm that `binaries` has built, if it has"),
         ("obstacle", "say why no cluster can run on this machine, if so"),
         ("up", "start a cluster that stays, and print its KUBECONFIG"),
         ("down", "take down the clusters of `up` and of killed test runs, or those named"),
@@ -54,6 +55,11 @@ def _floor(_: argparse.Namespace) -> int:
 
 def _prometheus(_: argparse.Namespace) -> int:
     building.build_one(parts.PROMETHEUS)
+    return 0
+
+
+def _helm(_: argparse.Namespace) -> int:
+    print(parts.HELM.path / "helm" if parts.HELM.built() else "")
     return 0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import dra_driver
 
 ROOT = Path(dra_driver.__file__).parent
+LAYERS_BESIDE = ("benchmarks", "lane", "deploy")  # each may import those to its right, and `dra_driver`
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if "_proto" not in path.parts]
 BESIDE = [path for name in ("benchmarks", "deploy", "lane", "tests") for path in (ROOT.parent / name).rglob("*.py")]
 OTHER_LANGUAGES = [path for path in ROOT.rglob("*.js") if path.parent.name != "vendor"] + [
@@ -95,3 +96,24 @@ def test_no_class_name_is_used_in_two_rooms() -> None:
         name: sorted(str(room.relative_to(ROOT)) for room in where) for name, where in rooms.items() if len(where) > 1
     }
     assert found == {}
+
+
+def imported_by(path: Path) -> set[str]:
+    """Return the first names of the modules that a file imports, inside functions too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_no_folder_beside_the_driver_imports_upwards() -> None:
+    found = {}
+    for place, layer in enumerate(LAYERS_BESIDE):
+        for path in (ROOT.parent / layer).rglob("*.py"):
+            if above := imported_by(path) & set(LAYERS_BESIDE[:place]):
+                found[str(path.relative_to(ROOT.parent))] = sorted(above)
+    assert found == {}
+    assert [str(path) for path in FILES if imported_by(path) & set(LAYERS_BESIDE)] == []

@@ -17,6 +17,7 @@ import pytest
 
 from dra_driver import __version__
 from lane.cluster import REPOSITORY
+from lane.components import parts
 
 pytestmark = pytest.mark.soak
 CHART, IMAGE = f"dra-driver-{__version__}.tgz", f"dra-driver-{__version__}-image.tar"
@@ -28,7 +29,7 @@ ARCHITECTURES = {"amd64", "arm64"}
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that `make dist` fills."""
     folder = tmp_path_factory.mktemp("release") / "dist"
-    command = [sys.executable, "deploy/dist.py", "--output", str(folder)]
+    command = [sys.executable, "deploy/dist.py", "--output", str(folder), "--helm", str(parts.HELM.path / "helm")]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
