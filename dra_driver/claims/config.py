@@ -9,7 +9,7 @@ Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dra_driver.claims.amd_config import may_configure, read_amd_config
@@ -23,8 +23,11 @@ from dra_driver.claims.device_config import (
     type_name,
 )
 from dra_driver.model.errors import ClaimError
+from dra_driver.model.sharing import MpsSettings
+from dra_driver.model.vendors import VENDORS
 
 FAULTS_SHOWN, FAULT_CHARS = 20, 300
+_DRIVERS_WITHOUT_MPS = frozenset(vendor.driver for vendor in VENDORS if vendor.name != "nvidia")
 
 
 def validate(parameters: Any, path: str = "parameters", driver: str = "") -> list[ConfigFault]:
@@ -82,12 +85,17 @@ def read_config(parameters: Any, path: str, faults: list[ConfigFault], driver: s
         faults.append(ConfigFault(f"{path}.kind", config_faults.must_be(kinds, kind)))
     elif kind in DEVICE_TYPES:
         found = schema.read(kind, parameters, path)
-        if isinstance(found, DeviceConfig):
-            return found
-        faults.extend(found)
-        return None
+        before = len(faults)
+        faults.extend(_vendor_faults(found, path, driver) if isinstance(found, DeviceConfig) else found)
+        return found if isinstance(found, DeviceConfig) and len(faults) == before else None
     elif version == API_VERSION:
         faults.append(ConfigFault(f"{path}.kind", f"{kind} is not supported by this driver", is_unsupported=True))
     if version != API_VERSION:
         faults.append(ConfigFault(f"{path}.apiVersion", config_faults.must_be((API_VERSION,), version)))
     return None
+
+
+def _vendor_faults(config: DeviceConfig, path: str, driver: str) -> Iterator[ConfigFault]:
+    """Yield a fault for a setting that the devices of this driver can't have, as far as its name shows their vendor."""
+    if isinstance(config.settings, MpsSettings) and driver in _DRIVERS_WITHOUT_MPS:
+        yield ConfigFault(f"{path}.sharing.strategy", f"MPS is for NVIDIA's GPUs, not for devices of {driver}")

@@ -28,7 +28,10 @@ def faults_of(requested: RequestedSharing) -> Iterator[ConfigFault]:
     elif isinstance(requested.asked, MpsSettings) and not one.configs[-1].is_class:
         yield from _unknown_devices(result, requested.asked, requested.uuids)
     if isinstance(settings, MpsSettings):
-        yield from _capability_faults(result, device, settings)
+        if not isinstance(device.gpu, NvidiaGpu):
+            yield fault_of(result, f"MPS is for NVIDIA's GPUs, and {device.shared_name} is not one of them")
+            return
+        yield from _capability_faults(result, device.gpu, device.shared_name, settings)
         if one.is_shared:
             yield from _not_kept_to_namespace(result, device)
 
@@ -83,16 +86,18 @@ def _raised_limits(base: SharingSettings | None, requested: SharingSettings | No
             yield f"{shared} by clients of one user: a claim can't set multiUser"
 
 
-def _capability_faults(result: AllocatedDevice, device: Device, settings: MpsSettings) -> Iterator[ConfigFault]:
+def _capability_faults(
+    result: AllocatedDevice, gpu: NvidiaGpu, name: str, settings: MpsSettings
+) -> Iterator[ConfigFault]:
     """Yield a fault if the GPU is too old for MPS, or for what the settings ask of it."""
-    text = device.gpu.compute_capability if isinstance(device.gpu, NvidiaGpu) else None
+    text = gpu.compute_capability
     if text is None:
         return
     capability = tuple(int(part) for part in text.split(".")[:2])
     limits = settings.multi_user or (settings.active_thread_percentage, settings.pinned_memory_limit) != (None, None)
     if capability < _KEPLER or (limits and capability < _VOLTA):
         what, needed = ("MPS", "3.5") if capability < _KEPLER else ("MPS with limits or several users", "7.0")
-        yield fault_of(result, f"{what} needs compute capability {needed}, {device.shared_name} has {text}")
+        yield fault_of(result, f"{what} needs compute capability {needed}, {name} has {text}")
 
 
 def _disagreements(group: Sequence[RequestedSharing]) -> Iterator[ConfigFault]:

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from dra_driver.claims.allocated import decode_claim
 from dra_driver.claims.config import decode_config, validate
-from dra_driver.claims.device_config import IommuSettings
+from dra_driver.claims.device_config import API_VERSION, IommuSettings
+from dra_driver.model.errors import ClaimError
 
 GROUP = "gpu.resource.amd.com/v1alpha1"
 
@@ -56,6 +58,33 @@ def test_a_config_of_amds_group_for_another_vendors_driver_is_refused_by_its_ver
     assert more == []
     units = {"apiVersion": GROUP, "kind": "GpuConfig", "computeUnits": {"count": 4}}
     assert {one.path for one in validate(units, "it", driver)} == {"it.apiVersion", "it.computeUnits"}
+
+
+@pytest.mark.parametrize("kind", ["GpuConfig", "MigDeviceConfig"])
+@pytest.mark.parametrize("driver", ["gpu.amd.com", "gpu.intel.com", "gaudi.intel.com"])
+def test_mps_is_refused_for_the_driver_of_another_vendor(driver, kind):
+    parameters = {"apiVersion": API_VERSION, "kind": kind, "sharing": {"strategy": "MPS"}}
+    (fault,) = validate(parameters, "parameters", driver)
+    assert str(fault) == f"parameters.sharing.strategy: MPS is for NVIDIA's GPUs, not for devices of {driver}"
+    claim = {
+        "metadata": {"name": "c", "namespace": "ns", "uid": "u"},
+        "spec": {},
+        "status": {
+            "allocation": {
+                "devices": {
+                    "results": [{"request": "r", "driver": driver, "pool": "p", "device": "d"}],
+                    "config": [{"source": "FromClass", "opaque": {"driver": driver, "parameters": parameters}}],
+                }
+            }
+        },
+    }
+    with pytest.raises(ClaimError, match="MPS is for NVIDIA's GPUs") as caught:
+        decode_claim(claim, driver=driver, uid="u")
+    assert caught.value.code == "claim.bad-config"
+    sliced = {**parameters, "sharing": {"strategy": "TimeSlicing"}}
+    assert validate(sliced, "parameters", driver) == []
+    for other in ("gpu.nvidia.com", "gpu.example.com", ""):
+        assert validate(parameters, "parameters", other) == []
 
 
 @pytest.mark.parametrize("driver", ["gpu.amd.com", "amd.example.com", ""])

@@ -11,6 +11,7 @@ from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigE
 from dra_driver.claims.claim_on_node import join_claim
 from dra_driver.claims.device_config import DeviceConfig
 from dra_driver.claims.sharing_plan import SharingStep, plan_sharing
+from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.inventory.device import Device, RequestPolicy
@@ -91,6 +92,15 @@ def refused(devices: Sequence[Device], results: Sequence[AllocatedDevice], *conf
 
 
 # A device of the claim's own
+
+
+def test_mps_on_a_gpu_of_another_vendor_is_refused_whatever_its_driver_is_called() -> None:
+    amds = Device("gpu-0", DeviceType.GPU, {}, {}, AmdGpu("amd-0", "0000:03:00.0", 0, 192 * GIB))
+    for settings in (MpsSettings(), MpsSettings(50, across_namespaces=True)):
+        message = refused([amds], [result("gpu-0")], entry(settings))
+        assert "config for request r: MPS is for NVIDIA's GPUs, and gpu-0 is not one of them" in message
+    assert "MPS is for NVIDIA's GPUs" in refused([amds], [result("gpu-0")], entry(MpsSettings(), of_class=True))
+    assert [step.settings for step in steps([amds], [result("gpu-0")], entry(DEFAULT))] == [DEFAULT]
 
 
 def test_without_a_config_nothing_is_shared() -> None:

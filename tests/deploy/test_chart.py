@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -176,6 +177,26 @@ def test_configs_of_amds_own_group_are_left_to_the_node(helm: str) -> None:
     rendered = objects(render(helm, *AMD, "configPolicy.enabled=true", release="amd"))
     policies = [one for one in rendered if one["metadata"]["name"].endswith("-configs")]
     assert any("gpu.resource.amd.com/v1alpha1" in yaml.safe_dump(policy, width=1000) for policy in policies)
+
+
+@pytest.mark.parametrize(
+    ("values", "drivers"),
+    [
+        (AMD, ["gpu.amd.com"]),
+        (("agent.hardware=amd", "driverName=amd.example.com"), ["amd.example.com"]),
+        (("agent.hardware=nvidia\\,amd\\,intel",), ["gpu.amd.com", "gpu.intel.com"]),
+        ((), []),
+    ],
+)
+def test_the_policy_refuses_mps_for_each_driver_of_another_vendor(
+    helm: str, values: tuple[str, ...], drivers: list[str]
+) -> None:
+    rendered = objects(render(helm, *values, "configPolicy.enabled=true"))
+    [policy] = [one for one in rendered if one["kind"] == "ValidatingAdmissionPolicy" and "-configs" in str(one)]
+    rules = [one["expression"] for one in policy["spec"]["validations"] if "MPS is for NVIDIA" in one["message"]]
+    assert [rule.split("in ")[1].split("]")[0] + "]" for rule in rules] == [
+        json.dumps(drivers, separators=(",", ":"))
+    ] * bool(drivers)
 
 
 def test_memory_limits_of_amds_shares_change_neither_rights_nor_mounts_of_the_host(helm: str) -> None:

@@ -65,6 +65,16 @@ def test_one_webhook_judges_the_configs_of_several_drivers_each_by_its_own_rules
     assert allowed("gpu.intel.com", {"kind": "not for these drivers"})
 
 
+@pytest.mark.parametrize("make", [claim, template, device_class])
+def test_mps_for_the_gpus_of_another_vendor_is_refused_at_admission(make):
+    drivers = ("gpu.nvidia.com", "gpu.amd.com")
+    for driver in drivers:
+        answer = review_configs(review(make(config(driver, strategy="MPS"))), drivers)["response"]
+        assert answer["allowed"] is (driver == "gpu.nvidia.com")
+        if not answer["allowed"]:
+            assert "sharing.strategy: MPS is for NVIDIA's GPUs" in answer["status"]["message"]
+
+
 def test_a_config_that_is_stored_for_one_driver_counts_as_new_for_another():
     units = {"apiVersion": "gpu.resource.amd.com/v1alpha1", "kind": "GpuConfig", "computeUnits": {"count": 4}}
     before, after = ({"opaque": {"driver": driver, "parameters": units}} for driver in ("gpu.amd.com", DRIVER))

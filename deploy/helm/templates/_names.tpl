@@ -218,6 +218,19 @@ in {{ $drivers | toJson }}
 {{- end -}}
 {{- end -}}
 
+{{/* Those of the drivers whose devices can't have MPS, as a JSON list: all but NVIDIA's. */}}
+{{- define "dra-driver.driversWithoutMps" -}}
+{{- $values := .Values -}}
+{{- $table := include "dra-driver.vendorTable" . | fromJson -}}
+{{- $drivers := list -}}
+{{- range include "dra-driver.vendors" . | fromJsonArray -}}
+{{- if ne . "nvidia" -}}
+{{- $drivers = append $drivers (contains "," $values.agent.hardware | ternary (get $table .).driver $values.driverName) -}}
+{{- end -}}
+{{- end -}}
+{{- $drivers | toJson -}}
+{{- end -}}
+
 {{/* The drivers in words. */}}
 {{- define "dra-driver.driverNames" -}}
 {{- include "dra-driver.drivers" . | fromJsonArray | join ", " -}}

@@ -59,7 +59,7 @@ def command(disabled: tuple[str, ...], autoscaler: str | None, output: str, *, f
       1  findings                                 5  the cluster does not answer
       2  the command line is wrong
     """  # noqa: D301
-    given = read_inputs(options, needs_devices=False)
+    given = read_inputs(options, needs_devices=False, refuses_configs=True)
     judged = judge(given.queries, given.fleet, given.engine(), given.environment)
     scaler = Autoscaler(autoscaler) if autoscaler else None
     found = list(lint_queries(judged, given, frozenset(disabled), scaler))

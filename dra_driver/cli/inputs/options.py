@@ -24,6 +24,7 @@ from dra_driver.selectors.engine import Environment
 from dra_driver.views.fleet.cluster import Cluster
 from dra_driver.views.fleet.devices import Fleet, fleet_of_hardware, fleet_of_profiles, fleet_of_slices
 from dra_driver.views.fleet.profile_nodes import FleetOffer
+from dra_driver.views.objects.admission import refuse_bad_configs
 from dra_driver.views.objects.classes import Classes
 from dra_driver.views.objects.documents import STDIN, Document, read_documents, shown
 from dra_driver.views.objects.shape_checker import ShapeChecker
@@ -100,12 +101,18 @@ def read_inputs(
     needs_selectors: bool = True,
     uses_stdin: bool = True,
     folds: bool = False,
+    refuses_configs: bool = False,
 ) -> SelectorInputs:
     """Read all inputs. With `folds`, the devices of equal nodes may be left out (`Fleet.repeats`).
+
+    With `refuses_configs`, an object with a config that its driver would refuse is an error.
 
     Raises: UsageError, InputError, ApiError, HardwareError, NodeError.
     """
     documents = _documents(given, uses_stdin=uses_stdin)
+    if refuses_configs:
+        for document in documents:
+            refuse_bad_configs(document, document.wire)
     cluster = _cluster(given)
     try:
         slices = [

@@ -71,14 +71,14 @@ def _fault(document: Document, fault: FieldFault) -> InputError:
 def with_place(document: Document, fault: InputError) -> InputError:
     """Return a fault about a document with the line and column of the field that it names."""
     head = f"{shown(document.origin)}: {document.kind} {document.name}: "
-    if fault.code != "input.object" or not fault.message.startswith(head):
+    if fault.code not in {"input.object", "input.bad-config"} or not fault.message.startswith(head):
         return fault
     rest = fault.message.removeprefix(head)
     path = tuple(
         int(match[1]) if match[1] else match[2] for match in _STEP.finditer(re.split(r"[: ]", rest, maxsplit=1)[0])
     )
     text = f"{_at(document, path)}: {document.kind} {document.name}: {rest}"
-    return InputError("object", text, hint=fault.hint)
+    return InputError(fault.code.removeprefix("input."), text, hint=fault.hint)
 
 
 def _unknown(value: Any, shape: Any, path: tuple[Step, ...]) -> Iterator[tuple[tuple[Step, ...], list[str]]]:

@@ -70,6 +70,35 @@ def test_a_count_that_the_api_server_refuses_is_bad_input(command, count, why, t
     assert why in err
 
 
+MPS = """
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: shared}
+spec:
+  selectors: [{cel: {expression: 'device.driver == "gpu.amd.com"'}}]
+  config:
+  - opaque:
+      driver: gpu.amd.com
+      parameters:
+        apiVersion: resource.nvidia.com/v1beta1
+        kind: GpuConfig
+        sharing: {strategy: MPS}
+"""
+
+
+@pytest.mark.parametrize("command", [("explain", "-f"), ("simulate", "-f"), ("cel", "lint")])
+def test_mps_on_the_gpus_of_another_vendor_is_bad_input(command, tmp_path, capsys):
+    path = tmp_path / "class.yaml"
+    path.write_text(MPS + "---" + CLAIM.format(name="c", count=1))
+    assert run([*command, str(path), "--fleet", "l40s"]) == ExitCode.BAD_INPUT
+    err = capsys.readouterr().err
+    assert "MPS is for NVIDIA's GPUs, not for devices of gpu.amd.com" in err
+    assert "class.yaml:13:" in err
+    assert "[input.bad-config]" in err
+    path.write_text(path.read_text().replace("gpu.amd.com", "gpu.nvidia.com"))
+    assert run([*command, str(path), "--fleet", "l40s"]) != ExitCode.BAD_INPUT
+
+
 def test_explain_of_something_unknown_is_bad_input(claims, capsys):
     assert run(["explain", "claim", "none", "-f", claims, "--fleet", "dgx-h100"]) == ExitCode.BAD_INPUT
 
