@@ -77,7 +77,7 @@ def command(words: tuple[str, ...], output: str, **given: Any) -> int:
 
     asked = _asked_words(words, given)
     access = None if given["files"] or given["slices"] or given["profiles"] else access_of(given)
-    namespace = access.home if access else given["namespace"] or "default"
+    namespace = access.home if access else given["namespace"]
     world = _world(given, access, asked, namespace)
     rules = apply_options(world, given, given["profiles"])
     world.complete()

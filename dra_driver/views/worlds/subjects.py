@@ -7,7 +7,7 @@ explained by the allocator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -65,7 +65,7 @@ def subjects_of(
 ) -> list[ExplainedSubject]:
     """Return what is asked about: the object KIND NAME, or all `selected` objects of one KIND or of all kinds.
 
-    Raises: InputError.
+    With the namespace "", the object is the only one of its name in any namespace. Raises: InputError, UsageError.
     """
     if len(words) < 2:
         kinds = _kinds(words[0]) if words else {"Pod", "ResourceClaim"}
@@ -109,19 +109,33 @@ def _everything(world: World, kinds: set[str], last_event: LastEvent, selected: 
 
 
 def _find(world: World, kind: str, word: str, namespace: str, name: str) -> Wire:
+    if not namespace:
+        named = (one["metadata"] for one in world.of(kind) if one["metadata"]["name"] == name)
+        namespace = _sole_namespace((one.get("namespace", "") for one in named), word, name)
     found = world.find(kind, namespace, name)
     if found is not None:
         return found
     if world.is_unseen(kind, namespace):
         text = f"it is not known whether there is a {word} {namespace}/{name}: its {kind}s may not be read"
         raise ApiError("not-seen", text, hint=f"bind ClusterRole {OWN_VIEW} in namespace {namespace}")
-    names = [one["metadata"]["name"] for one in world.of(kind)]
-    near = get_close_matches(name, names, n=1)
+    where = {one["metadata"]["name"]: one["metadata"].get("namespace") or namespace for one in world.of(kind)}
+    near = get_close_matches(name, where, n=1)
     hint = "-n sets the namespace, -f reads a file"
     if near:
-        where = {one["metadata"]["name"]: one["metadata"].get("namespace") or namespace for one in world.of(kind)}
-        hint = f"did you mean {where[near[0]]}/{near[0]}? {hint}"
-    raise InputError("missing", f"there is no {word} {namespace}/{name}", hint=hint)
+        hint = f"did you mean {_full_name(where[near[0]], near[0])}? {hint}"
+    raise InputError("missing", f"there is no {word} {_full_name(namespace, name)}", hint=hint)
+
+
+def _full_name(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}" if namespace else name
+
+
+def _sole_namespace(found: Iterable[str], word: str, name: str) -> str:
+    """Return the only one of the namespaces in which an object was found, "" if there is none. Raises: UsageError."""
+    namespaces = sorted({one or "default" for one in found})
+    if len(namespaces) > 1:
+        raise UsageError("target", f"{word} {name} is in the namespaces {', '.join(namespaces)}: choose one with -n")
+    return namespaces[0] if namespaces else ""
 
 
 def _workloads(world: World, kind: str, namespace: str, name: str) -> list[Workload]:
@@ -129,11 +143,12 @@ def _workloads(world: World, kind: str, namespace: str, name: str) -> list[Workl
     plain = kind.partition(".")[0]  # kubectl accepts deployments.apps as well
     words = {plain, plain.removesuffix("s"), SHORT_KINDS.get(plain, "")}
     wanted = [one for one in world.workloads if one.template.name == name and one.template.kind.lower() in words]
+    namespace = namespace or _sole_namespace((one.template.namespace for one in wanted), kind, name)
     wanted = [one for one in wanted if (one.template.namespace or namespace) == namespace]
     if not wanted:
         known = ", ".join(sorted({f"{one.template.kind.lower()}/{one.template.name}" for one in world.workloads})[:10])
         hint = f"there are {known}" if known else "-n sets the namespace, -f reads a file with it"
-        raise InputError("missing", f"there is no {kind} {namespace}/{name} with pods", hint=hint)
+        raise InputError("missing", f"there is no {kind} {_full_name(namespace, name)} with pods", hint=hint)
     return wanted
 
 
