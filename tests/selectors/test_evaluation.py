@@ -261,6 +261,9 @@ HOSTILE = {
     "catastrophic pattern": f"'{'a' * 1000}'.matches('(a+)+b')",
     "large pattern": f"'a'.matches('{'(a|b)*' * 2000}')",
     "huge quantity": 'quantity("1e999999999").add(quantity("1")).isInteger()',
+    "huge quantity compared": 'quantity("1e999999999").compareTo(quantity("1")) > 0',
+    "huge quantity equated": 'quantity("1e999999999") == quantity("1e-999999999")',
+    "huge quantity as a number": 'quantity("1e999999999").asApproximateFloat() > quantity("1e999999999").asInteger()',
     "growing text": "cel.bind(a0, 'xx', "
     + "".join(f"cel.bind(a{i + 1}, '%s%s%s'.format([a{i}, a{i}, a{i}]), " for i in range(30))
     + "a30.size() > 3"

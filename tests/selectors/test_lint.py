@@ -65,6 +65,21 @@ def test_each_rule_reports_its_mistake(text, rule):
     assert rule in rules(text)
 
 
+@pytest.mark.parametrize("amount", ["1e999999999", "1E-999999999", "1.5e100001", "1e2147483647"])
+def test_an_amount_that_holds_up_a_real_scheduler_is_reported_at_once(amount):
+    found = lint(subject(f'{GUARD} && {C}.memory.compareTo(quantity("{amount}")) < 0'))
+    [finding] = [one for one in found if one.rule == "bad-literal"]
+    assert finding.clause == f'quantity("{amount}")'
+    assert "scheduler" in finding.message
+    assert finding.fix is None
+
+
+@pytest.mark.parametrize("amount", ["1e3", "1E", "80Gi", "12e9", "1e4294967299", "1e99999999999999999999"])
+def test_an_amount_of_ordinary_size_is_not_reported_as_enormous(amount):
+    found = lint(subject(f'{GUARD} && {C}.memory.compareTo(quantity("{amount}")) < 0'))
+    assert not [one for one in found if "scheduler" in one.message]
+
+
 def test_a_class_must_compare_the_driver_first():
     text = f'{A}.type == "gpu"'
     assert "missing-driver-guard" not in rules(text)

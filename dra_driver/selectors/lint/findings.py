@@ -25,7 +25,7 @@ RULES: dict[str, str] = {
     "always-false": "no device at hand matches",
     "string-version": "a string is compared with a version, or versions are ordered as strings",
     "quantity-equality": "quantities are compared with == or !=",
-    "bad-literal": "a text that quantity() or semver() can't read",
+    "bad-literal": "a text that quantity() or semver() can't read, or an amount that is enormous",
     "wrong-type": "a text is searched as a list, or a number compared as a text",
     "wrong-case": "a text that devices have in another case only",
     "cost-limit": "the worst-case cost is beyond or close to the API server's limit",

@@ -18,7 +18,7 @@ from dra_driver.selectors.lint.bounds import reachable_bound
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcomes
 from dra_driver.selectors.lint.fleet import keeps, recompiled
 from dra_driver.selectors.lint.guards import leaves
-from dra_driver.selectors.remedies.literal_texts import version_text
+from dra_driver.selectors.remedies.literal_texts import exponent_of, version_text
 from dra_driver.selectors.remedies.mistake import place_of
 from dra_driver.selectors.remedies.operators import operator_mistakes
 from dra_driver.selectors.remedies.values import value_mistakes
@@ -27,6 +27,10 @@ from dra_driver.selectors.syntax.nodes import Call, Ident, Literal, Node, Select
 from dra_driver.selectors.values.cancellation import check_cancelled
 
 CLOSE_TO_LIMIT = MAX_COST // 2
+# Of a quantity's literal. From here on, Kubernetes takes milliseconds to compare it with an amount of memory; if the
+# exponent is ten million, seconds. The cost of an expression does not include that.
+MAX_EXPONENT = 100_000
+_READERS = frozenset({"quantity", "isQuantity"})
 _OPERATORS = {"_==_": "==", "_!=_": "!=", "_<_": "<", "_<=_": "<=", "_>_": ">", "_>=_": ">="}
 _EQUALITY = frozenset({"_==_", "_!=_"})
 _VERSION = re.compile(r"v?\d+(\.\d+){1,3}([-+][0-9A-Za-z.+-]*)?")
@@ -46,6 +50,7 @@ def text_findings(subject: LintSubject) -> Iterator[LintFinding]:
         yield from _driver_guard(subject)
     found = list(_comparisons(subject))
     yield from found
+    yield from _enormous(subject)
     yield from _mistakes(subject, {finding.clause for finding in found})
     yield from _deprecated(subject)
 
@@ -119,6 +124,20 @@ def _comparisons(subject: LintSubject) -> Iterator[LintFinding]:
             yield from _quantities(subject, node, left, right)
         for value, literal in _beside_texts(node):
             yield from _version_text(subject, node, value, literal, is_version=value in versions)
+
+
+def _enormous(subject: LintSubject) -> Iterator[LintFinding]:
+    """Report literal amounts with so large an exponent that Kubernetes can't compute with them in reasonable time."""
+    for node in all_nodes(subject.selector.program.root):
+        if type(node) is not Call or node.function not in _READERS or not hasattr(node, "start"):
+            continue
+        literal = node.args[0]
+        if type(literal) is Literal and type(literal.value) is str and abs(exponent_of(literal.value)) > MAX_EXPONENT:
+            message = (
+                "so large an exponent can take the scheduler minutes for each device, because it writes out all "
+                "digits, and it places no pod meanwhile: write an amount that a device can have"
+            )
+            yield LintFinding("bad-literal", message, text_of(node, subject.selector.expression))
 
 
 def _beside_texts(node: Call) -> Iterator[tuple[Node, Literal]]:
