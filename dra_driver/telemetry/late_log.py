@@ -2,7 +2,7 @@
 
 The kubelet waits for an answer, and often calls again at once. A log line and two metrics take a quarter of the time of
 an Unprepare, and less than half of that if many are written one after the other. So one thread writes them together, at
-most `LAG_SECONDS` after the first. While that thread does not run, each is written at once.
+most `LAG_SECONDS` after the first, and with few writes. While that thread does not run, each is written at once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from dra_driver.telemetry.line_handler import joined_lines
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -36,7 +37,8 @@ class LateLog:
     def stop(self) -> None:
         """End the thread, and write what is left."""
         self._loop.stop(1.0)
-        self._write()
+        with joined_lines():
+            self._write()
 
     def add(self, write: Callable[[T], None], line: T) -> None:
         """Keep a line until `write` is called with it."""
@@ -56,7 +58,8 @@ class LateLog:
             self._has_lagged = True
             return LAG_SECONDS
         self._is_awake = self._has_lagged = False  # set before writing, so that a later line wakes the thread
-        self._write()
+        with joined_lines():
+            self._write()
         return math.inf
 
     def _write(self) -> None:

@@ -15,6 +15,8 @@ import sys
 import time
 from typing import Any, TextIO
 
+from dra_driver.telemetry.line_handler import LineHandler
+
 KEYS = frozenset(
     [
         "node",
@@ -107,7 +109,7 @@ def _plain(value: object) -> str:
 
 def set_up(log_format: str, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
     """Send the logs of the process to `stream` (default: standard error) as "text" or "json"."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = LineHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     # Log lines do not name code, thread or process: finding these out would take half of the time of writing a line.
     logging._srcfile = None  # noqa: SLF001 # source: Python's Logging HOWTO, "Optimization"
