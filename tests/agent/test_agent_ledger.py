@@ -17,7 +17,7 @@ from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin, Registrar
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from tests.agent.support.claims import claim
-from tests.agent.support.plugin_calls import begin, call, wire
+from tests.agent.support.plugin_calls import answered, begin, call, wire
 from tests.support.agents.agent_process import Stage, stage
 from tests.support.small_disk import fill, mount
 from tests.support.waiting import until
@@ -46,12 +46,12 @@ class Instance:
         info = Registrar(path).get_info()
         self.plugin = Plugin(info.driver, info.endpoint, "v1.DRAPlugin", path)
 
-    def prepare(self, ref: ClaimRef, seconds: float = 10.0) -> str:
+    def prepare(self, ref: ClaimRef, seconds: float = 45.0) -> str:
         """Prepare a claim; return the error."""
         request = v1.NodePrepareResourcesRequest(claims=[wire(ref)])
         return call(self.plugin, "NodePrepareResources", request, seconds).claims[ref.uid].error
 
-    def unprepare(self, ref: ClaimRef, seconds: float = 10.0) -> str:
+    def unprepare(self, ref: ClaimRef, seconds: float = 45.0) -> str:
         request = v1.NodeUnprepareResourcesRequest(claims=[wire(ref)])
         return call(self.plugin, "NodeUnprepareResources", request, seconds).claims[ref.uid].error
 
@@ -100,7 +100,7 @@ def test_a_device_whose_container_still_runs_is_kept_back_by_the_next_agent(here
         assert first.unprepare(old) == ""
         here.end(first.process, signal.SIGKILL if how == "killed" else signal.SIGTERM)
         second = second or Instance(here, pod_uid=uids[1])
-        assert f"containers of pod {pod}" in second.prepare(new, 3.0)
+        assert f"containers of pod {pod}" in answered(lambda: second.prepare(new, 3.0))
         process.kill()
         process.wait(60)
         assert second.prepare(new) == ""
@@ -185,12 +185,12 @@ def test_calls_wait_until_their_deadline_for_a_ledger_that_another_program_locks
     assert agent.prepare(other) == ""
     with locked(here) as holder, grpc.insecure_channel(f"unix:{agent.plugin.endpoint}") as channel:
         both = v1.NodePrepareResourcesRequest(claims=[wire(prepared), wire(fresh)])
-        answers = begin(channel, "NodePrepareResources", both, 3.0).result().claims
+        answers = answered(lambda: begin(channel, "NodePrepareResources", both, 3.0).result()).claims
         assert answers[prepared.uid].error == "", "nothing has to be written for it"
         assert "ledger.busy" in answers[fresh.uid].error
         assert "locked by another process" in answers[fresh.uid].error
-        assert "ledger.busy" in agent.unprepare(other, 2.0)
-        assert agent.unprepare(fresh, 2.0) == "", "the ledger has no record of it"
+        assert "ledger.busy" in answered(lambda: agent.unprepare(other, 2.0))
+        assert agent.unprepare(fresh) == "", "the ledger has no record of it"
         calls = [
             begin(channel, "NodePrepareResources", v1.NodePrepareResourcesRequest(claims=[wire(fresh)]), 45.0),
             begin(channel, "NodeUnprepareResources", v1.NodeUnprepareResourcesRequest(claims=[wire(other)]), 45.0),
@@ -214,8 +214,8 @@ def test_an_unprepare_is_answered_while_hundreds_of_prepares_wait_for_the_device
         calls = [begin(channel, "NodePrepareResources", request, 45.0) for request in requests]
         until(lambda: here.log().count("device held by another claim, waiting") >= 128, "all threads to wait")
         assert Registrar(agent.registration).get_info().driver == NVIDIA_DRIVER
-        assert agent.unprepare(ClaimRef("default", "unknown", "unknown"), 5.0) == ""
-        assert agent.unprepare(held, 5.0) == ""
+        assert agent.unprepare(ClaimRef("default", "unknown", "unknown"), 20.0) == ""
+        assert agent.unprepare(held, 20.0) == ""
         until(lambda: any(c.done() for c in calls), "one of them to get the device")
         (got,) = [error_of(each) for each in calls if each.done()]
         assert got == ""

@@ -111,7 +111,7 @@ def test_a_foreign_driver_publishes_registers_and_prepares_without_device_nodes(
     )
     plugin = ForeignPlugin("nic.example.com", registrar_dir=kubelet.registrar_dir, plugins_dir=kubelet.plugins_dir)
     plugin.start()
-    kubelet.wait_registered("nic.example.com", 10)
+    kubelet.wait_registered("nic.example.com", 60)
     pod = make_claims(api, make_pod(api, resourceClaimTemplateName="t"))
     pod, (placement,) = EmbeddedScheduler(api, node="n1").schedule(pod)
     assert placement.outcome.choices[0].id[2] == "nic0"

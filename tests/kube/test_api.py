@@ -15,7 +15,7 @@ from dra_driver.kube.tokens import StaticToken, TokenFile
 from dra_driver.model.errors import ApiError, Retry
 from tests.kube.support.http_script import ScriptedServer
 from tests.support.api.certificates import make_ca, make_leaf, server_context
-from tests.support.waiting import unhindered
+from tests.support.waiting import unhindered, until
 
 
 @pytest.fixture
@@ -221,6 +221,7 @@ def test_after_a_silent_connection_the_next_request_gets_a_new_one():
         api.request("GET", "/x")
         with pytest.raises(ApiError):
             api.request("GET", "/x", timeout_s=0.2)
+        until(lambda: len(ports) == 2, "the server to have read the request that was given up")
         api.request("GET", "/x")
     assert ports[0] == ports[1] != ports[2]
 

@@ -77,7 +77,7 @@ def test_an_answer_without_an_end_is_read_up_to_a_limit(script, small_limit):
 )
 def test_what_is_not_http_is_an_error_and_not_a_crash(script):
     with RawServer(script) as server, pytest.raises(ApiError) as caught:
-        client(server).request("GET", "/x", timeout_s=20)
+        client(server).request("GET", "/x", timeout_s=60)
     assert server.sent < 16 << 20
     assert caught.value.code in {"api.unreachable", "api.answer-too-large", "api.bad-answer"}
 

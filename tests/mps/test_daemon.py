@@ -202,9 +202,9 @@ def test_without_the_program_the_error_names_the_driver_root(folder: Path):
     (folder / "d").mkdir()
     supervisor = DaemonSupervisor(folder / "d", lambda: find_program(folder / "none", is_private=False), boot_id="b")
     with pytest.raises(DriverError, match=str(folder / "none")) as failed:
-        supervisor.start(device(), SETTINGS, time.monotonic() + 1)
+        supervisor.start(device(), SETTINGS, time.monotonic() + 60)
     assert code_of(failed) == "sharing.mps-no-program"
-    supervisor.stop(device(), time.monotonic() + 1)
+    supervisor.stop(device(), time.monotonic() + 60)
 
 
 def test_a_path_that_is_too_long_for_a_socket_is_refused_before_anything_is_created(folder: Path):
@@ -213,7 +213,7 @@ def test_a_path_that_is_too_long_for_a_socket_is_refused_before_anything_is_crea
     FakeMps(folder / "driver")
     supervisor = DaemonSupervisor(deep, lambda: find_program(folder / "driver", is_private=False), boot_id="b")
     with pytest.raises(DriverError) as failed:
-        supervisor.start(device(), SETTINGS, time.monotonic() + 1)
+        supervisor.start(device(), SETTINGS, time.monotonic() + 60)
     assert code_of(failed) == "sharing.mps-path-too-long"
     assert list(deep.iterdir()) == []
 

@@ -64,42 +64,42 @@ def folder_of(supervisor: Supervisor, number: int = 0) -> Path:
 def test_an_unrelated_process_that_imitates_a_daemon_is_neither_moved_nor_ended(supervisor: Supervisor):
     with imitator(DRA_DRIVER_MPS=str(folder_of(supervisor))) as process:
         before = cgroup_of(process.pid)
-        supervisor.client.start(device(), SETTINGS, deadline_s=10)
+        supervisor.client.start(device(), SETTINGS, deadline_s=60)
         assert cgroup_of(process.pid) == before
-        supervisor.client.stop(device(), deadline_s=10)
+        supervisor.client.stop(device(), deadline_s=60)
         assert process.poll() is None
 
 
 def test_an_imitator_that_the_pid_file_names_is_neither_moved_nor_ended(supervisor: Supervisor):
-    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.client.start(device(), SETTINGS, deadline_s=60)
     at = folder_of(supervisor)
     with imitator(DRA_DRIVER_MPS=str(at)) as process:
         before = cgroup_of(process.pid)
         daemon = supervisor.daemon()
         (at / "pipe" / PID_FILE).write_text(f"{process.pid}\n")
         os.kill(daemon, 9)
-        supervisor.client.start(device(), SETTINGS, deadline_s=10)
+        supervisor.client.start(device(), SETTINGS, deadline_s=60)
         assert cgroup_of(process.pid) == before
-        supervisor.client.stop(device(), deadline_s=10)
+        supervisor.client.stop(device(), deadline_s=60)
         assert process.poll() is None
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "folder", "huge"])
 def test_nothing_in_the_place_of_the_pid_file_blocks_the_supervisor(supervisor: Supervisor, kind: str):
-    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.client.start(device(), SETTINGS, deadline_s=60)
     at = folder_of(supervisor)
     path = at / "pipe" / PID_FILE
     path.unlink()
     make(path, kind)
     with imitator(DRA_DRIVER_MPS=str(at)):
         os.kill(supervisor.daemon(), signal.SIGKILL)
-        supervisor.client.stop(device(), deadline_s=10)
-        supervisor.client.start(device(), SETTINGS, deadline_s=10)
+        supervisor.client.stop(device(), deadline_s=60)
+        supervisor.client.start(device(), SETTINGS, deadline_s=60)
         make(path.with_name("more"), kind)
         assert supervisor.end(signal.SIGKILL) == -signal.SIGKILL
         supervisor.begin()
-        supervisor.client.stop(device(), deadline_s=10)
-    assert supervisor.client.running(deadline_s=5) == ()
+        supervisor.client.stop(device(), deadline_s=60)
+    assert supervisor.client.running(deadline_s=60) == ()
 
 
 def make(path: Path, kind: str) -> None:
@@ -116,7 +116,7 @@ def make(path: Path, kind: str) -> None:
 
 def test_another_listener_on_the_control_socket_is_sent_nothing(supervisor: Supervisor):
     at = folder_of(supervisor)
-    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.client.start(device(), SETTINGS, deadline_s=60)
     (at / "pipe/control").unlink()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(at / "pipe/control"))
@@ -124,7 +124,7 @@ def test_another_listener_on_the_control_socket_is_sent_nothing(supervisor: Supe
         with pytest.raises(DriverError, match=f"process {os.getpid()} of user 0 listens") as refused:
             supervisor.client.start(device(), SETTINGS, deadline_s=2)
         assert refused.value.code == "sharing.mps-not-ready"
-        supervisor.client.stop(device(), deadline_s=10)
+        supervisor.client.stop(device(), deadline_s=60)
         listening.setblocking(False)
         heard = b""
         with suppress(OSError):
@@ -136,20 +136,20 @@ def test_another_listener_on_the_control_socket_is_sent_nothing(supervisor: Supe
 
 def test_a_link_to_the_socket_of_another_device_does_not_affect_that_device(supervisor: Supervisor):
     for number in (1, 2):
-        supervisor.client.start(device(number), SETTINGS, deadline_s=10)
+        supervisor.client.start(device(number), SETTINGS, deadline_s=60)
     client = FakeClient(folder_of(supervisor, 2) / "pipe")
     control = folder_of(supervisor, 1) / "pipe/control"
     control.unlink()
     control.symlink_to(folder_of(supervisor, 2) / "pipe/control")
     with pytest.raises(DriverError):
         supervisor.client.start(device(1), SETTINGS, deadline_s=1)
-    supervisor.client.stop(device(1), deadline_s=10)
+    supervisor.client.stop(device(1), deadline_s=60)
     assert client.works()
-    assert [one.uuid for one in supervisor.client.running(deadline_s=5)] == [device(2).uuid]
+    assert [one.uuid for one in supervisor.client.running(deadline_s=60)] == [device(2).uuid]
 
 
 def test_a_client_can_fill_neither_disk_nor_inodes_of_the_node(supervisor: Supervisor):
-    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.client.start(device(), SETTINGS, deadline_s=60)
     at = folder_of(supervisor)
     for name, most in (("pipe", 1 << 20), ("shm", 1 << 30), ("log", 32 << 20)):
         found = os.statvfs(at / name)
@@ -161,12 +161,12 @@ def test_a_client_can_fill_neither_disk_nor_inodes_of_the_node(supervisor: Super
         assert {"nosuid", "nodev", "noexec"} <= set(options[str(at / name)].split(","))
     fill(at / "pipe")
     fill(at / "shm", most=20000)
-    supervisor.client.start(device(), SETTINGS, deadline_s=10)
-    supervisor.client.start(device(1), SETTINGS, deadline_s=10)
+    supervisor.client.start(device(), SETTINGS, deadline_s=60)
+    supervisor.client.start(device(1), SETTINGS, deadline_s=60)
     os.kill(supervisor.daemon(), signal.SIGKILL)
-    until(lambda: all(one.is_ready for one in supervisor.client.running(deadline_s=5)))
+    until(lambda: all(one.is_ready for one in supervisor.client.running(deadline_s=60)))
     fill(at / "pipe")
-    supervisor.client.stop(device(), deadline_s=10)
+    supervisor.client.stop(device(), deadline_s=60)
     assert not at.exists()
 
 
@@ -199,7 +199,7 @@ def test_folders_of_any_depth_are_removed(folder: Path):
 
 
 def test_what_a_pod_left_in_shared_memory_is_removed_before_the_next_pod_starts(supervisor: Supervisor):
-    channel = supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    channel = supervisor.client.start(device(), SETTINGS, deadline_s=60)
     shm = Path(channel.shm_dir)
     (shm / "deep/er").mkdir(parents=True)
     (shm / "link").symlink_to("secret")
@@ -208,14 +208,14 @@ def test_what_a_pod_left_in_shared_memory_is_removed_before_the_next_pod_starts(
     with (shm / "held").open() as _, (shm / "mapped").open("r+") as file:
         memory = mmap.mmap(file.fileno(), 0)
         file.close()
-        supervisor.client.start(device(), SETTINGS, deadline_s=10)  # the next tenant's Prepare
+        supervisor.client.start(device(), SETTINGS, deadline_s=60)  # the next tenant's Prepare
         assert sorted(path.name for path in shm.iterdir()) == ["held", "mapped"]
         memory.close()
-    supervisor.client.tidy(device(), deadline_s=5)  # what Unprepare of one of several claims asks for
+    supervisor.client.tidy(device(), deadline_s=60)  # what Unprepare of one of several claims asks for
     assert list(shm.iterdir()) == []
     (shm / "secret").write_text("of the last pod")
-    supervisor.client.stop(device(), deadline_s=10)
-    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.client.stop(device(), deadline_s=60)
+    supervisor.client.start(device(), SETTINGS, deadline_s=60)
     assert list(shm.iterdir()) == []
 
 
@@ -234,14 +234,14 @@ def test_only_the_ends_of_our_own_regular_files_are_read(tmp_path: Path):
 
 
 def test_a_daemon_of_0_1_0_is_kept_and_an_unrelated_process_in_its_record_is_left_alone(supervisor: Supervisor):
-    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.client.start(device(), SETTINGS, deadline_s=60)
     client = FakeClient(folder_of(supervisor) / "pipe")
     pid, path = supervisor.daemon(), folder_of(supervisor) / "state.json"
     supervisor.end(signal.SIGKILL)
     forget_origin(path)
     supervisor.begin()
     assert supervisor.daemon() == pid
-    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.client.start(device(), SETTINGS, deadline_s=60)
     assert client.works()
     supervisor.end(signal.SIGKILL)
     with imitator() as process:
@@ -250,8 +250,8 @@ def test_a_daemon_of_0_1_0_is_kept_and_an_unrelated_process_in_its_record_is_lef
         before = cgroup_of(process.pid)
         forget_origin(path, pid=begun.pid, startTicks=begun.start_ticks)
         supervisor.begin()
-        supervisor.client.start(device(), SETTINGS, deadline_s=10)
-        supervisor.client.stop(device(), deadline_s=10)
+        supervisor.client.start(device(), SETTINGS, deadline_s=60)
+        supervisor.client.stop(device(), deadline_s=60)
         assert (process.poll(), cgroup_of(process.pid)) == (None, before)
 
 
@@ -301,7 +301,7 @@ def test_emptying_a_folder_that_clients_keep_filling_ends_in_time(folder: Path):
 
 
 def test_clients_that_never_stop_writing_delay_neither_a_new_daemon_nor_its_end(supervisor: Supervisor):
-    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    supervisor.client.start(device(), SETTINGS, deadline_s=60)
     at = folder_of(supervisor)
     with busy_writers(at / "pipe", 1), busy_writers(at / "shm", 1):
         os.kill(supervisor.daemon(), signal.SIGKILL)

@@ -87,7 +87,7 @@ def test_a_daemon_that_does_not_start_fails_the_claim_and_leaves_nothing(machine
 def test_a_daemon_without_a_claim_is_ended_by_the_agent(machine):
     stray = device(7)
     try:
-        MpsClient(socket_path(machine.daemons.parent)).start(stray, SETTINGS, deadline_s=10)
+        MpsClient(socket_path(machine.daemons.parent)).start(stray, SETTINGS, deadline_s=60)
     except Exception as error:
         pytest.skip(f"no daemon can be started here: {error}")
     assert processes_below(machine.daemons)

@@ -51,7 +51,7 @@ def test_the_daemon_of_a_gpu_is_ended_before_its_reset_and_clients_of_other_gpus
     # A daemon that was left behind, as happens when no supervisor runs while the last claim ends.
     faulty = machine.gpus[0]
     left = SharedDevice(names(machine.gpus)[0], faulty.facts["uuid"], faulty.minor, faulty.pci)
-    MpsClient(socket_path(machine.daemons.parent)).start(left, SETTINGS, deadline_s=10)
+    MpsClient(socket_path(machine.daemons.parent)).start(left, SETTINGS, deadline_s=60)
     assert len(processes_below(machine.daemons)) > len(kept)
     (machine.fake.root / "smi.hold").touch()
     faulty.report_health(recovery_action=1)

@@ -1,10 +1,15 @@
 """Calls of the agent by the kubelet."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import grpc
 
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.plugin.kubelet.methods import VERSIONS
+
+T = TypeVar("T")
 
 
 def wire(ref: ClaimRef) -> v1.Claim:
@@ -14,6 +19,20 @@ def wire(ref: ClaimRef) -> v1.Claim:
 def call(plugin: Plugin, method: str, request, seconds: float):
     with grpc.insecure_channel(f"unix:{plugin.endpoint}") as channel:
         return begin(channel, method, request, seconds).result()
+
+
+def answered(ask: Callable[[], T]) -> T:
+    """Return what a call returns. Call again, as the kubelet does, if a busy machine's answer came after the deadline.
+
+    Raises: grpc.RpcError if five calls in a row were answered too late, or for another reason.
+    """
+    for _ in range(4):
+        try:
+            return ask()
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise
+    return ask()
 
 
 def begin(channel: grpc.Channel, method: str, request, seconds: float):

@@ -37,6 +37,6 @@ def kubelet(folder, api):
 @pytest.fixture
 def plugin(folder, kubelet):
     made = StandInPlugin(folder).start()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     yield made
     made.stop()

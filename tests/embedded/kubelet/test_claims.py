@@ -94,7 +94,7 @@ def test_after_a_restart_a_claim_is_prepared_again_and_can_be_unprepared(kubelet
     uid = make_claim(api, pods=("u1", "u2"))
     kubelet.prepare_pod(pod("c"))
     kubelet.restart()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     kubelet.prepare_pod(pod("c", uid="u2"))
     assert [call[1:] for call in plugin.calls] == [("prepare", [uid])] * 2
     kubelet.unprepare_pod(pod("c"))
@@ -113,7 +113,7 @@ def test_a_reply_for_other_claims_than_asked_fails(kubelet, plugin, api, attribu
 def test_a_call_that_takes_too_long_fails(folder, api, plugin, kubelet):
     other = EmbeddedKubelet(folder, api, node="n1", rpc_timeout_s=0.2, wipes_slices=False)
     other.start()
-    other.wait_registered(DRIVER, 10)
+    other.wait_registered(DRIVER, 60)
     make_claim(api)
     plugin.hang.clear()
     with pytest.raises(NodeError, match="DEADLINE_EXCEEDED"):

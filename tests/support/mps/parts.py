@@ -112,10 +112,10 @@ class Rig:
             delays_s=delays_s,
         )
 
-    def start(self, number: int = 0, settings: MpsSettings = SETTINGS, seconds: float = 10.0) -> Folder:
+    def start(self, number: int = 0, settings: MpsSettings = SETTINGS, seconds: float = 60.0) -> Folder:
         return self.supervisor.start(device(number), settings, time.monotonic() + seconds)
 
-    def stop(self, number: int = 0, seconds: float = 10.0) -> None:
+    def stop(self, number: int = 0, seconds: float = 60.0) -> None:
         self.supervisor.stop(device(number), time.monotonic() + seconds)
 
     def at(self, number: int = 0) -> Folder:
@@ -167,7 +167,7 @@ class Supervisor:
 
     def daemon(self, number: int = 0) -> int:
         """Return the pid of a device's daemon, as the supervisor reports it."""
-        daemons = call(socket_path(self.data), "list", {}, 5.0)["daemons"]
+        daemons = call(socket_path(self.data), "list", {}, 60.0)["daemons"]
         return next(one["pid"] for one in daemons if one["device"]["gpuUUID"] == device(number).uuid)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:

@@ -19,7 +19,7 @@ from dra_driver.__main__ import main
 from dra_driver.model.errors import ExitCode
 
 SERVE_SECONDS = 10.0  # a process that neither serves nor ends is asked to end after this
-END_SECONDS = 20.0
+END_SECONDS = 60.0
 _NEVER_ENDED = 200
 _BEGUN = (b"plugin serving", b"supervisor ready", b"webhook serving", b"idle until one appears")
 _MAX_LOG = 20_000
