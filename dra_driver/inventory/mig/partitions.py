@@ -124,7 +124,7 @@ def existing_partitions(gpu: GpuFacts, ownership: Ownership) -> list[tuple[str, 
         shares_an_instance = _SHARES_AN_INSTANCE.match(partition.profile)
         if not shares_an_instance and ownership.owns(gpu, partition):
             continue
-        name = partition_name(gpu.pci_address, partition.profile, partition.gi_profile_id, partition.start)
+        name = _name_at(gpu, partition.profile, partition.gi_profile_id, partition.start)
         existing.append((f"{name}-{partition.ci_id}" if shares_an_instance else name, partition))
     return existing
 
@@ -136,7 +136,11 @@ def whole_is_offered(gpu: GpuFacts) -> bool:
 
 def placement_name(gpu: GpuFacts, placement: MigPlacement) -> str:
     """Return the name of a placement's device, which is also the name of a permanent partition at that placement."""
-    return partition_name(gpu.pci_address, placement.profile.name, placement.profile.gi_profile_id, placement.start)
+    return _name_at(gpu, placement.profile.name, placement.profile.gi_profile_id, placement.start)
+
+
+def _name_at(gpu: GpuFacts, profile: str, gi_profile_id: int, start: int) -> str:
+    return partition_name(gpu.pci_address, profile, gi_profile_id, start)
 
 
 def _named_placements(gpu: GpuFacts, *, with_all: bool) -> tuple[NamedPlacement, ...]:

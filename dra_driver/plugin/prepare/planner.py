@@ -119,7 +119,7 @@ class Planner:
     def _plan(self, joined: _JoinedClaim) -> PreparePlan:
         on_node = joined.on_node
         mig_on = self._ledger.modes(self._node.boot_id) if joined.may_switch_modes else ()
-        edits, common = self._edits.of_devices(on_node), self._edits.common(on_node)
+        common, edits = self._edits.common(on_node), self._edits.of_devices(on_node)
         given, planned = (edits, common, mig_on), joined.planned
         if planned is not None and planned[0] == given:  # equal arguments give equal plans
             return planned[1]
