@@ -15,6 +15,7 @@ from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools.devices import DeviceRecord, PoolId, SliceRecord
 from dra_driver.allocation.pools.node_selector import matches_selector
 from dra_driver.allocation.pools.reach import label_key, reaches
+from dra_driver.allocation.pools.replicas import names_of, shared_wires
 from dra_driver.allocation.rules import AllocatorRules, Features
 from dra_driver.model.wire import SliceWire, Wire
 
@@ -215,15 +216,15 @@ def _duplicate_name(slices: Sequence[SliceRecord]) -> str:
     if len(slices) == 1 and not slices[0].has_duplicates:
         return ""
     seen: set[str] = set()
-    for wire in (wire for record in slices for wire in record.wires):
-        if wire["name"] in seen:
-            return f"duplicate device name {wire['name']}"
-        seen.add(wire["name"])
+    for name in (name for record in slices for name in names_of(record.wires)):
+        if name in seen:
+            return f"duplicate device name {name}"
+        seen.add(name)
     return ""
 
 
 def _missing_counter(record: SliceRecord, sets: Mapping[str, Wire]) -> str:
-    for wire in record.wires:
+    for wire in shared_wires(record.wires):
         for consumed in wire.get("consumesCounters") or ():
             held = sets.get(consumed["counterSet"])
             if held is None:

@@ -115,9 +115,17 @@ class Replica(Sequence[DeviceWire]):
         return self.shape.on(self.node)[index]
 
 
+def shared_wires(wires: Sequence[DeviceWire]) -> Sequence[DeviceWire]:
+    """Return devices that differ from the given ones in values of attributes at most.
+
+    Of a replica, they are those of its shape, so that no device is made.
+    """
+    return wires.shape.wires if isinstance(wires, Replica) else wires
+
+
 def names_of(wires: Sequence[DeviceWire]) -> list[str]:
     """Return the names of devices; replicas have them in common, so none is made."""
-    return [wire["name"] for wire in (wires.shape.wires if isinstance(wires, Replica) else wires)]
+    return [wire["name"] for wire in shared_wires(wires)]
 
 
 def text_without_attributes(wire: DeviceWire) -> str:

@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from dra_driver.allocation.pools.devices import DeviceRecord, PoolId, SliceRecord, counter_value
 from dra_driver.allocation.pools.held import ClaimHoldings, held_by
+from dra_driver.allocation.pools.replicas import shared_wires
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 
 
@@ -58,7 +59,7 @@ def _free_parts(records: Sequence[SliceRecord]) -> Iterator[tuple[str, int, Frac
         sets.update((one["name"], _node(record)) for one in record.sets)
         alone = len(record.wires)
         if record.consumes:
-            alone -= sum(bool(wire.get("consumesCounters")) for wire in record.wires)
+            alone -= sum(bool(wire.get("consumesCounters")) for wire in shared_wires(record.wires))
         yield _node(record), alone, Fraction(0)
     for node in sets.values():
         yield node, 1, Fraction(0)
