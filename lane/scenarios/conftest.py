@@ -25,6 +25,7 @@ from lane.node import Node
 from lane.sandbox import until
 from lane.stage import Stage, namespace_name
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and output is as wide as it says
 SOAK = bool(os.environ.get("SOAK"))
 # A kubelet that hit a race of its own retries only after a minute or more: the core lane does not wait that long.
 RESYNC = "1m0s" if SOAK else "4s"
