@@ -31,7 +31,7 @@ class Metering:
         self.gpus = machine.add(*hgx_h100(2))
         self.rounds = threading.Semaphore(0)
         self.shared = frozenset()
-        self.hardware = machine.hardware(call_timeout_s=1.0)
+        self.hardware = machine.hardware()
 
     def begin(self, *, with_profiling=True, beat_s=0.2, selected=frozenset()):
         plan = MeterPlan(beat_s, with_profiling, self.rounds.release, lambda: self.shared, selected)
