@@ -27,6 +27,13 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
+def disk_folder() -> Iterator[Path]:
+    """Yield a folder that is not below /dev/shm: daemons of real hardware see another /dev/shm, wherever TMPDIR is."""
+    with short_folder("/tmp") as path:
+        yield path
+
+
+@pytest.fixture
 def rig(folder: Path) -> Iterator[Rig]:
     rig = Rig(folder)
     rig.supervisor.begin()

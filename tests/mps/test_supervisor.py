@@ -276,7 +276,8 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_with_real_hardware_a_daemon_has_the_devices_own_shared_memory(folder: Path):
+def test_with_real_hardware_a_daemon_has_the_devices_own_shared_memory(disk_folder: Path):
+    folder = disk_folder
     fake = FakeMps(folder / "driver")
     hardware = ["--hardware", "nvidia", "--nvidia-driver-root", str(fake.root)]
     supervisor = Supervisor(folder, hardware=hardware)
@@ -306,7 +307,8 @@ def test_with_real_hardware_a_daemon_has_the_devices_own_shared_memory(folder: P
         supervisor.close()
 
 
-def test_a_driver_root_that_is_a_whole_system_is_entered(folder: Path):
+def test_a_driver_root_that_is_a_whole_system_is_entered(disk_folder: Path):
+    folder = disk_folder
     fake = FakeMps(folder / "made")
     root = folder / "root"
     root.mkdir()

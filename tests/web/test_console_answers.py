@@ -13,6 +13,7 @@ from dra_driver.cli.main import run
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.schemas.documents import schema_of
 from tests.support.console.process import running_console
+from tests.support.waiting import until
 
 STATIC = Path(__file__).resolve().parents[2] / "dra_driver" / "web" / "static"
 NINE = "[1,2,3,4,5,6,7,8,9]"
@@ -141,18 +142,23 @@ def test_the_examples_of_the_gallery_compile_and_fail_on_no_device(console):
 
 
 def test_a_very_costly_selector_ends_in_time_and_delays_no_other_request(console):
-    answers = {}
-    bomb = threading.Thread(
-        target=lambda: answers.update(bomb=console.post_once("selector", {"expression": BOMB, "environment": "stored"}))
-    )
-    bomb.start()
-    answers["other"] = console.post("selector", {"expression": "true"})
-    assert bomb.is_alive(), "the other request waited for the costly selector"
-    bomb.join()
-    assert answers["other"].json["counts"]["match"] == 22
-    assert answers["bomb"].status in {200, 422}
-    if answers["bomb"].status == 422:
-        assert answers["bomb"].json["error"]["code"] == "question.too-slow"
+    costly = {"expression": BOMB, "environment": "stored"}
+
+    def is_answered_meanwhile():
+        """Ask both; on a busy machine any question may take as long as the costly one is allowed to."""
+        answers = []
+        bomb = threading.Thread(target=lambda: answers.append(console.post_once("selector", costly)))
+        bomb.start()
+        other = console.post("selector", {"expression": "true"})
+        is_first = bomb.is_alive()
+        bomb.join()
+        assert other.json["counts"]["match"] == 22
+        assert answers[0].status in {200, 422}
+        if answers[0].status == 422:
+            assert answers[0].json["error"]["code"] == "question.too-slow"
+        return is_first
+
+    until(is_answered_meanwhile, "an answer that does not wait for the costly selector")
 
 
 @pytest.mark.parametrize(

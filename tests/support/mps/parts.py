@@ -35,9 +35,9 @@ def device(number: int = 0) -> SharedDevice:
 
 
 @contextmanager
-def short_folder() -> Iterator[Path]:
+def short_folder(parent: str | None = None) -> Iterator[Path]:
     """Yield a folder whose path is short; whatever still runs in it is ended."""
-    folder = Path(tempfile.mkdtemp(prefix="mps"))
+    folder = Path(tempfile.mkdtemp(prefix="mps", dir=parent))
     try:
         yield folder
     finally:
