@@ -62,7 +62,18 @@ class ConsoleApi:
                 return _response(of_fault(fault))
         else:
             asked.pop("read", None)
-        return _response(await self._worker.ask(asked))
+        return _response(await self._answer_while_connected(request, asked))
+
+    async def _answer_while_connected(self, request: Request, asked: Mapping[str, Any]) -> WorkerAnswer:
+        """Return the worker's answer; as soon as nobody waits for it any more, end the work on it."""
+        answer = asyncio.ensure_future(self._worker.ask(asked))
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else refusal(503, "gone", "nobody waits for the answer")
+        finally:
+            answer.cancel()
+            gone.cancel()
 
     async def events(self, request: Request) -> Response:
         """Stream the changes for as long as the authorizer would still admit the request."""
@@ -70,6 +81,12 @@ class ConsoleApi:
             return _response(refusal(503, "busy", f"{MAX_STREAMS} pages are open already"))
         may_continue: MayContinue | None = request.scope.get("may_continue")
         return StreamingResponse(self._notices.stream(may_continue), media_type="text/event-stream")
+
+
+async def _disconnected(request: Request) -> None:
+    """Wait until the connection of a request is closed."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass  # what is left of the body
 
 
 def _claim_of(given: Mapping[str, Any]) -> tuple[str, str]:

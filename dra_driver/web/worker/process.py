@@ -8,6 +8,7 @@ expression that takes too long delays no other question, and the memory that it 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -17,7 +18,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -120,7 +121,26 @@ def _answer(board: Board, line: socket.socket) -> None:
     signal.setitimer(signal.ITIMER_REAL, SECONDS[question["ask"]])
     soft = _held_memory() + _MORE_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (soft, soft))
-    line.sendall(_answered(board, question).packed())
+    with _ended_with(line):
+        content = _answered(board, question).packed()
+    line.sendall(content)
+
+
+@contextlib.contextmanager
+def _ended_with(line: socket.socket) -> Iterator[None]:
+    """Have the kernel end this process, by SIGIO, when the console closes the line: it does not wait for the answer.
+
+    Raises: BrokenPipeError if the line is closed already.
+    """
+    flags = fcntl.fcntl(line, fcntl.F_GETFL)
+    fcntl.fcntl(line, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(line, fcntl.F_SETFL, flags | os.O_ASYNC)
+    closed = select.poll()
+    closed.register(line, 0)  # an event of its own is only that the other end is closed
+    if closed.poll(0):
+        raise BrokenPipeError
+    yield
+    fcntl.fcntl(line, fcntl.F_SETFL, flags)  # room for the answer is such a signal, too
 
 
 def _answered(board: Board, question: BoardQuestion) -> WorkerAnswer:
