@@ -29,10 +29,15 @@ export class Visit {
     const control = new AbortController();
     this.cancel(lane);
     this.asked.set(lane, control);
-    const signals = [control.signal, this.control.signal, signal].filter(Boolean);
+    // What AbortSignal.any does, which browsers have only since 2024.
+    const others = [this.control.signal, signal].filter(Boolean);
+    const end = () => control.abort();
+    if (others.some((one) => one.aborted)) end();
+    for (const one of others) one.addEventListener("abort", end);
     try {
-      return await ask(name, question, { post, signal: AbortSignal.any(signals) });
+      return await ask(name, question, { post, signal: control.signal });
     } finally {
+      for (const one of others) one.removeEventListener("abort", end);
       if (this.asked.get(lane) === control) this.asked.delete(lane);
     }
   }
