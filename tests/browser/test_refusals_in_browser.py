@@ -24,6 +24,7 @@ REFUSALS = {
     "a page": ({"body": "<!doctype html><title>Sign in</title>"}, "the console answered with status 200"),
     "null": ({"body": "null"}, "the console answered with status 200"),
     "a list": ({"body": "[]"}, "the console answered with status 200"),
+    "an empty object": ({"body": "{}"}, "can't be shown: its field"),
     "half a document": ({"body": '{"rows": ['}, "the console answered with status 200"),
     "a text as the error": ({"status": 500, "json": {"error": "x"}}, "the console answered with status 500"),
     "no answer": (None, "the console did not answer"),
@@ -47,6 +48,18 @@ def test_every_page_shows_why_it_has_no_answer_and_works_again_afterwards(open_c
     page.unroute(QUESTIONS)
     for name in PAGES:
         page.evaluate(f"location.hash = '#/{name}?by=pod'")
+        page.wait_for_selector(f"main.page-{name} > *")
+        assert page.locator("main .message.bad").count() == 0
+
+
+def test_pages_need_no_combined_abort_signals_which_browsers_have_only_since_2024(open_console):
+    page = open_console(*FLEET)
+    page.add_init_script("delete AbortSignal.any")
+    page.reload()
+    page.wait_for_selector(".tile")
+    assert page.evaluate("AbortSignal.any === undefined")
+    for name in PAGES:
+        page.evaluate(f"location.hash = '#/{name}?by=node'")
         page.wait_for_selector(f"main.page-{name} > *")
         assert page.locator("main .message.bad").count() == 0
 

@@ -1,5 +1,7 @@
 // Questions to /api/v1, and its events.
 
+import { faultOf, isObject } from "./answers.js";
+
 export class ApiError extends Error {
   constructor(status, error) {
     super(error.message || `the console answered with status ${status}`);
@@ -9,12 +11,14 @@ export class ApiError extends Error {
   }
 }
 
+const OTHER_RELEASE = "reload the page; if that does not help, something between this page and the console changes its answers";
+
 const NO_ANSWER = { code: "no-answer", message: "the console did not answer", hint: "it may have been ended, or the network may be interrupted" };
 
 export const isOld = (error) => error.name === "AbortError";
 
-// Asks a question. Returns the document of the answer, which is always an object. Throws an ApiError for any other
-// answer and for none, and an AbortError as soon as `signal` ends the question, also in the middle of its answer.
+// Asks a question. Returns the document of the answer, which has the fields that pages rely on. Throws an ApiError for
+// any other answer and for none, and an AbortError as soon as `signal` ends the question, also in the middle of its answer.
 export async function ask(name, question = {}, { post = false, signal = null } = {}) {
   const fields = Object.entries(question).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const address = post ? `/api/v1/${name}` : `/api/v1/${name}?${new URLSearchParams(fields)}`;
@@ -23,22 +27,24 @@ export async function ask(name, question = {}, { post = false, signal = null } =
     : {};
   try {
     const answer = await fetch(address, { ...options, signal, credentials: "same-origin" });
-    return documentOf(answer.status, await answer.text());
+    return documentOf(name, answer.status, await answer.text());
   } catch (error) {
     if (error instanceof ApiError || isOld(error)) throw error;
     throw new ApiError(0, NO_ANSWER);
   }
 }
 
-function documentOf(status, text) {
+function documentOf(name, status, text) {
   let found = null;
   try {
     found = JSON.parse(text);
   } catch {
     // a page of something between this browser and the console
   }
-  const isDocument = found !== null && typeof found === "object" && !Array.isArray(found);
+  const isDocument = isObject(found);
   if (status !== 200 || !isDocument) throw new ApiError(status, (isDocument && found.error) || {});
+  const fault = faultOf(name, found);
+  if (fault) throw new ApiError(status, { code: "bad-answer", message: fault, hint: OTHER_RELEASE });
   return found;
 }
 
