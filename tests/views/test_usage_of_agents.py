@@ -2,13 +2,14 @@
 
 import json
 import threading
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from dra_driver.cli.main import run
-from dra_driver.kube.paths import CLAIMS, SLICES
+from dra_driver.kube.paths import CLAIMS, NODES, SLICES
 from dra_driver.model.errors import ExitCode
 from dra_driver.views.fleet.profile_nodes import FleetOffer
 from dra_driver.views.usage.from_agents import agent_pages, node_kinds
@@ -179,6 +180,105 @@ def test_agents_that_are_not_reached_within_the_time_for_all_are_named(api, usag
     assert status == ExitCode.ENVIRONMENT
     assert "0 s were over" in err
     assert not [path for path, _ in api.asked if "proxy" in path]
+
+
+NOW = datetime.now(UTC)
+LYING = "node-1"
+
+
+def created(hours, **metadata):
+    at = (NOW - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"resourceVersion": "1", "creationTimestamp": at, **metadata}
+
+
+def reported(seconds, *, namespace="lab", name="train", uid="u-1", total=0.0, free=0.0):
+    """Return the page of an agent that reports these seconds of one claim, of all claims and without claims."""
+    of_device = f'device_class="gpu",model="{H100}",profile="gpu"'
+    of_claim = f'dra_claim_uid="{uid}",dra_claim_namespace="{namespace}",dra_claim_name="{name}"'
+    pool = f'dra_pool_name="{LYING}/gpu.nvidia.com"'
+    claim = f'{of_claim},{of_device},{pool},namespace="{namespace}"'
+    return "".join(
+        f"{row}\n"
+        for row in (
+            f"dra_claim_allocated_seconds_total{{{claim}}} {seconds}",
+            f"dra_claim_busy_seconds_total{{{claim}}} {seconds}",
+            f"dra_claim_measured_seconds_total{{{claim}}} {seconds}",
+            f'dra_allocated_seconds_total{{namespace="{namespace}",{of_device}}} {total or seconds}',
+            f'dra_unclaimed_seconds_total{{{pool},model="{H100}"}} {free}',
+        )
+    ).encode()
+
+
+@pytest.fixture
+def lying(api):
+    """A node of four GPUs that exists for 100 hours, and a claim of ten hours with two of them."""
+    api.pods = [pod("agent", LYING)]
+    api.nodes = [{"metadata": created(100, name=LYING, uid="n")}]
+    pool = {"name": LYING, "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": f"gpu-{number}"} for number in range(4)]
+    spec = {"driver": "gpu.nvidia.com", "pool": pool, "nodeName": LYING, "devices": devices}
+    api.slices = [{"metadata": created(1, name="s", uid="s"), "spec": spec}]
+    results = [{"request": "r", "driver": "gpu.nvidia.com", "pool": LYING, "device": f"gpu-{n}"} for n in range(2)]
+    status = {"allocation": {"devices": {"results": results}}}
+    api.claims = [{"metadata": created(10, namespace="lab", name="train", uid="u-1"), "spec": {}, "status": status}]
+
+    def report(**more):
+        api.pages = {"agent": reported(**more)}
+
+    return report
+
+
+def hours_of(usage, by):
+    status, out, err = usage("--by", by, "-o", "json")
+    assert status == ExitCode.OK, err
+    return {row["name"]: row["allocatedHours"] for row in json.loads(out)["rows"] if row["allocatedHours"]}, err
+
+
+def test_what_can_be_true_is_reported_as_it_is_and_without_a_note(lying, usage):
+    lying(seconds=2 * 10 * 3600, total=4 * 90 * 3600, free=4 * 10 * 3600)
+    assert hours_of(usage, "claim") == ({"lab/train": pytest.approx(20)}, "")
+    assert hours_of(usage, "namespace")[0] == {"lab": pytest.approx(360)}
+
+
+def test_a_claim_has_no_more_hours_than_its_devices_since_it_exists(lying, usage):
+    lying(seconds=1e9)
+    found, err = hours_of(usage, "claim")
+    assert found == {"lab/train": pytest.approx(20, abs=0.3)}
+    assert "report more than can be true according to the API server, which was cut: node-1: " in err
+    assert "claim lab/train from 277,777.8 h to 20.2 h" in err
+
+
+def test_a_claim_that_does_not_exist_any_more_has_no_more_hours_than_the_pool(lying, usage):
+    lying(seconds=1e9, name="gone", uid="u-2")
+    assert hours_of(usage, "claim")[0] == {"lab/gone": pytest.approx(400, abs=0.5)}
+
+
+@pytest.mark.parametrize("value", [1e9, 1e308])
+def test_a_node_gives_away_no_more_hours_than_its_gpus_had_since_it_exists(lying, usage, value):
+    lying(seconds=3600, total=value)
+    found, err = hours_of(usage, "namespace")
+    assert sum(found.values()) <= 441
+    assert "all GPUs from" in err
+    lying(seconds=3600, free=1e9)
+    _, out, _ = usage("-o", "json")
+    assert json.loads(out)["total"]["unclaimedHours"] <= 441
+
+
+def test_hours_are_not_charged_to_another_claim_with_the_uid_of_one_that_exists(lying, usage):
+    lying(seconds=3600, namespace="rival", name="train")
+    found, err = hours_of(usage, "claim")
+    assert found == {}
+    assert "claim rival/train, whose UID is that of lab/train" in err
+
+
+def test_without_the_right_to_list_the_report_is_not_cut_and_says_so(lying, usage, api, monkeypatch):
+    lying(seconds=1e9)
+    answer = api.answer
+    monkeypatch.setattr(api, "answer", lambda path: answer(path if path not in {CLAIMS, NODES} else "/forbidden"))
+    found, err = hours_of(usage, "claim")
+    assert found == {"lab/train": pytest.approx(1e9 / 3600)}
+    assert "what agents report is not compared with the claims: " in err
+    assert "what agents report is not compared with the nodes: " in err
 
 
 def test_only_running_agents_with_a_metrics_port_are_asked_and_by_https_if_they_have_a_certificate():

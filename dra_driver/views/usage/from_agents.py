@@ -3,7 +3,7 @@
 In: a cluster. Out: `UsageCounts`: totals since each agent began to count, and claims that exist or ended in the last
 five minutes. A note names the agents that could not be asked. Each page has a limit of time and of size, and so have
 all pages together: a page is added up as soon as it is read, and an agent whose page exceeds a limit counts as one that
-could not be asked.
+could not be asked. What a page reports is cut to what can be true according to the API server, and a note says so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 from urllib.parse import quote
 
 from dra_driver.kube import paths
@@ -23,10 +22,11 @@ from dra_driver.kube.pages import objects
 from dra_driver.model.errors import ApiError, DriverError
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import ClusterAccess
+from dra_driver.views.usage.bounds import KnownCluster, NodeBounds, notes_of_cuts, read_cluster
 from dra_driver.views.usage.joining import ClaimSeries, claims_of, namespace_of, totals_of
 from dra_driver.views.usage.prices import NodeKind
 from dra_driver.views.usage.samples import Sample, samples_of_page
-from dra_driver.views.usage.usage_counts import ClaimUsage, GpuParts, NamespaceUsage, UnclaimedTime, UsageCounts
+from dra_driver.views.usage.usage_counts import ClaimUsage, NamespaceUsage, PageSums, UnclaimedTime, UsageCounts
 
 PAGE_SECONDS = 20.0
 ALL_SECONDS = 300.0
@@ -72,7 +72,8 @@ def counted_by_agents(api: KubeApi, end: datetime, namespace: str = "") -> Usage
     Raises: ApiError if none could be asked.
     """
     pages = agent_pages(objects(api, paths.PODS, label_selector=AGENTS))
-    sums, until = _Sums(end), time.monotonic() + ALL_SECONDS
+    known = read_cluster(api, namespace)
+    sums, until = _Sums(end, known), time.monotonic() + ALL_SECONDS
     with ThreadPoolExecutor(AT_ONCE) as pool:
         faults = list(pool.map(lambda page: _read(api, page, sums, until, namespace), pages))
     silent = [(page, fault) for page, fault in zip(pages, faults, strict=True) if fault is not None]
@@ -82,7 +83,7 @@ def counted_by_agents(api: KubeApi, end: datetime, namespace: str = "") -> Usage
             "agents", f"no agent of {len(pages)} could be asked: {why}",
             hint="you need the verb get on pods/proxy; if metrics.readers is authorized, use --prometheus",
         )  # fmt: skip
-    return sums.counted(_notes(silent, len(pages)))
+    return sums.counted((*_notes(silent, len(pages)), *known.notes))
 
 
 def agent_pages(pods: Iterable[Wire]) -> list[AgentPage]:
@@ -115,33 +116,27 @@ def node_kinds(nodes: Iterable[Wire]) -> dict[str, NodeKind]:
     return found
 
 
-class PageSums(NamedTuple):
-    """What an agent has counted, from its page."""
-
-    claims: tuple[ClaimUsage, ...]
-    totals: tuple[NamespaceUsage, ...]
-    unclaimed: tuple[UnclaimedTime, ...]
-    parts: GpuParts
-
-
 class _Sums:
     """The sum of the pages that were read. Any thread may add one."""
 
-    def __init__(self, end: datetime) -> None:
-        self._end, self._mutex = end, threading.Lock()
+    def __init__(self, end: datetime, known: KnownCluster) -> None:
+        self._end, self._known, self._mutex = end, known, threading.Lock()
         self._rows = 0
+        self._cuts: list[str] = []
         self._claims: list[ClaimUsage] = []
         self._totals: dict[tuple[str, str, str, str], NamespaceUsage] = {}
         self._unclaimed: list[UnclaimedTime] = []
         self._parts: dict[tuple[str, str], float] = {}
 
-    def add(self, page: PageSums, where: str) -> None:
-        """Add a page. Raises: ApiError if there is no room for its rows."""
+    def add(self, page: PageSums, where: str, node: str) -> None:
+        """Add a page, cut to what can be true of its node. Raises: ApiError if there is no room for its rows."""
+        page, cuts = NodeBounds(self._known, node, self._end.timestamp()).cut(page)
         with self._mutex:
             count, room = sum(map(len, page)), min(PAGE_ROWS, ALL_ROWS - self._rows)
             if count > room:
                 raise ApiError("metrics", f"{where}: {count} claims and totals, and there is room for {room}")
             self._rows += count
+            self._cuts += [f"{node}: {text}" for text in cuts]
             self._claims += page.claims
             self._unclaimed += page.unclaimed
             self._parts.update(page.parts)
@@ -159,7 +154,7 @@ class _Sums:
             totals=tuple(found for _, found in sorted(self._totals.items())),
             unclaimed=tuple(sorted(self._unclaimed, key=lambda one: (one.pool, one.model))),
             parts=self._parts,
-            notes=notes,
+            notes=(*notes, *notes_of_cuts(self._cuts)),
         )
 
 
@@ -173,7 +168,7 @@ def _read(api: KubeApi, page: AgentPage, sums: _Sums, until: float, namespace: s
         answer = api.request("GET", page.path, timeout_s=min(PAGE_SECONDS, left), parse=_text)
         samples = list(samples_of_page(answer["text"], _PREFIX, where))
         _check_pools(samples, page)
-        sums.add(_counted(samples, namespace), where)
+        sums.add(_counted(samples, namespace), where, page.node)
     except DriverError as error:
         return error
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import NamedTuple
 
 GpuParts = Mapping[tuple[str, str], float]
 """The fraction of a GPU that a device takes (0 to 1), by model and profile."""
@@ -77,6 +78,15 @@ class UnclaimedTime:
     def node(self) -> str:
         """Return the node of the pool."""
         return self.pool.partition("/")[0]
+
+
+class PageSums(NamedTuple):
+    """What an agent has counted, from its page."""
+
+    claims: tuple[ClaimUsage, ...]
+    totals: tuple[NamespaceUsage, ...]
+    unclaimed: tuple[UnclaimedTime, ...]
+    parts: GpuParts
 
 
 @dataclass(frozen=True, slots=True)
