@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-MOST_BYTES = 4096  # of one write with several lines: on a pipe no other process's lines come in between (PIPE_BUF)
+MAX_BYTES = 4096  # of one write with several lines: on a pipe no other process's lines come in between (PIPE_BUF)
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
@@ -30,7 +30,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         try:
             line = self.format(record) + self.terminator
             size = len(line.encode(errors="replace"))
-            if self._bytes + size > MOST_BYTES:
+            if self._bytes + size > MAX_BYTES:
                 self.flush()
             self._waiting.append(line)
             self._bytes += size
