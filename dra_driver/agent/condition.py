@@ -17,6 +17,8 @@ from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
+    from dra_driver.controller.status import PublisherStatus
+    from dra_driver.hardware.facts import Problem
     from dra_driver.telemetry.metrics import Snapshot
 
 
@@ -49,17 +51,12 @@ class NodeCondition:
         from dra_driver.telemetry.metrics import Snapshot  # noqa: PLC0415 - only where metrics are wanted
 
         parts, status = self._parts, self._parts.publisher.status()
-        inventory = parts.inventory.current
-        sharing = (*parts.sharing.problems, *parts.neighbours.problems())
-        health = parts.health.problems if parts.health else ()
-        limits = parts.limit_watch.problems if parts.limit_watch else ()
-        problems = (*inventory.problems, *status.problems, *parts.declared_mig.problems, *sharing, *health, *limits)
-        offered = inventory.offering.for_server(KeptFields(shares=status.keeps.shares))
+        offered = parts.inventory.current.offering.for_server(KeptFields(shares=status.keeps.shares))
         return Snapshot(
             version=__version__,
             vendor=self._node.hardware.vendor,
             devices=Counter(str(device.type) for device in offered.devices),
-            problems=Counter(problem.code for problem in problems),
+            problems=Counter(problem.code for problem in self._problems(status)),
             slice_writes=status.writes,
             prepared_claims=count_claims(self._node.ledger),
             is_registered=parts.server.registered,
@@ -74,6 +71,14 @@ class NodeCondition:
             held_back=parts.health.held_back() if parts.health else {},
             xids=parts.health.xid_counts() if parts.health else {},
         )
+
+    def _problems(self, status: PublisherStatus) -> tuple[Problem, ...]:
+        parts = self._parts
+        sharing = (*parts.sharing.problems, *parts.neighbours.problems())
+        health = parts.health.problems if parts.health else ()
+        limits = parts.limit_watch.problems if parts.limit_watch else ()
+        found = parts.inventory.current.problems
+        return (*found, *status.problems, *parts.declared_mig.problems, *sharing, *health, *limits)
 
 
 def count_claims(ledger: Ledger) -> int:

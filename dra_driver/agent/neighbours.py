@@ -55,12 +55,12 @@ class Neighbours:
         self._boot_id, self._listener = boot_id, listener
         self._renamed: Mapping[str, frozenset[str]] = {}  # devices held under another version's names
         node, driver, folder = options.node, options.driver, options.device_plugins_dir
-        self._device_plugin = None
-        if folder:
-            changed_there = self._device_plugin_changed
-            self._device_plugin = DevicePluginWatch(
-                kubelet, api, node=node, folder=folder, changed=changed_there, vendor=options.vendor
-            )
+        changed = self._device_plugin_changed
+        self._device_plugin = (
+            DevicePluginWatch(kubelet, api, node=node, folder=folder, changed=changed, vendor=options.vendor)
+            if folder
+            else None
+        )
         self._same_name_drivers = SameNameDrivers(
             options.registrar_dir, options.data_dir, driver=driver, changed=self._same_name_driver_changed
         )

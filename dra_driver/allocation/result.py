@@ -64,19 +64,7 @@ def _device(context: Context, claim: ClaimPlan, number: int, placed: PlacedDevic
 
 def _configs(claim: ClaimPlan, picked: Sequence[Alternative], *, merges: bool) -> list[Wire]:
     """Return the configs of each class once, then those of the claim, once for every request that they name."""
-    configs: list[Wire] = []
-    by_class: dict[str, list[list[str]]] = {}
-    for alternative in picked:
-        name = alternative.device_class["metadata"]["name"]
-        if name in by_class:
-            for requests in by_class[name]:
-                requests.append(alternative.full_name)
-            continue
-        by_class[name] = []
-        for config in (alternative.device_class.get("spec") or {}).get("config") or ():
-            requests = [alternative.full_name]
-            by_class[name].append(requests)
-            configs.append({"source": "FromClass", "requests": requests, **_opaque(config)})
+    configs = _class_configs(picked)
     for config in ((claim.wire.get("spec") or {}).get("devices") or {}).get("config") or ():
         wanted: Sequence[str] = config.get("requests") or ()
         entry: dict[str, Any] = {"source": "FromClaim", **_opaque(config)}
@@ -91,6 +79,24 @@ def _configs(claim: ClaimPlan, picked: Sequence[Alternative], *, merges: bool) -
             wanted = entry.get("requests") or ()
             if wanted and all(a.request_name in wanted or a.full_name in wanted for a in picked):
                 del entry["requests"]
+    return configs
+
+
+def _class_configs(picked: Sequence[Alternative]) -> list[Wire]:
+    """Return the configs of each class once, with the names of all requests for devices of the class."""
+    configs: list[Wire] = []
+    by_class: dict[str, list[list[str]]] = {}
+    for alternative in picked:
+        name = alternative.device_class["metadata"]["name"]
+        if name in by_class:
+            for requests in by_class[name]:
+                requests.append(alternative.full_name)
+            continue
+        by_class[name] = []
+        for config in (alternative.device_class.get("spec") or {}).get("config") or ():
+            requests = [alternative.full_name]
+            by_class[name].append(requests)
+            configs.append({"source": "FromClass", "requests": requests, **_opaque(config)})
     return configs
 
 

@@ -114,9 +114,7 @@ def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedCl
     if not allocation:
         raise ClaimError("not-allocated", f"{full_name} is not allocated", retry=Retry.LATER)
     wire = allocation.get("devices") or {}
-    classes = _classes(claim_wire)
-    results = (result for result in wire.get("results") or () if result.get("driver") == driver)
-    devices = tuple(_RESULT.read(r, device_class=classes.get(r["request"], "")) for r in results)
+    devices = _results(wire, driver, _classes(claim_wire))
     if not devices:
         raise ClaimError("not-ours", f"{full_name} has no device of driver {driver} in its allocation")
     return AllocatedClaim(
@@ -184,6 +182,12 @@ def _pod_claim_name(metadata: Wire) -> str:
     annotations = metadata.get("annotations")
     name = annotations.get(POD_CLAIM_NAME) if isinstance(annotations, dict) else None
     return name if isinstance(name, str) and is_dns_label(name) else ""
+
+
+def _results(wire: Wire, driver: str, classes: Mapping[str, str]) -> tuple[AllocatedDevice, ...]:
+    """Return a driver's devices in an allocation. `classes` are the device classes by request."""
+    results = (result for result in wire.get("results") or () if result.get("driver") == driver)
+    return tuple(_RESULT.read(result, device_class=classes.get(result["request"], "")) for result in results)
 
 
 def _classes(claim_wire: ClaimWire) -> dict[str, str]:

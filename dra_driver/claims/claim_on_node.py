@@ -137,14 +137,7 @@ def devices_of(claim: AllocatedClaim, inventory: Inventory, pool: str) -> dict[s
     not answer at all, ("claim.device-unknown") naming every device that this node does not have now, ("claim.gpu-lost")
     where its GPU is lost.
     """
-    foreign = sorted({device.pool for device in claim.devices} - {pool})
-    if foreign:
-        raise ClaimError(
-            "other-pool",
-            f"claim {claim.namespace}/{claim.name} has devices of pool {', '.join(foreign)}, "
-            f"but this node's pool is {pool}",
-            hint="another driver's slices were used; delete the pod and this claim so that another is allocated",
-        )
+    _refuse_other_pools(claim, pool)
     found = {d.device: _find(inventory, d) for d in claim.devices}
     missing = sorted(name for name, device in found.items() if device is None)
     if not missing:
@@ -162,6 +155,17 @@ def devices_of(claim: AllocatedClaim, inventory: Inventory, pool: str) -> dict[s
         hint="a GPU may have been lost or re-partitioned; `dra-driver devices` shows what is there",
         retry=Retry.LATER,
     )
+
+
+def _refuse_other_pools(claim: AllocatedClaim, pool: str) -> None:
+    foreign = sorted({device.pool for device in claim.devices} - {pool})
+    if foreign:
+        raise ClaimError(
+            "other-pool",
+            f"claim {claim.namespace}/{claim.name} has devices of pool {', '.join(foreign)}, "
+            f"but this node's pool is {pool}",
+            hint="another driver's slices were used; delete the pod and this claim so that another is allocated",
+        )
 
 
 def refuse_lost(claim: AllocatedClaim, names: Collection[str]) -> None:

@@ -127,17 +127,10 @@ def plan_prepare(
 
     Raises: ClaimError("claim.bad-config") for configs that do not fit their devices.
     """
-    claim, made, own = on_node.claim, on_node.made, on_node.own
+    claim, own = on_node.claim, on_node.own
     prepared = tuple(_prepared(claim.uid, device, names) for device in claim.devices)
     mig = _mig_steps(own, mig_on)
-    cdi = CdiFileStep(
-        file=names.file(claim.uid),
-        cdi_kind=names.kind,
-        devices={one.in_file: edits[one.device.name] for one in on_node.results if one.device.name not in made},
-        common=common,
-        made={one.in_file: one.device.name for one in on_node.results if one.device.name in made},
-        metadata=plan_metadata(on_node, metadata_of) if metadata_of else (),
-    )
+    cdi = _cdi_file(on_node, edits, common, names, metadata_of)
     taken = tuple(name for device in own for name in occupied(device.gpu, device.counters))
     sharing, limits = plan_sharing(on_node), plan_limits(on_node)
     units, passed = plan_compute_units(on_node), plan_passthrough(on_node)
@@ -151,6 +144,20 @@ def _prepared(uid: str, device: AllocatedDevice, names: CdiNames) -> PreparedDev
         device=device.device,
         cdi_ids=(names.id(uid, device.device, device.share_id),),
         share_id=device.share_id,
+    )
+
+
+def _cdi_file(
+    on_node: ClaimOnNode, edits: Mapping[str, Edits], common: Edits, names: CdiNames, metadata_of: str
+) -> CdiFileStep:
+    made = on_node.made
+    return CdiFileStep(
+        file=names.file(on_node.claim.uid),
+        cdi_kind=names.kind,
+        devices={one.in_file: edits[one.device.name] for one in on_node.results if one.device.name not in made},
+        common=common,
+        made={one.in_file: one.device.name for one in on_node.results if one.device.name in made},
+        metadata=plan_metadata(on_node, metadata_of) if metadata_of else (),
     )
 
 

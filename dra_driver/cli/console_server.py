@@ -71,18 +71,14 @@ def _settings(given: dict[str, Any]) -> Any:
     from dra_driver.web.viewers.identity import TrustedProxy
     from dra_driver.web.viewers.server import ServerSettings
 
-    (host, port), names = read_address(given["address"], "127.0.0.1:8080"), given["proxy_names"]
-    authorities = given["proxy_ca"]
+    host, port = read_address(given["address"], "127.0.0.1:8080")
     if given["tls_dir"] is None and not _is_loopback(host):
         hint = "add --tls-dir, or listen on 127.0.0.1"
         raise UsageError(
             "address", f"without TLS, others could read the tokens that are sent to {given['address']}", hint=hint
         )
-    if bool(names) != (authorities is not None):
-        raise UsageError("proxy", "--proxy-ca and --proxy-name must be set together")
-    if names and (given["tls_dir"] is None or given["identity"] != "review"):
-        hint = "a user's name has no token, so reviews are needed; and the proxy proves its identity by TLS"
-        raise UsageError("proxy", "--proxy-ca needs --tls-dir and --identity review", hint=hint)
+    _check_proxy(given)
+    names = given["proxy_names"]
     headers = (given["proxy_user_header"].lower(), given["proxy_group_header"].lower())
     return ServerSettings(
         (host or "::", port),
@@ -92,10 +88,20 @@ def _settings(given: dict[str, Any]) -> Any:
         given["identity"] == "review",
         given["namespaces"],
         TrustedProxy(frozenset(names), *headers) if names else None,
-        authorities,
+        given["proxy_ca"],
         given["viewers"],
         usage_source(given),
     )
+
+
+def _check_proxy(given: dict[str, Any]) -> None:
+    """Refuse flags about a proxy that can't be combined. Raises: UsageError."""
+    names = given["proxy_names"]
+    if bool(names) != (given["proxy_ca"] is not None):
+        raise UsageError("proxy", "--proxy-ca and --proxy-name must be set together")
+    if names and (given["tls_dir"] is None or given["identity"] != "review"):
+        hint = "a user's name has no token, so reviews are needed; and the proxy proves its identity by TLS"
+        raise UsageError("proxy", "--proxy-ca needs --tls-dir and --identity review", hint=hint)
 
 
 def _is_loopback(host: str) -> bool:

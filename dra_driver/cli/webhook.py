@@ -6,12 +6,16 @@ In: flags, each with an environment variable. Out: an HTTPS server, until SIGTER
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dra_driver.cli.inputs.address import read_address
 from dra_driver.model.errors import ExitCode, UsageError
 from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
+
+if TYPE_CHECKING:
+    from dra_driver.webhook.main import Settings
 
 
 @click.command(name="webhook")
@@ -62,19 +66,7 @@ from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, envvar="LOG_FORMAT"
 )
-def command(  # noqa: PLR0917 - click's parameters
-    address: str,
-    driver_names: tuple[str, ...],
-    kubeconfig: str | None,
-    tls_dir: str | None,
-    namespace: str,
-    service: str,
-    secret: str,
-    configuration: str,
-    client_authorities: str | None,
-    client_names: tuple[str, ...],
-    log_format: str,
-) -> int:
+def command(log_format: str, **given: Any) -> int:
     """Validate opaque configs at admission, and warn of selectors that cause trouble.
 
     \b
@@ -85,29 +77,36 @@ def command(  # noqa: PLR0917 - click's parameters
     The webhook makes and renews its certificate and keeps it in a Secret, unless --tls-dir names a folder with one.
     """  # noqa: D301
     from dra_driver.telemetry import logs
-    from dra_driver.webhook.main import Settings, serve
+    from dra_driver.webhook.main import serve
 
-    if not namespace and tls_dir is None:
+    settings = _settings(given)
+    logs.set_up(log_format)
+    serve(settings)
+    return ExitCode.OK
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    """Return the settings. Raises: UsageError for flags that can't be combined or have a wrong value."""
+    from dra_driver.webhook.main import Settings
+
+    authorities, tls_dir = given["client_authorities"], given["tls_dir"]
+    if not given["namespace"] and tls_dir is None:
         raise UsageError(
             "namespace",
             "--namespace is needed unless --tls-dir is given",
             hint="the webhook keeps its certificates in a Secret there",
         )
-    if client_names and client_authorities is None:
+    if given["client_names"] and authorities is None:
         raise UsageError("client-name", "--client-name needs --client-ca", hint="add --client-ca FILE")
-    logs.set_up(log_format)
-    serve(
-        Settings(
-            address=read_address(address, ":8443"),
-            drivers=tuple(check_driver_name(name) for name in dict.fromkeys(driver_names)),
-            kubeconfig=kubeconfig,
-            tls_dir=Path(tls_dir) if tls_dir else None,
-            namespace=namespace,
-            service=service,
-            secret=secret,
-            configuration=configuration,
-            client_authorities=Path(client_authorities) if client_authorities else None,
-            client_names=client_names,
-        )
+    return Settings(
+        address=read_address(given["address"], ":8443"),
+        drivers=tuple(check_driver_name(name) for name in dict.fromkeys(given["driver_names"])),
+        kubeconfig=given["kubeconfig"],
+        tls_dir=Path(tls_dir) if tls_dir else None,
+        namespace=given["namespace"],
+        service=given["service"],
+        secret=given["secret"],
+        configuration=given["configuration"],
+        client_authorities=Path(authorities) if authorities else None,
+        client_names=given["client_names"],
     )
-    return ExitCode.OK

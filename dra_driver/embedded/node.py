@@ -67,15 +67,15 @@ class EmbeddedNode:
             "--kubelet-plugins-directory-path": str(self.kubelet.plugins_dir),
             "--hardware": f"simulated:{profile}",
         }
-        shared = {"--sharing-config": str(sharing)} if sharing else {}
-        own = self._own_flags() | {"--mig": mig} | shared | both | dict(flags)
+        own = self._own_flags(mig, sharing) | both | dict(flags)
         self.agent = AgentProcess(own, self.folder / "agent.log", command=command)
         supervisor = (sys.executable, "-m", "dra_driver", "mps")
         self._mps = AgentProcess(both, self.folder / "mps.log", command=supervisor) if sharing else None
 
-    def _own_flags(self) -> dict[str, str]:
-        """Return the flags that tell the agent where its node is."""
-        return {
+    def _own_flags(self, mig: str, sharing: Path | None) -> dict[str, str]:
+        """Return the flags that tell the agent where its node is, and how it offers the GPUs."""
+        return ({"--sharing-config": str(sharing)} if sharing else {}) | {
+            "--mig": mig,
             "--node-name": self.name,
             "--kubeconfig": str(self._kubeconfig),
             "--cdi-root": str(self.kubelet.cdi_dir),

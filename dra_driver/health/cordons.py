@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any
 from dra_driver.model.errors import InputError
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.stamp import stamp_of
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
 
 FILE_NAME = "cordons.json"
 VERSION = "cordons/v1"
@@ -91,6 +95,32 @@ class CordonFile:
         except OSError as error:
             hint = "is the agent's data folder on this node, and may you write there?"
             raise InputError("cordons", f"{self._path} can't be written: {error.strerror}", hint=hint) from error
+
+
+class KnownCordons:
+    """The cordons of a file as they were last read; while the file can't be read, they stay in force."""
+
+    def __init__(self, file: CordonFile) -> None:
+        self._file = file
+        self._stamp: Hashable = None
+        self._cordons: tuple[Cordon, ...] = ()
+        self.problem = ""
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed."""
+        stamp = self._file.fingerprint()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._cordons, self.problem = self._file.read(), ""
+        except InputError as error:
+            self.problem = str(error)
+            log.warning("cordons can't be read, the last known ones stay in force", extra=fields(err=str(error)))
+
+    def in_force(self, now: float) -> tuple[Cordon, ...]:
+        """Return the cordons that are in force at a time."""
+        return tuple(one for one in self._cordons if one.is_in_force(now))
 
 
 def _cordons(wire: Any) -> tuple[Cordon, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from dra_driver.hardware.evidence import BusState, HealthReport, XidReport
 from dra_driver.hardware.facts import Facts, GpuFacts, Problem
 from dra_driver.hardware.port import HealthReporter
-from dra_driver.health.cordons import Cordon, CordonFile
+from dra_driver.health.cordons import Cordon, CordonFile, KnownCordons
 from dra_driver.health.fault import Fault, Subject
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
@@ -27,7 +27,7 @@ from dra_driver.health.record_wire import record_among, record_wire
 from dra_driver.health.store import GPUS, RECORD, HealthStore
 from dra_driver.health.xid_counts import XidCounts
 from dra_driver.health.xid_table import is_application_error
-from dra_driver.model.errors import DriverError, InputError, LedgerError
+from dra_driver.model.errors import DriverError, LedgerError
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -81,8 +81,8 @@ class HealthMonitor:
         failed_tests: Callable[[Iterable[Fault]], Mapping[Subject, str] | None] = lambda _: {},
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._reporter, self._store, self._cordon_file, self._policy = reporter, store, cordons, policy
-        self._forget_file = forget
+        self._reporter, self._store, self._forget_file, self._policy = reporter, store, forget, policy
+        self._cordons = KnownCordons(cordons)
         self._boot_id, self._changed, self._clock = boot_id, changed, clock
         self._application_error, self._started_at = application_error, clock()
         self._failed_tests = failed_tests
@@ -91,9 +91,6 @@ class HealthMonitor:
         self._record = HealthRecord(boot_id)
         self._xid_counts = XidCounts()
         self._loop = Loop("health", self._turn, failure="health monitor failed")
-        self._cordons: tuple[Cordon, ...] = ()
-        self._cordon_problem = ""
-        self._cordon_stamp: Hashable = None
         self._bus_at = self._saved_at = float("-inf")
         self._saved_revision = -1
         self._treated: set[str] = set()  # GPUs whose earlier errors are to be forgotten; guarded by the mutex
@@ -107,7 +104,7 @@ class HealthMonitor:
     def start(self) -> None:
         """Load the record from disk, report its faults, and start to watch."""
         self._load()
-        self._read_cordons()
+        self._cordons.refresh()
         self._conclude(self._clock())
         self._reporter.watch_health(self._loop.wake, log_position=self._record.log_position)
         self._loop.start()
@@ -163,7 +160,7 @@ class HealthMonitor:
             record_test_results(self._record, failed, now)
         self._xid_counts.count(xid for xid in report.xids if xid.gpu in known)
         self._report_applications(report, known)
-        self._read_cordons()
+        self._cordons.refresh()
         self._update_problems(report)
         self._conclude(now)
         self.turned_at = now
@@ -197,20 +194,9 @@ class HealthMonitor:
         self._record.forget(moved)
         return replace(report, bus=tuple(states.items()))
 
-    def _read_cordons(self) -> None:
-        stamp = self._cordon_file.fingerprint()
-        if stamp == self._cordon_stamp:
-            return
-        self._cordon_stamp = stamp
-        try:
-            self._cordons, self._cordon_problem = self._cordon_file.read(), ""
-        except InputError as error:
-            self._cordon_problem = str(error)
-            log.warning("cordons can't be read, the last known ones stay in force", extra=fields(err=str(error)))
-
     def _update_problems(self, report: HealthReport) -> None:
         """Record the sources that can't be read, and log those that could be read before."""
-        found = (("health.source", report.problem), ("health.cordons", self._cordon_problem))
+        found = (("health.source", report.problem), ("health.cordons", self._cordons.problem))
         problems = tuple(Problem(code, "node", text) for code, text in found if text)
         if report.problem and report.problem not in {one.message for one in self._problems}:
             log.warning("a source of health can't be read", extra=fields(err=report.problem))
@@ -219,7 +205,7 @@ class HealthMonitor:
     def _conclude(self, now: float) -> None:
         """Save the faults if they changed, and then report them. A save that fails is tried again later."""
         faults = self._record.faults(now, self._policy.ignored_xids)
-        cordons = tuple(one for one in self._cordons if one.is_in_force(now))
+        cordons = self._cordons.in_force(now)
         verdicts = self._policy.verdicts(faults, len(self._known.by_address), now)
         before = self.now
         meaning = (tuple(map(_meaning, faults)), cordons, tuple((one.fault.key, one.effect) for one in verdicts))

@@ -83,14 +83,9 @@ class KubeApi:
         A GET may be sent twice, any other request only if the first try provably had no effect. After a 401 a token
         file is read again, and the request is sent once more if the token has changed.
 
-        Args:
-            method: the HTTP method.
-            path: the path below the server's address, without a query (`kube.paths`).
-            body: the object to send, as JSON.
-            query: the parameters of the query; they are encoded here.
-            timeout_s: the limit for the whole answer, in seconds, all tries together.
-            content_type: the media type of the body, by which the server tells the kinds of PATCH apart.
-            parse: the function that reads the object from the answer's bytes.
+        `path` is below the server's address (`kube.paths`), and `query` is encoded here. `timeout_s` is the limit for
+        the whole answer, all tries together. By `content_type` the server tells the kinds of PATCH apart. `parse` reads
+        the object from the answer's bytes.
 
         Raises: ApiError; its `status` is 0 if no whole answer came ("api.unreachable", "api.timeout", "api.tls",
         "api.answer-too-large"), otherwise the HTTP status with which the server refused. `retry` tells whether the same
@@ -101,9 +96,7 @@ class KubeApi:
         encoded = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         target = self._target(path, query)
         until = time.monotonic() + timeout_s
-        answer = self._send(method, target, encoded, until, content_type)
-        if answer.status == 401 and self._tokens.reread():
-            answer = self._send(method, target, encoded, until, content_type)
+        answer = self._authorized(method, target, encoded, until, content_type)
         try:
             return answers.decode(answer.status, answer.body, answer.retry_after, method=method, path=path, parse=parse)
         except ApiError as err:
@@ -162,6 +155,13 @@ class KubeApi:
         if authorization := self._tokens.authorization():
             headers["Authorization"] = authorization
         return headers
+
+    def _authorized(self, method: str, target: str, body: bytes | None, until: float, content_type: str) -> _Answer:
+        """Send a request, and once more with the new token if the server refuses one that has changed since."""
+        answer = self._send(method, target, body, until, content_type)
+        if answer.status == 401 and self._tokens.reread():
+            answer = self._send(method, target, body, until, content_type)
+        return answer
 
     def _send(self, method: str, target: str, body: bytes | None, until: float, content_type: str) -> _Answer:
         """Send a request; repeat it once if it provably had no effect (or is a GET) and a new connection may help."""

@@ -54,13 +54,7 @@ def start(
         folder.make(shm_mib=context.shm_mib if state.is_mounted else None)
         if state.was_ready:
             folder.sweep_shm()  # new clients must not find the files of earlier ones
-        try:
-            state = _ensure_ready(folder, state, before, context, deadline)
-        except SharingError:
-            if process is None or process.is_alive():
-                raise
-            # The daemon ended while it was given commands.
-            state = _ensure_ready(folder, _after_end(state), before, context, deadline)
+        state = _ensure_ready(folder, state, before, context, deadline)
     except BaseException:
         if not state.was_ready:
             _undo(folder, context)
@@ -137,6 +131,18 @@ def _after_end(state: DaemonRecord) -> DaemonRecord:
 
 
 def _ensure_ready(
+    folder: Folder, state: DaemonRecord, before: DaemonRecord | None, context: DaemonContext, deadline: float
+) -> DaemonRecord:
+    """Bring a daemon to run with the wanted limits; a new one if it ends while it is given commands."""
+    try:
+        return _make_ready(folder, state, before, context, deadline)
+    except SharingError:
+        if state.process is None or state.process.is_alive():
+            raise
+        return _make_ready(folder, _after_end(state), before, context, deadline)
+
+
+def _make_ready(
     folder: Folder, state: DaemonRecord, before: DaemonRecord | None, context: DaemonContext, deadline: float
 ) -> DaemonRecord:
     """Bring a daemon to run with the wanted limits; one that was running and refuses them keeps its old limits."""

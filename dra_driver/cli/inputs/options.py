@@ -115,24 +115,19 @@ def read_inputs(
             refuse_bad_configs(document, document.wire)
     cluster = _cluster(given)
     try:
-        slices = [
-            (f"{shown(one.origin)}: ResourceSlice {one.name}", one.wire) for one in documents if one.kind == SLICE
-        ]
         kubernetes = given["kubernetes"] or _version(cluster)
         gates = read_gates(given["gates"], kubernetes, known=(*SELECTOR_GATES, PARTITIONS), dependent="selector")
         offer = offer_under(kubernetes, gates, given["mig"])
-        fleet = _fleet(given, slices, documents, cluster, offer, needs_devices=needs_devices)
-        classes = Classes(
-            [one for one in documents if one.kind == "DeviceClass"], cluster.classes() if cluster else None
-        )
+        fleet = _fleet(given, documents, cluster, offer, needs_devices=needs_devices)
+        own_classes = [one for one in documents if one.kind == "DeviceClass"]
+        classes = Classes(own_classes, cluster.classes() if cluster else None)
         queries = queries_of(given["expressions"], documents, classes, cluster)
     finally:
         if cluster:
             cluster.close()
     if needs_selectors and not queries:
-        raise UsageError(
-            "no-selector", "there is no selector to evaluate", hint="use -e EXPR, or a file with a class, claim or pod"
-        )
+        hint = "use -e EXPR, or a file with a class, claim or pod"
+        raise UsageError("no-selector", "there is no selector to evaluate", hint=hint)
     environment: Environment = given["environment"]
     gates = {name: on for name, on in gates.items() if name in SELECTOR_GATES}
     return SelectorInputs(fleet if folds else fleet.unfolded(), queries, kubernetes, gates, environment)
@@ -174,7 +169,6 @@ def _cluster(given: dict[str, Any]) -> Cluster | None:
 
 def _fleet(
     given: dict[str, Any],
-    slices: list[tuple[str, dict[str, Any]]],
     documents: list[Document],
     cluster: Cluster | None,
     offer: FleetOffer,
@@ -182,9 +176,10 @@ def _fleet(
     needs_devices: bool,
 ) -> Fleet:
     fleet = Fleet()
+    slices = [one for one in documents if one.kind == SLICE]
     if slices:
-        origins = ", ".join(dict.fromkeys(shown(one.origin) for one in documents if one.kind == SLICE))
-        fleet += fleet_of_slices(slices, origins)
+        wires = [(f"{shown(one.origin)}: ResourceSlice {one.name}", one.wire) for one in slices]
+        fleet += fleet_of_slices(wires, ", ".join(dict.fromkeys(shown(one.origin) for one in slices)))
     fleet = fleet_of_profiles(given["profiles"], fleet, offer)
     if given["profiles"] and offer.is_on_demand:
         fleet += Fleet(notes=(f"simulated nodes: {offer.words}",))

@@ -66,13 +66,7 @@ class Registry:
             if kind.has_status and kind.plural == "resourceclaims":
                 new.pop("status", None)
             context = self._context()
-            rules = self._rules.get(kind, KindRules())
-            rules.prepare(new, None, context)
-            faults = Faults()
-            if not _NAME.fullmatch(metadata["name"]) or len(metadata["name"]) > 253:
-                faults.invalid("metadata.name", metadata["name"], "a lowercase RFC 1123 subdomain is expected")
-            rules.check(new, None, context, faults)
-            _refuse(kind, metadata["name"], faults)
+            self._check_new(kind, new, context)
             key = _key(kind, metadata.get("namespace", ""), metadata["name"])
             if self._store.get(kind, key) is not None:
                 raise already_exists(kind.resource, metadata["name"])
@@ -82,6 +76,15 @@ class Registry:
             if is_dry:
                 return Stored(self._as_stored(kind, new))
             return self._store.put(kind, key, self._as_stored(kind, new))
+
+    def _check_new(self, kind: ApiKind, new: Wire, context: RuleContext) -> None:
+        """Complete a new object by the rules of its kind and check it. Raises: ApiRefusal 422."""
+        name, rules, faults = new["metadata"]["name"], self._rules.get(kind, KindRules()), Faults()
+        rules.prepare(new, None, context)
+        if not _NAME.fullmatch(name) or len(name) > 253:
+            faults.invalid("metadata.name", name, "a lowercase RFC 1123 subdomain is expected")
+        rules.check(new, None, context, faults)
+        _refuse(kind, name, faults)
 
     def replace(self, target: Target, wire: Wire) -> Stored:
         """Replace the stored object. Raises: ApiRefusal 400, 404, 409, 422."""

@@ -62,14 +62,12 @@ class Watchers:
                 self.open -= 1
 
     def _events(self, request: WatchRequest, is_gone: Callable[[], bool]) -> Iterator[bytes]:
-        store, epoch = self._store, self._epoch
+        epoch = self._epoch
         deadline = time.monotonic() + request.timeout_s
         cursor = request.start
         if cursor is None:
-            with store.lock:
-                cursor = store.revision
-                present = [s for s in store.all(request.kind) if request.selection.matches(s.wire)]
-            yield b"".join(_line("ADDED", s.encoded) for s in present)
+            cursor, present = self._present(request)
+            yield present
             if request.wants_initial_mark:
                 yield _bookmark(request.kind, cursor, {"k8s.io/initial-events-end": "true"})
         next_bookmark = time.monotonic() + self.bookmark_every_s
@@ -93,6 +91,13 @@ class Watchers:
                 next_bookmark = now + self.bookmark_every_s
             if now >= deadline:
                 return
+
+    def _present(self, request: WatchRequest) -> tuple[int, bytes]:
+        """Return the newest revision, and an event for every object that there is at it."""
+        with self._store.lock:
+            revision = self._store.revision
+            present = [s for s in self._store.all(request.kind) if request.selection.matches(s.wire)]
+        return revision, b"".join(_line("ADDED", s.encoded) for s in present)
 
     def _wait(self, kind: ApiKind, cursor: int, epoch: int, wake: float) -> tuple[list[Event], int, bool]:
         """Return the events after a revision, the newest revision, and whether all watches were ended.

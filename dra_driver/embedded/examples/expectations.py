@@ -5,6 +5,7 @@ In: an expectation and the report. Out: "" if it is met, otherwise what was obse
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from dra_driver.allocation.constraints.constraint import look_up
@@ -42,34 +43,22 @@ def unmet(expectation: Expectation, report: ExampleReport) -> str:
         case ClaimHolds():
             return _holds(expectation, _claim(report, expectation.claim))
         case ClaimTakes(claim, amount, capacity):
-            taken = [h.choice.consumed.get(capacity) for h in _held(report, claim)]
-            is_met = bool(taken) and all(one and Quantity.parse(one) == Quantity.parse(amount) for one in taken)
-            return "" if is_met else f"it takes {taken}"
+            return _takes(_held(report, claim), amount, capacity)
         case ClaimAgrees(claim, name):
-            values = [look_up(h.device, h.choice.id[0], name) for h in _held(report, claim)]
-            is_met = bool(values) and None not in values and all(value == values[0] for value in values)
-            return "" if is_met else f"its devices have {values}"
+            return _agree(_held(report, claim), name)
         case ClaimStatusHas(claim, name, pattern):
             of_claim = _claim(report, claim)
-            status = of_claim.device_status if of_claim else {}
-            return "" if name in status and fnmatchcase(status[name], pattern) else f"its status has {dict(status)}"
+            return _has_status(of_claim.device_status if of_claim else {}, name, pattern)
         case ContainerHasNodes(container, count, pattern):
-            paths = _paths(_view(report, container))
-            found = [path for path in paths if fnmatchcase(path, pattern)]
-            return "" if len(found) == count else f"it has {len(found)} of them; it sees {', '.join(paths) or 'none'}"
+            return _has_nodes(_paths(_view(report, container)), count, pattern)
         case ContainerHasEnv(container, name, pattern):
-            env = dict(item.split("=", 1) for item in _view(report, container).env)
-            return "" if name in env and fnmatchcase(env[name], pattern) else f"its environment is {env}"
+            return _has_env(_view(report, container).env, name, pattern)
         case ContainerReads(container, request, name, pattern):
-            attributes = _attributes_read(report, container, request)
-            is_met = any(fnmatchcase(value, pattern) for key, value in attributes if key == name)
-            return "" if is_met else f"it reads {dict(attributes) or 'nothing'}"
+            return _reads(_attributes_read(report, container, request), name, pattern)
         case NodeHasLabel(name, pattern):
-            value = report.labels.get(name)
-            return "" if value is not None and fnmatchcase(value, pattern) else f"its labels are {report.labels}"
+            return _has_label(report.labels, name, pattern)
         case ContainersSee(first, second, is_same):
-            one, two = (set(_paths(_view(report, name))) for name in (first, second))
-            return "" if (one == two) is is_same and one and two else f"they see {sorted(one)} and {sorted(two)}"
+            return _see(*(set(_paths(_view(report, name))) for name in (first, second)), is_same=is_same)
 
 
 def _pod(report: ExampleReport, name: str) -> PodReport | None:
@@ -133,6 +122,47 @@ def _holds(expectation: ClaimHolds, claim: ClaimReport | None) -> str:
             if not _passes(held.device, name, operator, value):
                 return f"{held.choice.id[2]} does not have {name}{operator}{value}"
     return ""
+
+
+def _takes(held: Sequence[ChosenDevice], amount: str, capacity: str) -> str:
+    taken = [one.choice.consumed.get(capacity) for one in held]
+    is_met = bool(taken) and all(one and Quantity.parse(one) == Quantity.parse(amount) for one in taken)
+    return "" if is_met else f"it takes {taken}"
+
+
+def _agree(held: Sequence[ChosenDevice], name: str) -> str:
+    values = [look_up(one.device, one.choice.id[0], name) for one in held]
+    is_met = bool(values) and None not in values and all(value == values[0] for value in values)
+    return "" if is_met else f"its devices have {values}"
+
+
+def _has_status(status: Mapping[str, str], name: str, pattern: str) -> str:
+    return "" if name in status and fnmatchcase(status[name], pattern) else f"its status has {dict(status)}"
+
+
+def _has_nodes(paths: Sequence[str], count: int, pattern: str) -> str:
+    found = [path for path in paths if fnmatchcase(path, pattern)]
+    return "" if len(found) == count else f"it has {len(found)} of them; it sees {', '.join(paths) or 'none'}"
+
+
+def _has_env(variables: Iterable[str], name: str, pattern: str) -> str:
+    env = dict(item.split("=", 1) for item in variables)
+    return "" if name in env and fnmatchcase(env[name], pattern) else f"its environment is {env}"
+
+
+def _reads(attributes: Sequence[tuple[str, str]], name: str, pattern: str) -> str:
+    is_met = any(fnmatchcase(value, pattern) for key, value in attributes if key == name)
+    return "" if is_met else f"it reads {dict(attributes) or 'nothing'}"
+
+
+def _has_label(labels: Mapping[str, str], name: str, pattern: str) -> str:
+    value = labels.get(name)
+    return "" if value is not None and fnmatchcase(value, pattern) else f"its labels are {labels}"
+
+
+def _see(one: set[str], other: set[str], *, is_same: bool) -> str:
+    """Compare the device nodes that two containers see."""
+    return "" if (one == other) is is_same and one and other else f"they see {sorted(one)} and {sorted(other)}"
 
 
 def _passes(device: DeviceWire, name: str, operator: str, value: str) -> bool:

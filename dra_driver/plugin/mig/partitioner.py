@@ -159,14 +159,8 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
                 if found is not None:
                     return MadePartition(step.gpu, found, self._record_of_found(recorded, found))
                 run.record(intent)
-            try:
-                with self._modes.own_changes.change(step.gpu):
-                    made = self._create(step, intent, run)
-            except HardwareError as error:  # the caller waits, without the lock, for room that is being released
-                if error.code not in _NO_ROOM or patience.remaining() <= _POLL_SECONDS:
-                    if error.code == _OVERLAP and intent.switches_mode:  # an administrator made partitions meanwhile
-                        self._modes.found_on(step.gpu, run.uid)
-                    raise
+            made = self._create_if_room(step, intent, run, patience)
+            if made is None:
                 return None
             if not made.is_new:
                 return MadePartition(step.gpu, made.facts, self._record_of_found(intent, made.facts))
@@ -180,6 +174,20 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         return replace(recorded, boot_id=self._boot_id, owner=US, uuid="", switches_mode=False)
 
     # The callers of the methods below hold the GPU's lock.
+
+    def _create_if_room(
+        self, step: MigPartitionStep, intent: RecordedPartition, run: StepRun, patience: Deadline
+    ) -> CreatedPartition | None:
+        """Create the partition; None if the caller has time to wait, without the lock, for room that is released."""
+        try:
+            with self._modes.own_changes.change(step.gpu):
+                return self._create(step, intent, run)
+        except HardwareError as error:
+            if error.code not in _NO_ROOM or patience.remaining() <= _POLL_SECONDS:
+                if error.code == _OVERLAP and intent.switches_mode:  # an administrator made partitions meanwhile
+                    self._modes.found_on(step.gpu, run.uid)
+                raise
+            return None
 
     def _create(self, step: MigPartitionStep, intent: RecordedPartition, run: StepRun) -> CreatedPartition:
         """Create the partition. If that needs MIG mode switched on, the ledger records this first.

@@ -71,10 +71,7 @@ def _parse(text: str, *, request: bool) -> Url:
     if not path.startswith("/"):
         if scheme:
             return Url(normal, scheme, "", "", "", "", _query(query))  # an opaque URL, such as mailto:
-        if request:
-            raise _BadUrl("invalid URI for request")
-        if ":" in path.partition("/")[0]:
-            raise _BadUrl("first path segment in URL cannot contain colon")
+        _check_relative(path, request=request)
     host = ""
     if path.startswith("//") and (scheme or (not request and not path.startswith("///"))):
         authority, slash, path = path[2:].partition("/")
@@ -83,6 +80,13 @@ def _parse(text: str, *, request: bool) -> Url:
     _check_escapes(path)
     name, port = _split_port(host)
     return Url(normal, scheme, host, name, port, _escaped(path), _query(query))
+
+
+def _check_relative(path: str, *, request: bool) -> None:
+    if request:
+        raise _BadUrl("invalid URI for request")
+    if ":" in path.partition("/")[0]:
+        raise _BadUrl("first path segment in URL cannot contain colon")
 
 
 def _host(authority: str) -> str:

@@ -238,13 +238,17 @@ class _Parser(Terms):
             if self._kind == "ident":
                 return self._named(".")
             self._no_alternative(".")
-        if kind == "-":  # after "!" a minus can only be the sign of a number
-            self._advance()
-            if self._kind in {"int", "float"}:
-                return self._number(self._tokens[self._at - 1][2], negative=True)
-            self._no_alternative(f"-{self._tokens[self._at][1]}")
+        if kind == "-":
+            return self._negative_number()
         self._fail("mismatched", OPERAND)
         raise AssertionError  # _fail always raises
+
+    def _negative_number(self) -> Node:
+        """Parse a minus after "!", which can only be the sign of a number."""
+        self._advance()
+        if self._kind not in {"int", "float"}:
+            self._no_alternative(f"-{self._tokens[self._at][1]}")
+        return self._number(self._tokens[self._at - 1][2], negative=True)
 
     def _named(self, dot: str) -> Node:
         """Parse what begins with a name: an identifier, a global call, a message."""

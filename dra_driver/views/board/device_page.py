@@ -38,19 +38,26 @@ def device_page(board: Board, node: str, pool: str, name: str) -> OutputDocument
         "device": name,
         "published": any(wire["name"] == name for _, wire in found),
         "memory": memory_text(memory) if (memory := memory_of(own)) else None,
-        "attributes": [
-            {"name": key, "value": attribute_of({"attributes": {key: value}}, key.rpartition("/")[2])}
-            for key, value in sorted((own.get("attributes") or {}).items())
-        ],
-        "capacity": [
-            {"name": key, "value": str(value.get("value"))}
-            for key, value in sorted((own.get("capacity") or {}).items())
-        ],
+        "attributes": _attributes(own),
+        "capacity": _capacity(own),
         "taints": [_taint(one) for _, wire in found for one in wire.get("taints") or ()][:50],
         "placements": _placements([wire for _, wire in found]),
         "holders": [_holder(board, key, one) for key, one in holders[:_MAX_HOLDERS]],
     }
     return OutputDocument(DocumentKind.DEVICE_PAGE, content)
+
+
+def _attributes(device: DeviceWire) -> list[Wire]:
+    return [
+        {"name": key, "value": attribute_of({"attributes": {key: value}}, key.rpartition("/")[2])}
+        for key, value in sorted((device.get("attributes") or {}).items())
+    ]
+
+
+def _capacity(device: DeviceWire) -> list[Wire]:
+    return [
+        {"name": key, "value": str(value.get("value"))} for key, value in sorted((device.get("capacity") or {}).items())
+    ]
 
 
 def _published(board: Board, node: str, pool: str, name: str) -> list[tuple[str, DeviceWire]]:

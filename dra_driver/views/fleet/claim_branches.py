@@ -61,11 +61,7 @@ def picture_of_claims(
 
     With `files`, what the files of this node contain about a device is a branch below the device.
     """
-    published = {
-        (s["spec"]["driver"], s["spec"]["pool"]["name"], name)
-        for s in slices or ()
-        for name in names_of(s["spec"].get("devices") or ())
-    }
+    published = _published(slices or ())
     tainted = _taint_flags(slices or ())
     known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
     branches = []
@@ -82,6 +78,14 @@ def picture_of_claims(
         branch.children = [*held, *branch.children]
         branches.append(branch)
     return branches
+
+
+def _published(slices: Sequence[SliceWire]) -> set[DeviceId]:
+    return {
+        (s["spec"]["driver"], s["spec"]["pool"]["name"], name)
+        for s in slices
+        for name in names_of(s["spec"].get("devices") or ())
+    }
 
 
 def _held_device(claim: ClaimWire, result: Wire, flags: tuple[BranchFlag, ...]) -> Branch:

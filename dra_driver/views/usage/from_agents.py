@@ -202,11 +202,7 @@ def _notes(silent: list[tuple[AgentPage, DriverError]], count: int) -> tuple[str
 
 def _counted(samples: list[Sample], namespace: str) -> PageSums:
     """Return the sums of the samples of one page."""
-    by_name: dict[str, list[Sample]] = {}
-    for one in samples:
-        is_asked = not namespace or namespace_of(one) == namespace
-        if is_asked or one.name in {"dra_gpu_part", "dra_unclaimed_seconds_total"}:
-            by_name.setdefault(one.name, []).append(one)
+    by_name = _by_name(samples, namespace)
 
     def rows(name: str) -> list[Sample]:
         return by_name.get(name, [])
@@ -231,6 +227,16 @@ def _counted(samples: list[Sample], namespace: str) -> PageSums:
         unclaimed=tuple(one for one in unclaimed if one.seconds > 0),
         parts=parts,
     )
+
+
+def _by_name(samples: list[Sample], namespace: str) -> dict[str, list[Sample]]:
+    """Return the samples of one namespace, or of all if it is "", by name, with those that belong to none."""
+    by_name: dict[str, list[Sample]] = {}
+    for one in samples:
+        is_asked = not namespace or namespace_of(one) == namespace
+        if is_asked or one.name in {"dra_gpu_part", "dra_unclaimed_seconds_total"}:
+            by_name.setdefault(one.name, []).append(one)
+    return by_name
 
 
 def _devices(rows: list[Sample]) -> list[Sample]:

@@ -72,12 +72,7 @@ def read_scenario(
     if unknown:
         raise InputError("scenario", f"{path}: {unknown[0]} is not a key of scenarios", hint=", ".join(sorted(_KEYS)))
     files, fleet = _of(wire, "files", list, path), _of(wire, "fleet", dict, path)
-    timeline, gates = _of(wire, "timeline", list, path), _of(wire, "gates", dict, path)
-    if not all(isinstance(on, bool) for on in gates.values()):
-        raise InputError("scenario", f"{path}: gates are NAME: true or NAME: false")
-    if unknown_objects := [str(name) for name in gates if name not in KNOWN_GATES]:
-        text = f"{path}: gate {unknown_objects[0]}: no allocation depends on it"
-        raise InputError("scenario", text, hint=nearest(unknown_objects[0], KNOWN_GATES))
+    timeline, gates = _of(wire, "timeline", list, path), _gates_of(wire, path)
     folder = Path(path).parent
     world = world_of_files([str(folder / name) for name in map(str, files)])
     version = kubernetes or str(wire.get("kubernetes") or "") or None
@@ -86,6 +81,17 @@ def read_scenario(
     world.complete()
     events = tuple(event_of(entry, number, world, folder) for number, entry in enumerate(timeline, 1))
     return Scenario(world, events, tuple(map(str, fleet))), rules
+
+
+def _gates_of(wire: Wire, path: str) -> dict[str, bool]:
+    """Return the feature gates of a scenario. Raises: InputError."""
+    gates = _of(wire, "gates", dict, path)
+    if not all(isinstance(on, bool) for on in gates.values()):
+        raise InputError("scenario", f"{path}: gates are NAME: true or NAME: false")
+    if unknown := [str(name) for name in gates if name not in KNOWN_GATES]:
+        text = f"{path}: gate {unknown[0]}: no allocation depends on it"
+        raise InputError("scenario", text, hint=nearest(unknown[0], KNOWN_GATES))
+    return gates
 
 
 def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:

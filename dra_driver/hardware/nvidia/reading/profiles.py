@@ -64,6 +64,16 @@ def _is_virtual(nvml: Nvml, gpu: Handle) -> bool:
         return False
 
 
+def _name_of(profile: GpuInstanceProfile, gpu_memory_bytes: int) -> str | None:
+    return profile_name(
+        gi_slices=profile.slices,
+        ci_slices=profile.slices,
+        constant=profile.constant,
+        memory_mib=profile.memory_mib,
+        gpu_memory_bytes=gpu_memory_bytes,
+    )
+
+
 def _read_profile(nvml: Nvml, gpu: Handle, profile: GpuInstanceProfile, gpu_memory_bytes: int) -> MigProfile | None:
     try:
         placements = nvml.placements(gpu, profile.profile_id)
@@ -72,13 +82,7 @@ def _read_profile(nvml: Nvml, gpu: Handle, profile: GpuInstanceProfile, gpu_memo
             raise
         return None  # older drivers report placements only while MIG mode is on
     sizes = {size for _, size in placements}
-    name = profile_name(
-        gi_slices=profile.slices,
-        ci_slices=profile.slices,
-        constant=profile.constant,
-        memory_mib=profile.memory_mib,
-        gpu_memory_bytes=gpu_memory_bytes,
-    )
+    name = _name_of(profile, gpu_memory_bytes)
     if name is None or len(sizes) != 1:
         return None
     return MigProfile(
