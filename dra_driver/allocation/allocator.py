@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dra_driver.allocation.features import Features
 from dra_driver.allocation.matching import Matchers
 from dra_driver.allocation.outcome import AllocatorError, Category, NodeOutcome
 from dra_driver.allocation.pools.counters import Accounts
@@ -21,7 +22,7 @@ from dra_driver.allocation.pools.held import ClaimHoldings, held_by
 from dra_driver.allocation.pools.pools import Pool, PoolIndex, invalid_pool
 from dra_driver.allocation.requests import ClaimReader, Plan
 from dra_driver.allocation.result import allocation_result
-from dra_driver.allocation.rules import Features, choose_rules
+from dra_driver.allocation.rules import choose_rules
 from dra_driver.allocation.search.attempt import Attempt
 from dra_driver.allocation.search.candidates import PreparedNode
 from dra_driver.allocation.search.context import Context
@@ -60,7 +61,7 @@ class Allocator:
         self.rules = choose_rules(kubernetes, self.features)
         self.index = PoolIndex(slices, self.rules, self.features)
         self.held: ClaimHoldings = held_by(allocated, shares=self.features.consumable_capacity)
-        self._matchers = Matchers(self.rules.kubernetes, self.features.selector_gates(self.rules))
+        self._matchers = Matchers(self.rules.kubernetes, self.rules.selector_gates(self.features))
         self._planner = ClaimReader(classes, self.rules, self.features, self._matchers)
         self._accounts = Accounts(self.rules, self.held)
 

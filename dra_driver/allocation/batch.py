@@ -7,7 +7,7 @@ In: `{"id", "kubernetes", "input": {features, nodes, classes, slices, allocated,
 from __future__ import annotations
 
 from dra_driver.allocation.allocator import Allocator
-from dra_driver.allocation.rules import Features
+from dra_driver.allocation.features import Features
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 

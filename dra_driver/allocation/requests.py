@@ -14,10 +14,11 @@ from typing import Any
 
 from dra_driver.allocation.constraints.constraint import Constraint
 from dra_driver.allocation.constraints.make import make_constraint
+from dra_driver.allocation.features import Features
 from dra_driver.allocation.matching import Matcher, Matchers
 from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools.held import claim_name
-from dra_driver.allocation.rules import AllocatorRules, Features
+from dra_driver.allocation.rules import AllocatorRules
 from dra_driver.model import limits
 from dra_driver.model.wire import ClaimWire, ClassWire, Wire
 

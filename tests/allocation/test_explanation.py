@@ -8,7 +8,7 @@ from dra_driver.allocation import matching
 from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.explaining import funnel
 from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
-from dra_driver.allocation.rules import Features
+from dra_driver.allocation.features import Features
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from tests.allocation.support import allocation_worlds as wire
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.explaining.explanation import explain
+from dra_driver.allocation.features import Features
 from dra_driver.allocation.pools.pod_nodes import why_not_on
 from dra_driver.allocation.pools.replicas import Replica, ReplicaShape
 from dra_driver.allocation.pools.usage import usage_of
-from dra_driver.allocation.rules import Features
 from dra_driver.allocation.simulation.placing import Placer
 from dra_driver.views.fleet.picture import picture_of_slices
 from tests.allocation.support import allocation_worlds as wire

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.allocation.rules import Features, choose_rules
+from dra_driver.allocation.features import Features
+from dra_driver.allocation.rules import choose_rules
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.allocation.allocator import Allocator
+from dra_driver.allocation.features import Features
 from dra_driver.allocation.outcome import NodeOutcome
-from dra_driver.allocation.rules import Features
 from dra_driver.allocation.search import search as search_room
 from tests.allocation.support import allocation_worlds as wire
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dra_driver.allocation.features import Features
 from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools.devices import DeviceRecord, PoolId, SliceRecord
 from dra_driver.allocation.pools.node_selector import matches_selector
 from dra_driver.allocation.pools.reach import label_key, reaches
 from dra_driver.allocation.pools.replicas import names_of, shared_wires
-from dra_driver.allocation.rules import AllocatorRules, Features
+from dra_driver.allocation.rules import AllocatorRules
 from dra_driver.model.wire import SliceWire, Wire
 
 

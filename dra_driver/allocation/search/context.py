@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dra_driver.allocation.features import Features
 from dra_driver.allocation.pools.counters import Accounts
 from dra_driver.allocation.pools.held import ClaimHoldings
 from dra_driver.allocation.pools.ranges import Arithmetic
 from dra_driver.allocation.requests import Plan
-from dra_driver.allocation.rules import AllocatorRules, Features
+from dra_driver.allocation.rules import AllocatorRules
 
 
 @dataclass(slots=True)

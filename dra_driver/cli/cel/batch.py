@@ -19,7 +19,7 @@ from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.batch import BatchChecker
 from dra_driver.views.envelope import DocumentKind, OutputDocument, batch_fault
-from dra_driver.views.objects.documents import STDIN, shown
+from dra_driver.views.objects.texts import STDIN, shown
 
 _MAX_LINE = 256 << 20  # in bytes
 

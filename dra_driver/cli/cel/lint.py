@@ -16,7 +16,7 @@ from dra_driver.cli.output import console, print_code, print_text, write_documen
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.selectors.lint.autoscalers import Autoscaler
 from dra_driver.selectors.lint.findings import RULES
-from dra_driver.views.objects.documents import STDIN, read_text, shown
+from dra_driver.views.objects.texts import STDIN, read_text, shown
 from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.verdicts.linting import (
     LintedSelector,

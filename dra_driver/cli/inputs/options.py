@@ -22,13 +22,15 @@ from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.selectors.checking.declarations import SELECTOR_GATES
 from dra_driver.selectors.engine import Environment
 from dra_driver.views.fleet.cluster import Cluster
-from dra_driver.views.fleet.devices import Fleet, fleet_of_hardware, fleet_of_profiles, fleet_of_slices
+from dra_driver.views.fleet.devices import Fleet, fleet_of_hardware, fleet_of_profiles
 from dra_driver.views.fleet.profile_nodes import FleetOffer
+from dra_driver.views.fleet.published_fleet import fleet_of_slices
 from dra_driver.views.objects.admission import refuse_bad_configs
 from dra_driver.views.objects.classes import Classes
-from dra_driver.views.objects.documents import STDIN, Document, read_documents, shown
+from dra_driver.views.objects.documents import Document, read_documents
 from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.objects.strictness import checked
+from dra_driver.views.objects.texts import STDIN, shown
 from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.verdicts.queries import SELECTOR_KINDS, SLICE, queries_of
 from dra_driver.views.worlds.rules import PARTITIONS, offer_under

@@ -21,7 +21,8 @@ from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode, InputError, UsageError
 from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.views.access import unseen_sentences
-from dra_driver.views.objects.documents import STDIN, Document, read_documents, shown
+from dra_driver.views.objects.documents import Document, read_documents
+from dra_driver.views.objects.texts import STDIN, shown
 
 if TYPE_CHECKING:
     from dra_driver.migrate import Migrated, TemplateNames
@@ -200,7 +201,8 @@ def _classes_in(one: Migrated) -> list[Document]:
 def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | None) -> Fleet | None:
     """Return the devices to evaluate requests on; None if no option names any. Raises: DriverError."""
     from dra_driver.cli.inputs.gates import read_gates
-    from dra_driver.views.fleet.devices import Fleet, fleet_of_profiles, fleet_of_slices
+    from dra_driver.views.fleet.devices import Fleet, fleet_of_profiles
+    from dra_driver.views.fleet.published_fleet import fleet_of_slices
     from dra_driver.views.worlds.rules import PARTITIONS, offer_under
 
     fleet = Fleet()

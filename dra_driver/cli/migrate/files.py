@@ -14,7 +14,8 @@ from pathlib import Path
 
 from dra_driver.migrate import Migrated, SourceText
 from dra_driver.model.errors import InputError, UsageError
-from dra_driver.views.objects.documents import STDIN, files_of, read_text, shown
+from dra_driver.views.objects.documents import files_of
+from dra_driver.views.objects.texts import STDIN, read_text, shown
 
 _BOM = b"\xef\xbb\xbf"
 

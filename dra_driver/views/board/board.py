@@ -14,7 +14,8 @@ from dra_driver.allocation.pools.devices import DeviceId, PoolId
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import UnseenObjects
 from dra_driver.views.fleet.claim_branches import Holding, holdings
-from dra_driver.views.fleet.devices import Fleet, fleet_of_slices
+from dra_driver.views.fleet.devices import Fleet
+from dra_driver.views.fleet.published_fleet import fleet_of_slices
 from dra_driver.views.worlds.rules import DEFAULT_VERSION, AppliedRules, apply_rules
 from dra_driver.views.worlds.world import PATHS, World, bare_node
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from dra_driver.model.errors import InputError
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.views.board.board import Board
-from dra_driver.views.fleet.devices import Fleet, fleet_of_slices
+from dra_driver.views.fleet.devices import Fleet
+from dra_driver.views.fleet.published_fleet import fleet_of_slices
 from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.verdicts.queries import Query, WrittenSelector
 from dra_driver.views.verdicts.query_verdicts import MATCH, judge

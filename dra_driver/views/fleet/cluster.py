@@ -10,7 +10,8 @@ from dra_driver.kube.paths import CLAIMS, CLASSES, SLICES, TEMPLATES, named, wit
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import ClusterAccess
-from dra_driver.views.fleet.devices import Fleet, fleet_of_slices
+from dra_driver.views.fleet.devices import Fleet
+from dra_driver.views.fleet.published_fleet import fleet_of_slices
 from dra_driver.views.progress import NoProgress, ProgressLines
 
 _SECONDS = 30.0

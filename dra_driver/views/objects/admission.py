@@ -16,8 +16,9 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.kubernetes import FEATURE_GATES, NEWEST_MINOR
 from dra_driver.model.vendors import VENDORS
 from dra_driver.model.wire import Wire
-from dra_driver.views.objects.documents import Document, shown
+from dra_driver.views.objects.documents import Document
 from dra_driver.views.objects.strictness import with_place
+from dra_driver.views.objects.texts import shown
 from dra_driver.webhook.objects import KINDS, opaque_configs
 
 _RULES: dict[str, KindRules] = {"ResourceClaim": CLAIM_RULES, "ResourceClaimTemplate": TEMPLATE_RULES}

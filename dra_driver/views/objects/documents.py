@@ -7,7 +7,6 @@ ResourceSlices have in common is parsed once, and kept in memory once. Never: ex
 from __future__ import annotations
 
 import gc
-import json
 import os
 import stat
 import sys
@@ -22,17 +21,15 @@ import yaml
 from dra_driver.documents.json_stream import load_json
 from dra_driver.documents.kept_stream import kept_stream
 from dra_driver.documents.yaml_stream import load_yaml_stream
-from dra_driver.documents.yaml_values import MAX_NESTING, Each, TooDeepError, load_yaml
+from dra_driver.documents.yaml_values import TooDeepError
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.objects.equal_slices import EqualSlices
+from dra_driver.views.objects.texts import STDIN, load_text, nested_too_deeply, read_text, shown, text_of, unreadable
 from dra_driver.views.progress import NoProgress, ProgressLines
 
-STDIN = "-"
 MAX_KEPT = 4 << 20  # in bytes: the largest text that is kept to find lines in it
-MAX_SIZE = 256 << 20  # in bytes, for text
 MAX_STREAM = 1 << 30  # in bytes, for a file that is read piece by piece, so that only a part of its text is in memory
-_MAX_SHOWN = 4096  # in characters of a path; anything longer can't be a file
 _MAX_LISTS = 4  # nesting levels of Lists in Lists
 
 Step = str | int
@@ -111,7 +108,7 @@ def _load_file(origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
             is_streamed = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_STREAM
             found = _streamed(file, origin, entries) if is_streamed else None
     except (OSError, ValueError) as fault:
-        raise _unreadable(origin, fault) from fault
+        raise unreadable(origin, fault) from fault
     return (load_text(read_text(origin), origin, entries.share) if found is None else found), ""
 
 
@@ -121,7 +118,7 @@ def _load_pipe(file: BinaryIO, origin: str, entries: EqualSlices) -> tuple[list[
         found = _streamed(kept, origin, entries)
         is_short = kept.seek(0, os.SEEK_END) <= MAX_KEPT
         kept.seek(0)
-        text = _text_of(kept, origin) if found is None or is_short else ""
+        text = text_of(kept, origin) if found is None or is_short else ""
         values = load_text(text, origin, entries.share) if found is None else found
         return values, text if is_short else ""
 
@@ -131,7 +128,7 @@ def _streamed(file: BinaryIO, origin: str, entries: EqualSlices) -> list[Any] | 
     try:
         return [load_json(file, entries)]
     except RecursionError as fault:
-        raise _nested(origin) from fault
+        raise nested_too_deeply(origin) from fault
     except ValueError:
         file.seek(0)
     try:
@@ -140,46 +137,12 @@ def _streamed(file: BinaryIO, origin: str, entries: EqualSlices) -> list[Any] | 
         return None
 
 
-def read_text(path: str) -> str:
-    """Read a file, or standard input. Raises: InputError."""
-    try:
-        if path == STDIN:
-            return _text_of(sys.stdin.buffer, path)
-        with Path(path).open("rb") as file:
-            return _text_of(file, path)
-    except (OSError, ValueError) as fault:
-        raise _unreadable(path, fault) from fault
-
-
-def _unreadable(path: str, fault: OSError | ValueError) -> InputError:
-    reason = fault.strerror if isinstance(fault, OSError) else str(fault)
-    return InputError("unreadable", f"{shown(path)} can't be read: {reason}")
-
-
-def _text_of(file: BinaryIO, path: str) -> str:
-    """Return the text of an open file. Raises: InputError, OSError."""
-    raw = file.read(MAX_SIZE + 1)
-    if len(raw) > MAX_SIZE:
-        raise InputError("too-large", f"{shown(path)} is larger than {MAX_SIZE >> 20} MiB")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as fault:
-        raise InputError("unreadable", f"{shown(path)} is not UTF-8 text: byte {fault.start}") from fault
-
-
 def parse_documents(text: str, origin: str) -> Iterator[Document]:
     """Read the objects in a text. Raises: InputError."""
     for number, loaded in enumerate(load_text(text, origin)):
         if loaded is None:
             continue  # an empty document, as in a file that begins or ends with ---
         yield from _objects(loaded, origin, number, (), text)
-
-
-def shown(path: str) -> str:
-    """Return the name of a file as shown to people."""
-    if path == STDIN:
-        return "standard input"
-    return path if len(path) <= _MAX_SHOWN else f"{path[:_MAX_SHOWN]}… ({len(path):,} characters)"
 
 
 def files_of(path: str) -> list[str]:
@@ -223,43 +186,3 @@ def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...], text
         )
     for position, entry in enumerate(entries):
         yield from _objects(entry, origin, number, (*path, position), text)
-
-
-def load_text(text: str, origin: str, each: Each | None = None) -> list[Any]:
-    """Read the documents of a text as plain values. Raises: InputError."""
-    stripped = text.lstrip()
-    if stripped[:1] in {"{", "["}:
-        try:
-            return [_shallow(json.loads(text), origin)]
-        except RecursionError as fault:
-            raise _nested(origin) from fault
-        except ValueError:
-            pass  # YAML's flow style, or several JSON documents in a row: the YAML reader below accepts or reports it
-    try:
-        return list(load_yaml(text, each))
-    except TooDeepError as fault:
-        raise _nested(origin) from fault
-    except yaml.YAMLError as fault:
-        mark = getattr(fault, "problem_mark", None)
-        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        reason = str(getattr(fault, "problem", None) or " ".join(str(fault).split()))
-        raise InputError("not-yaml", f"{shown(origin)}{where} is neither YAML nor JSON: {reason}") from fault
-
-
-def _shallow(value: Any, origin: str) -> Any:
-    """Check that JSON is not nested too deeply, since the code that reads it afterwards may recurse."""
-    level = [value]
-    for _ in range(MAX_NESTING):
-        level = [
-            inner
-            for one in level
-            for inner in (one.values() if type(one) is dict else one if type(one) is list else ())
-            if type(inner) is dict or type(inner) is list
-        ]
-        if not level:
-            return value
-    raise _nested(origin)
-
-
-def _nested(origin: str) -> InputError:
-    return InputError("not-yaml", f"{shown(origin)} is nested more than {MAX_NESTING} levels deep")

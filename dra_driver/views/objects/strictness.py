@@ -18,10 +18,11 @@ from dra_driver.embedded.api_rules.shapes import CLASS
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.objects.api_versions import as_v1
-from dra_driver.views.objects.documents import STDIN, Document, read_text, shown
+from dra_driver.views.objects.documents import Document
 from dra_driver.views.objects.fields import FieldFault, field_faults, has_fields
 from dra_driver.views.objects.newest_fields import CLAIM, SLICE, TEMPLATE
 from dra_driver.views.objects.shape_checker import ShapeChecker
+from dra_driver.views.objects.texts import STDIN, read_text, shown
 
 _SHAPES: dict[str, Any] = {
     "ResourceClaim": CLAIM,

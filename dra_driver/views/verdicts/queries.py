@@ -18,7 +18,8 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.fleet.cluster import Cluster
 from dra_driver.views.objects.classes import Classes
-from dra_driver.views.objects.documents import Document, Step, shown
+from dra_driver.views.objects.documents import Document, Step
+from dra_driver.views.objects.texts import shown
 
 CLASS, CLAIM, TEMPLATE, SLICE = "DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"
 # The path of the pod's spec in each kind of object that contains one.

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.model.errors import InputError
-from dra_driver.views.objects.documents import Step, load_text
+from dra_driver.views.objects.documents import Step
+from dra_driver.views.objects.texts import load_text
 
 _NEWLINE = "\n"
 _PLAIN = re.compile(r"[A-Za-z0-9(/][^\n\t]*[^\s:]")

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dra_driver.allocation.features import GATES, gates_on
 from dra_driver.allocation.pools.replicas import Replica
-from dra_driver.allocation.rules import GATES, gates_on
 from dra_driver.doctor.gates import QUESTIONS, answer
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import ApiError

@@ -63,7 +63,7 @@ def read_scenario(
 
     Raises: InputError.
     """
-    from dra_driver.views.objects.documents import load_text, read_text
+    from dra_driver.views.objects.texts import load_text, read_text
 
     wire = (load_text(read_text(path), path) or [None])[0]
     if not isinstance(wire, dict):

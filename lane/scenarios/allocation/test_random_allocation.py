@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from dra_driver.allocation.allocator import Allocator
-from dra_driver.allocation.rules import Features
+from dra_driver.allocation.features import Features
 from dra_driver.model.quantity import Quantity
 from lane.api import Object
 from lane.cluster import Cluster

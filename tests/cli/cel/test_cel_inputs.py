@@ -12,13 +12,14 @@ import pytest
 import yaml
 
 from dra_driver.cli import main
+from dra_driver.documents.yaml_values import MAX_NESTING
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load
 from dra_driver.model.errors import ExitCode, InputError
-from dra_driver.views.fleet.devices import fleet_of_slices
+from dra_driver.views.fleet.published_fleet import fleet_of_slices
 from dra_driver.views.objects.classes import shipped_classes
-from dra_driver.views.objects.documents import MAX_NESTING, parse_documents
+from dra_driver.views.objects.documents import parse_documents
 
 ROOT = Path(__file__).parents[3]
 DRIVER = "gpu.nvidia.com"
