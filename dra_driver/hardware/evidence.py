@@ -86,7 +86,7 @@ class HealthReport:
 
     `xids` has each report once; `readings` are the newest of each GPU, and `bus` is what sysfs shows now.
     `is_driver_new` is true once after the kernel driver was loaded again, which ends what earlier Xids meant.
-    `silent_s` is for how many seconds the library has been silent (0 while it answers), and `silent_on` the call.
+    `silent_s` is for how many seconds the library has been silent (0 while it answers).
     `problem` says which source can't be read, and why.
     """
 
@@ -95,6 +95,5 @@ class HealthReport:
     bus: tuple[tuple[str, BusState], ...] = ()
     is_driver_new: bool = False
     silent_s: float = 0.0
-    silent_on: str = ""
     log_position: int = -1  # the sequence number of the last kernel message that was read; -1 for none
     problem: str = ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dra_driver.model.limits import CEL_COST, CEL_EXPRESSION_BYTES
 from dra_driver.selectors.checking.checker import check
 from dra_driver.selectors.checking.declarations import Declarations, declare
 from dra_driver.selectors.checking.estimate import estimate
@@ -30,8 +31,6 @@ from dra_driver.selectors.values.equality import ComparedElements
 from dra_driver.selectors.values.values import CelAbort, CelError
 from dra_driver.selectors.verdict import to_match
 
-MAX_EXPRESSION_BYTES = 10_240  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxLength
-MAX_COST = 1_000_000  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxCost
 _SHALLOW = 200  # characters; a shorter expression can't nest so deeply that it needs more stack
 _FRAMES_PER_CHARACTER = 8
 _MAX_FRAMES = 40_000
@@ -199,7 +198,7 @@ class KubernetesSelector:
 
     def _choose(self) -> Any:
         """Choose between the quick evaluator and the careful one."""
-        if self.max_cost > MAX_COST:
+        if self.max_cost > CEL_COST:
             return self.evaluate_carefully
         room = self._room()
         with room_for(room):
@@ -253,10 +252,10 @@ class KubernetesEngine:
 
     def is_admissible(self, expression: str) -> bool:
         """Return whether the API server accepts the expression in a new object."""
-        if len(expression.encode("utf-8", "surrogatepass")) > MAX_EXPRESSION_BYTES:
+        if len(expression.encode("utf-8", "surrogatepass")) > CEL_EXPRESSION_BYTES:
             return False
         try:
-            return self.compile(expression, environment="new").max_cost <= MAX_COST
+            return self.compile(expression, environment="new").max_cost <= CEL_COST
         except SelectorCompileError:
             return False
 

@@ -13,11 +13,13 @@ from typing import Any
 from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.library.rendering import render
-from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, Literal, Node, Select
+from dra_driver.selectors.syntax.excerpts import terms_below
+from dra_driver.selectors.syntax.nodes import Call, Ident, Literal, Node, Select
 from dra_driver.selectors.values.cancellation import check_cancelled
 from dra_driver.selectors.values.values import CelError, CelQuantity
 
 _NEGATED = {"_==_": "!=", "_!=_": "==", "_<_": ">=", "_<=_": ">", "_>_": "<=", "_>=_": "<"}
+_CONJUNCTION = frozenset({"_&&_"})
 _METHODS = {"isGreaterThan": "<=", "isLessThan": ">="}
 
 
@@ -32,7 +34,8 @@ class NearMiss:
 
 def nearest_misses(selector: KubernetesSelector, views: Sequence[DeviceView]) -> list[NearMiss]:
     """Find each clause that is the only one to exclude some devices; the clause with the most devices comes first."""
-    clauses = _clauses(selector.program.root)
+    terms = terms_below(selector.program.root, _CONJUNCTION)
+    clauses = [term for term in terms if hasattr(term, "start")]  # nodes that macros made have no text
     found: dict[tuple[str, str], list[int]] = {}
     for position, view in enumerate(views):
         check_cancelled()
@@ -46,21 +49,6 @@ def nearest_misses(selector: KubernetesSelector, views: Sequence[DeviceView]) ->
             found.setdefault((text, _reason(clause, trace, text)), []).append(position)
     misses = [NearMiss(text, reason, tuple(devices)) for (text, reason), devices in found.items()]
     return sorted(misses, key=lambda miss: (-len(miss.devices), miss.clause))
-
-
-def _clauses(root: Node) -> list[Node]:
-    """List the terms of the outermost conjunction."""
-    found: list[Node] = []
-    pending = [root]
-    while pending:
-        node = pending.pop()
-        if type(node) is Comprehension and node.is_bind:
-            pending.append(node.result)
-        elif type(node) is Call and node.function == "_&&_":
-            pending.extend(reversed(node.args))
-        elif hasattr(node, "start"):  # nodes that macros made have no text
-            found.append(node)
-    return found
 
 
 def _reason(clause: Node, trace: dict[Node, Any], text: str) -> str:

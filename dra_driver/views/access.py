@@ -52,7 +52,6 @@ class ClusterAccess:
     kubeconfig: str | None
     context: str = ""
     namespace: str = ""
-    is_everywhere: bool = False
     unseen: list[UnseenObjects] = field(default_factory=list)
 
     @property

@@ -45,7 +45,6 @@ class NodeKinds:
         self, asked: PodAllocator, owners: dict[str, str], *, names_holders: bool, like: NodeKinds | None = None
     ) -> None:
         self._asked = asked
-        self._index: PoolIndex = asked.allocator.index
         self._owners = owners
         self._names_holders = names_holders
         self.reads, self._compared = read_by(asked)

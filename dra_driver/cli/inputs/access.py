@@ -46,10 +46,10 @@ def access_options(namespace: str = "The namespace [default: the kubeconfig's; a
 
 def access_of(given: Mapping[str, Any]) -> ClusterAccess:
     """Return the cluster that the options name. Raises: UsageError."""
-    everywhere, namespace = bool(given.get("everywhere")), given.get("namespace") or ""
-    if everywhere and namespace:
+    namespace = given.get("namespace") or ""
+    if given.get("everywhere") and namespace:
         raise UsageError("namespace", "-n and -A can't be combined: use one of them")
     if namespace and not is_dns_label(namespace):
         raise UsageError("namespace", f"-n {namespace!r} is not the name of a namespace", hint="such as team-a")
     kubeconfig = given["kubeconfig"] or default_kubeconfig()
-    return ClusterAccess(kubeconfig, given.get("context") or "", namespace, everywhere)
+    return ClusterAccess(kubeconfig, given.get("context") or "", namespace)

@@ -36,7 +36,6 @@ class EmbeddedPodResources:
         self._path, self._pods, self._allocatable = path, pods, allocatable
         self._server: grpc.Server | None = None
         self.lists_claims = True
-        self.list_calls = 0
 
     def start(self) -> None:
         """Listen at the path."""
@@ -68,7 +67,6 @@ class EmbeddedPodResources:
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     def _list(self, _request: Any, _context: Any) -> messages.ListPodResourcesResponse:
-        self.list_calls += 1
         return messages.ListPodResourcesResponse(pod_resources=[self._pod(pod, used) for pod, used in self._pods()])
 
     def _pod(self, pod: Wire, used: Mapping[str, list[Wire]]) -> messages.PodResources:

@@ -39,7 +39,7 @@ class SimulatedHealthReporter:
         self._hanging_since = (self._hanging_since or now) if hangs else None
         if self._hanging_since is not None:
             self._stamp = stamp
-            return HealthReport(xids, silent_s=now - self._hanging_since, silent_on="a simulated call")
+            return HealthReport(xids, silent_s=now - self._hanging_since)
         is_due = is_urgent or bool(xids) or stamp != self._stamp or now - self._polled_at >= POLL_SECONDS
         if not is_due:
             return HealthReport()

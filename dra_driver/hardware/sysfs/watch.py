@@ -50,11 +50,9 @@ class SysfsWatch:
             vitals, began = tuple(self._vitals.values()), self._began
             self._vitals.clear()
         silent = time.monotonic() - began if began is not None else 0.0
-        is_silent = silent >= SILENT_SECONDS
         return HealthReport(
             readings=vitals,
-            silent_s=silent if is_silent else 0.0,
-            silent_on="a read of sysfs" if is_silent else "",
+            silent_s=silent if silent >= SILENT_SECONDS else 0.0,
             problem=self._source.log.problem if self._source.log else "",
         )
 

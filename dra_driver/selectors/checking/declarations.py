@@ -63,7 +63,6 @@ class Declarations:
     macros: dict[tuple[str, int, bool], Macro]
     identifiers: dict[str, Type]
     device_fields: dict[str, Type]
-    attribute_type: Type
     result_types: frozenset[Type]
     converts_lists: bool
     shows_sharing: bool  # whether the expression sees allowMultipleAllocations of a device
@@ -161,7 +160,6 @@ def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environme
         macros=_macros_of(table["macros"], visible),
         identifiers={name: parse_type(text) for name, text in table["identifiers"].items()},
         device_fields=_fields_of(table["fields"], attribute, visible),
-        attribute_type=attribute,
         result_types=frozenset({parse_type("bool"), *results}),
         converts_lists=lists,
         shows_sharing=gates.get(CONSUMABLE_CAPACITY, False),

@@ -5,26 +5,17 @@ In: a checked tree and its text. Out: a new text. Nothing is evaluated here.
 
 from __future__ import annotations
 
-from dra_driver.selectors.syntax.excerpts import all_nodes, text_of
-from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, Literal, Node, Select, chain_terms, children
+from dra_driver.selectors.syntax.excerpts import all_nodes, terms_below, text_of
+from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, Literal, Node, Select, children
 
 _STEPS = frozenset({"_[_]"})
+_LOGICAL = frozenset({"_&&_", "_||_"})
 _LOOSE = frozenset({"_||_", "_?_:_"})
 
 
 def leaves(root: Node) -> list[Node]:
     """List the clauses below the outermost && and ||, looking through bindings."""
-    found: list[Node] = []
-    pending = [root]
-    while pending:
-        node = pending.pop()
-        if type(node) is Comprehension and node.is_bind:
-            pending.append(node.result)
-        elif type(node) is Call and node.function in {"_&&_", "_||_"}:
-            pending.extend(reversed(chain_terms(node)))
-        else:
-            found.append(node)
-    return found
+    return terms_below(root, _LOGICAL)
 
 
 def accesses(root: Node, name: str) -> list[Node]:

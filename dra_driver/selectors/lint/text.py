@@ -11,9 +11,9 @@ import json
 import re
 from collections.abc import Iterator
 
+from dra_driver.model.limits import CEL_COST, CEL_EXPRESSION_BYTES
 from dra_driver.model.semver import Semver
 from dra_driver.selectors.engine import SelectorCompileError
-from dra_driver.selectors.kubernetes_engine import MAX_COST, MAX_EXPRESSION_BYTES
 from dra_driver.selectors.lint.bounds import reachable_bound
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcomes
 from dra_driver.selectors.lint.fleet import keeps, recompiled
@@ -26,7 +26,7 @@ from dra_driver.selectors.syntax.excerpts import all_nodes, replaced, text_of
 from dra_driver.selectors.syntax.nodes import Call, Ident, Literal, Node, Select
 from dra_driver.selectors.values.cancellation import check_cancelled
 
-CLOSE_TO_LIMIT = MAX_COST // 2
+CLOSE_TO_LIMIT = CEL_COST // 2
 # Of a quantity's literal. From here on, Kubernetes takes milliseconds to compare it with an amount of memory; if the
 # exponent is ten million, seconds. The cost of an expression does not include that.
 MAX_EXPONENT = 100_000
@@ -59,21 +59,21 @@ def _admission(subject: LintSubject) -> Iterator[LintFinding]:
     """Report whether the API server would refuse the expression in a new object."""
     selector = subject.selector
     length = len(selector.expression.encode("utf-8", "surrogatepass"))
-    if length > MAX_EXPRESSION_BYTES:
-        yield LintFinding("refused", f"it has {length:,} bytes; at most {MAX_EXPRESSION_BYTES:,} are accepted")
+    if length > CEL_EXPRESSION_BYTES:
+        yield LintFinding("refused", f"it has {length:,} bytes; at most {CEL_EXPRESSION_BYTES:,} are accepted")
     try:
         cost = subject.engine.compile(selector.expression, environment="new").max_cost
     except SelectorCompileError as error:
         first = error.text.splitlines()[0]
         yield LintFinding("refused", f"not accepted in a new object of Kubernetes {selector.kubernetes}: {first}")
         return
-    if cost > MAX_COST:
+    if cost > CEL_COST:
         yield LintFinding(
-            "cost-limit", f"the worst-case cost {_short(cost)} exceeds the limit of {MAX_COST:,}: it is refused"
+            "cost-limit", f"the worst-case cost {_short(cost)} exceeds the limit of {CEL_COST:,}: it is refused"
         )
     elif cost > CLOSE_TO_LIMIT:
-        share = 100 * cost // MAX_COST
-        yield LintFinding("cost-limit", f"the worst-case cost {cost:,} is {share} % of the limit of {MAX_COST:,}")
+        share = 100 * cost // CEL_COST
+        yield LintFinding("cost-limit", f"the worst-case cost {cost:,} is {share} % of the limit of {CEL_COST:,}")
 
 
 def _short(cost: int) -> str:

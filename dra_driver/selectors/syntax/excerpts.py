@@ -5,7 +5,9 @@ In: a tree and its text. Out: texts, and all nodes in order. Nodes that a macro 
 
 from __future__ import annotations
 
-from dra_driver.selectors.syntax.nodes import Node, children
+from collections.abc import Collection
+
+from dra_driver.selectors.syntax.nodes import Call, Comprehension, Node, children
 
 
 def text_of(node: Node, expression: str) -> str:
@@ -26,4 +28,19 @@ def all_nodes(root: Node) -> list[Node]:
         node = pending.pop()
         found.append(node)
         pending.extend(reversed(children(node)))
+    return found
+
+
+def terms_below(root: Node, operators: Collection[str]) -> list[Node]:
+    """List the terms that the outermost chains of these logical operators join, looking through bindings."""
+    found: list[Node] = []
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if type(node) is Comprehension and node.is_bind:
+            pending.append(node.result)
+        elif type(node) is Call and node.function in operators:
+            pending.extend(reversed(node.args))
+        else:
+            found.append(node)
     return found

@@ -90,7 +90,6 @@ TYPE = Type("type")
 _NAMED = {t.kind: t for t in (BOOL, INT, UINT, DOUBLE, STRING, BYTES, NULL, DYN, ANY, DURATION, TIMESTAMP, TYPE)}
 _OPAQUE_NAMES = {"net.IP", "net.CIDR", "optional_type"}
 
-PRIMITIVE = frozenset({"bool", "int", "uint", "double", "string", "bytes"})
 NULLABLE = frozenset({"opaque", "struct", "any", "duration", "timestamp", "wrapper"})
 WILD = frozenset({"dyn", "any", "error"})
 

@@ -12,11 +12,11 @@ from itertools import islice
 
 from dra_driver.model.errors import InputError
 from dra_driver.model.kubernetes import VERSIONS
+from dra_driver.model.limits import CEL_COST
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.checking.declarations import SELECTOR_GATES, declare
 from dra_driver.selectors.completion import Completions
 from dra_driver.selectors.engine import Environment
-from dra_driver.selectors.kubernetes_engine import MAX_COST
 from dra_driver.selectors.lint.findings import LintFinding
 from dra_driver.views.board.board import Board
 from dra_driver.views.board.selector_filter import distinguishes_many_nodes
@@ -71,7 +71,7 @@ def try_selector(board: Board, trial: Trial) -> OutputDocument:
         **inputs_document(given),
         "selector": compiled_document(one, judged, given),
         "position": {"line": position[0], "column": position[1]} if position else None,
-        "costLimit": MAX_COST,
+        "costLimit": CEL_COST,
         "counts": {kind: judged.count(kind) for kind in (MATCH, NO_MATCH, ABORT)},
         "rows": [_row(judged, names, held) for names, held in rows[:_MAX_ROWS]],
         "moreRows": max(0, len(rows) - _MAX_ROWS),

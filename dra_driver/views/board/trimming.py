@@ -24,7 +24,6 @@ _POD_SPEC = (
 )
 _POD_STATUS = ("phase", "conditions", "resourceClaimStatuses", "extendedResourceClaimStatus", "nominatedNodeName")
 _NODE_SPEC = ("unschedulable", "taints")
-_CONTAINER = ("name", "resources")
 _HEALTH = "allocatedResourcesStatus"
 
 

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.model.errors import ExitCode
+from dra_driver.model.limits import CEL_COST, CEL_EXPRESSION_BYTES
 from dra_driver.selectors.engine import Engine, Environment, SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.selectors.grouping import DeviceGroups
-from dra_driver.selectors.kubernetes_engine import MAX_COST, MAX_EXPRESSION_BYTES, KubernetesSelector
+from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.readset import ReadSet
 from dra_driver.views.fleet.devices import Fleet, FleetDevice
 from dra_driver.views.verdicts.queries import Query, WrittenSelector
@@ -147,13 +148,13 @@ def refusal_of(selector: object, engine: Engine) -> str:
     """Return why the API server rejects an expression that compiles for the scheduler."""
     assert isinstance(selector, KubernetesSelector)  # noqa: S101  (no other engine can tell)
     length = len(selector.expression.encode("utf-8", "surrogatepass"))
-    if length > MAX_EXPRESSION_BYTES:
-        return f"the expression has {length:,} bytes, at most {MAX_EXPRESSION_BYTES:,} are accepted"
+    if length > CEL_EXPRESSION_BYTES:
+        return f"the expression has {length:,} bytes, at most {CEL_EXPRESSION_BYTES:,} are accepted"
     try:
         cost = engine.compile(selector.expression, environment="new").max_cost or 0
     except SelectorCompileError as error:
         return f"not accepted in a new object of Kubernetes {selector.kubernetes}: {error.text}"
-    return f"too complex: worst-case cost {number(cost)} exceeds the limit of {number(MAX_COST)}"
+    return f"too complex: worst-case cost {number(cost)} exceeds the limit of {number(CEL_COST)}"
 
 
 def _can_be_folded(compiled: Sequence[CompiledSelector], fleet: Fleet) -> bool:

@@ -55,19 +55,17 @@ class NvidiaHealth:
         with found.changed:
             is_urgent = is_urgent or bool(news.xids or found.xids)
             wanted = found.begun + 1  # a round under way may have read a GPU before what happened to it
-        if watch is not None and is_urgent and not watch.silence()[1]:
+        if watch is not None and is_urgent and not watch.silent_s():
             self._await_round(watch, wanted, patience_s)
         with found.changed:
             xids, vitals = (*news.xids, *found.xids), tuple(found.vitals.values())
             found.xids.clear()
             found.vitals.clear()
-        call, seconds = watch.silence() if watch is not None else ("", 0.0)
         return HealthReport(
             xids,
             vitals,
             is_driver_new=news.is_driver_new,
-            silent_s=seconds,
-            silent_on=call,
+            silent_s=watch.silent_s() if watch is not None else 0.0,
             log_position=news.position,
             problem=self._log.problem,
         )

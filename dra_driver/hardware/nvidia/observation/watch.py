@@ -75,12 +75,12 @@ class HealthWatch:
         """Poll at the next chance rather than when the next round is due."""
         self._is_wanted.set()
 
-    def silence(self) -> tuple[str, float]:
-        """Return the call that does not return, and for how many seconds; ("", 0.0) while all is well."""
+    def silent_s(self) -> float:
+        """Return for how many seconds a call has not returned, or the watch has ended; 0 while all is well."""
         if self._job.is_done and not self._stop.is_set():
-            return "the watch, which has ended", time.monotonic() - self._turned_at
-        call, seconds = self._worker.waits_for()
-        return (call, seconds) if seconds > EXPECTED_SECONDS else ("", 0.0)
+            return time.monotonic() - self._turned_at
+        seconds = self._worker.waits_for()[1]
+        return seconds if seconds > EXPECTED_SECONDS else 0.0
 
     def end(self, timeout_s: float) -> bool:
         """Stop using the library; return whether the thread has stopped within the time."""
