@@ -115,7 +115,7 @@ class Chart:
         return self.helm("upgrade", RELEASE, str(CHART), *options, *self.values(node, **changed))
 
     def install_plainly(self) -> str:
-        """Install as a user does who sets no values."""
+        """Install as a user would who sets no values."""
         return self.helm("install", RELEASE, str(CHART), "--create-namespace", "--wait", "--timeout", "120s")
 
     def run(self, pod: str, *command: str) -> str:

@@ -37,7 +37,7 @@ SERVER = f"https://{CLUSTER_IP}:443"
 
 
 def gates_of(version: str) -> tuple[str, ...]:
-    """Return those of our feature gates that a Kubernetes version knows."""
+    """Return those of our feature gates that a Kubernetes version has."""
     return tuple(gate for gate in GATES if version >= _SINCE.get(gate, ""))
 
 

@@ -56,7 +56,7 @@ class Stage:
     namespace: str
 
     def on(self, node: Node) -> Stage:
-        """Return the same namespace with another node to look at."""
+        """Return a stage in the same namespace for another node."""
         return Stage(self.cluster, node, self.namespace)
 
     def create(self, *contents: Mapping[str, Any]) -> None:

@@ -42,7 +42,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect tests without garbage collection: what is made here lives until the end, and is not examined again."""
+    """Collect tests without garbage collection: what is made here is kept to the end, and is not examined again."""
     gc.disable()
     try:
         return (yield)

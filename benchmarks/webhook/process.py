@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.webhook.fleet import serve
 from dra_driver.model.names import NVIDIA_DRIVER
-from dra_driver.webhook.certificates import make_pair
+from dra_driver.webhook.certificates import make_certificate_pair
 
 NAME = "localhost"
 _LONGEST_SECONDS = 1800.0
@@ -36,7 +36,7 @@ class Webhook:
         self._api.start()
         api_port, self.devices = self._ours.recv()
         self.devices *= nodes
-        pair = make_pair((NAME,), datetime.now(UTC))
+        pair = make_certificate_pair((NAME,), datetime.now(UTC))
         (folder / "tls.crt").write_text(pair.certificate)
         (folder / "tls.key").write_text(pair.key)
         self.trust = ssl.create_default_context(cadata=pair.authorities)

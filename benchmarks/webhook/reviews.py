@@ -27,9 +27,9 @@ from benchmarks.figures import Report, percentiles
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import Wire
 from dra_driver.views.fleet.devices import fleet_of_profile
-from dra_driver.webhook.certificates import make_pair
+from dra_driver.webhook.certificates import make_certificate_pair
 from dra_driver.webhook.fleet import PublishedFleet
-from dra_driver.webhook.identity import load_pair
+from dra_driver.webhook.identity import load_certificate_pair
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.main import reviewers
@@ -133,9 +133,9 @@ def _serve(process: Connection) -> None:
         fleet.put_slice(one)
     fleet.shapes()
     seconds = time.perf_counter() - began
-    pair = make_pair((_NAME,), datetime.now(UTC))
+    pair = make_certificate_pair((_NAME,), datetime.now(UTC))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_pair(context, pair)
+    load_certificate_pair(context, pair)
     linter = FleetLinter(fleet, DRIVERS, kubernetes="1.35")
     taken: list[float] = []
     made = reviewers(DRIVERS, linter, ImageAdvisor(fleet, DRIVERS))

@@ -6,9 +6,9 @@ parts; `inventory/` reads the hardware; `status/` answers probes and Prometheus.
 idle node loads neither gRPC nor the API client.
 """
 
-from dra_driver.model.lean import lean_imports
+from dra_driver.model.deferred_imports import deferred_imports
 
-with lean_imports():
+with deferred_imports():
     from dra_driver.agent.main import main
 
 __all__ = ["main"]

@@ -38,8 +38,8 @@ class NodeCondition:
             reasons.append(self._node.ledger.problem)
         if parts.inventory.current.waiting_for:
             reasons.append(f"waiting for {parts.inventory.current.waiting_for}")
-        if parts.neighbours.contender:
-            reasons.append(parts.neighbours.contender)
+        if parts.other_drivers.competing_agent:
+            reasons.append(parts.other_drivers.competing_agent)
         status = parts.publisher.status()
         if parts.role.is_held and not status.is_published:
             why = " ".join(status.last_error.split())
@@ -74,7 +74,7 @@ class NodeCondition:
 
     def _problems(self, status: PublisherStatus) -> tuple[Problem, ...]:
         parts = self._parts
-        sharing = (*parts.sharing.problems, *parts.neighbours.problems())
+        sharing = (*parts.sharing.problems, *parts.other_drivers.problems())
         health = parts.health.problems if parts.health else ()
         limits = parts.limit_watch.problems if parts.limit_watch else ()
         found = parts.inventory.current.problems

@@ -5,7 +5,7 @@ Nothing is cached here: each question is answered from the ledger, the kubelet a
 
 from __future__ import annotations
 
-from dra_driver.agent.neighbours import Neighbours
+from dra_driver.agent.other_drivers import OtherDrivers
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.offering import CurrentInventory
@@ -27,10 +27,10 @@ class NodeDeviceHolders:
         *,
         inventory: CurrentInventory,
         allocated: AllocatedDevices,
-        neighbours: Neighbours,
+        other_drivers: OtherDrivers,
     ) -> None:
         self._hardware, self._ledger, self._inventory = hardware, ledger, inventory
-        self._allocated, self._neighbours = allocated, neighbours
+        self._allocated, self._other_drivers = allocated, other_drivers
 
     def held(self) -> frozenset[str]:
         """Return the names of the devices that claims hold or are allocated, of this driver or another.
@@ -38,7 +38,7 @@ class NodeDeviceHolders:
         Raises: DriverError.
         """
         every = tuple(self._inventory.current.by_name.values())
-        free = {device.name for device in self._neighbours.offer(every)}
+        free = {device.name for device in self._other_drivers.offer(every)}
         foreign = frozenset(device.name for device in every if device.name not in free)
         held = self._ledger.held() | self._allocated.names(is_patient=False) | foreign
         # A device for virtual machines is not used through the host's driver.
@@ -46,7 +46,7 @@ class NodeDeviceHolders:
 
     def holder_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
         """Return who uses a device, in words; empty if it is free."""
-        if self._neighbours.is_serving:
+        if self._other_drivers.is_serving:
             return "another driver or a device plugin serves this node's GPUs"
         try:
             held = held_among(self.held(), unshared_name(gpu, partition))
@@ -59,6 +59,6 @@ class NodeDeviceHolders:
         return holding_claims(self._ledger, device)
 
     def fault_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-        """Return no fault: the health monitor knows the faults, and keeps faulty devices from being tested."""
+        """Return no fault: the health monitor finds the faults, and keeps faulty devices from being tested."""
         del gpu, partition
         return ""

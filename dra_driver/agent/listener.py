@@ -16,10 +16,10 @@ class Listener(Protocol):
     def driver_changed(self) -> None:
         """React to a loaded driver that is not the one whose library this process has open."""
 
-    def neighbours_changed(self) -> None:
+    def other_drivers_changed(self) -> None:
         """React to other software on the node that started or ended, or that took or released devices."""
 
-    def became_alone(self) -> None:
+    def same_name_drivers_left(self) -> None:
         """React to the end of the last other driver that was registered under our name."""
 
     def health_changed(self, taints: DeviceTaints) -> None:

@@ -121,7 +121,7 @@ class Signals:
             signal.signal(number, lambda *_: None)
 
     @staticmethod
-    def pass_on_to(process: NodeProcess) -> None:
+    def forward_to(process: NodeProcess) -> None:
         """Make SIGUSR1 release the library, and SIGUSR2 use it again, from now on."""
         signal.signal(signal.SIGUSR1, lambda *_: process.pause())
         signal.signal(signal.SIGUSR2, lambda *_: process.resume())
@@ -140,7 +140,7 @@ def _run(drivers: Sequence[Options]) -> NoReturn:
     _share_heaps()
     _collect_seldom()
     process = NodeProcess(drivers)
-    signals.pass_on_to(process)
+    signals.forward_to(process)
     status = process.run(signals.stop)
     os._exit(status)  # a thread that hangs in a hardware call must not keep the process alive
 

@@ -1,12 +1,12 @@
 """NodeAgent: the life of the daemon on a node, and what follows from each change.
 
-    start    register, look at the hardware, try to get the node's role
+    start    register, scan the hardware, try to get the node's role
     change   of the inventory or of other software on the node: decide, publish, keep CDI files right
     SIGUSR1  release the vendor's library, so that the driver can be unloaded; SIGUSR2 uses the hardware again
     end      because of a signal, a replaced driver, or a service socket that was removed: `stop` ends the parts in an
              order in which nothing is lost
 
-The plugin is registered before the first look at the hardware, because Unprepare needs only the ledger; Prepare waits.
+The plugin is registered before the first scan of the hardware, because Unprepare needs only the ledger; Prepare waits.
 While another driver of our name is registered, this one registers only if the ledger has claims, because the kubelet
 calls the driver that registered last. The parts are created and connected in `wiring`.
 """
@@ -55,12 +55,12 @@ class NodeAgent:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Register, look at the hardware, and try to get the node's role. Raises: NodeError."""
+        """Register, scan the hardware, and try to get the node's role. Raises: NodeError."""
         parts = self._parts
-        parts.neighbours.start()
+        parts.other_drivers.start()
         parts.scanner.start()
         parts.role.start()
-        if parts.neighbours.has_same_name_driver and not count_claims(self._node.ledger):
+        if parts.other_drivers.has_same_name_driver and not count_claims(self._node.ledger):
             log.info("not registered because another driver has this name", extra=fields(driver=self._options.driver))
         else:
             self._serve()
@@ -78,7 +78,7 @@ class NodeAgent:
     def stop(self) -> None:
         """Shut down in the order in which nothing is lost: sockets, role, hardware, ledger, an unused folder."""
         parts = self._parts
-        parts.neighbours.stop()
+        parts.other_drivers.stop()
         parts.server.stop(DRAIN_SECONDS)
         parts.role.stop()
         parts.scanner.stop()
@@ -112,7 +112,7 @@ class NodeAgent:
         """Offer the new inventory, and correct the CDI files of prepared claims."""
         if self._parts.declared_mig.is_declared or not self._has_looked:
             self._has_looked = True
-            self._parts.reaper.look_now()  # some undoing had to wait for the first look at the hardware
+            self._parts.reaper.run_soon()  # some undoing had to wait for the first scan of the hardware
         if self._parts.gate is not None:
             self._parts.gate.refresh()
         if self._parts.health is not None:
@@ -123,19 +123,19 @@ class NodeAgent:
         except DriverError as error:
             log.warning("CDI files not refreshed", extra=fields(code=error.code, err=str(error)))
 
-    def neighbours_changed(self) -> None:
+    def other_drivers_changed(self) -> None:
         """Decide again what to offer, and clean up what other software left."""
         self._publish()
-        self._parts.reaper.look_now()
+        self._parts.reaper.run_soon()
 
     def health_changed(self, taints: DeviceTaints) -> None:
         """Publish the devices with these taints, or withhold the free ones if the API server keeps no taints."""
         if self._parts.offer.taint(taints):
-            self._parts.publisher.look()
+            self._parts.publisher.publish_changes()
         if self._parts.claim_status is not None:
             self._parts.claim_status.health_changed(taints)
         if self._parts.health_condition is not None:
-            self._parts.health_condition.look()
+            self._parts.health_condition.wake()
         if self._parts.remediation is not None:
             self._parts.remediation.wake()
 
@@ -147,7 +147,7 @@ class NodeAgent:
         """Restart the process, because only a new one can use the new driver's library."""
         self._must_restart.set()
 
-    def became_alone(self) -> None:
+    def same_name_drivers_left(self) -> None:
         """Register, because the other driver of our name is gone."""
         try:
             self._serve()
@@ -162,19 +162,19 @@ class NodeAgent:
         if self._parts.meter is not None:
             self._parts.meter.claims_changed()
         if rpc == "prepare" and self._parts.claim_status is not None:
-            self._parts.claim_status.look()
+            self._parts.claim_status.wake()
         if rpc != "unprepare":
             return
-        self._parts.neighbours.claim_ended()
+        self._parts.other_drivers.claim_ended()
         if self._parts.health is not None:
             self._parts.health.claim_ended()
         if self._parts.remediation is not None:
             self._parts.remediation.wake()
         passthrough = self._parts.passthrough
         if self._parts.inventory.current.waits_for_claims or (passthrough and passthrough.returned.is_checking):
-            self._parts.scanner.look_now()
+            self._parts.scanner.run_soon()
         if self._parts.offer.claim_ended():
-            self._parts.publisher.look()
+            self._parts.publisher.publish_changes()
 
     def role_gained(self) -> None:
         """Publish and clean up for this node from now on."""
@@ -190,15 +190,15 @@ class NodeAgent:
 
     def tidy(self) -> int:
         """Check other software on the node, remove sockets of instances that died, and partition GPUs as declared."""
-        self._parts.neighbours.look()
+        self._parts.other_drivers.check()
         if self._parts.offer.claim_ended():  # the kubelet may have reported a claim that was just being unprepared
-            self._parts.publisher.look()
+            self._parts.publisher.publish_changes()
         return self._parts.server.tidy() + self._apply_geometry() + self._destroy_abandoned()
 
     def _publish(self) -> None:
         """Publish what is offered now, if it differs from before."""
         if self._parts.offer.decide():
-            self._parts.publisher.look()
+            self._parts.publisher.publish_changes()
 
     def _is_on_demand(self) -> bool:
         """Return whether partitions are created on demand, as far as the API server has shown."""
@@ -208,23 +208,23 @@ class NodeAgent:
         """Destroy what another driver's ended claims left, if partitions are created on demand."""
         count = self._parts.abandoned.destroy() if self._is_on_demand() else 0
         if count:
-            self._parts.scanner.look_now()
-            self._parts.reaper.look_now()  # the reaper then switches MIG mode off
+            self._parts.scanner.run_soon()
+            self._parts.reaper.run_soon()  # the reaper then switches MIG mode off
         return count
 
     def _apply_geometry(self) -> int:
         """Partition GPUs as declared, unless that happens on demand, which is known once slices are published."""
         parts = self._parts
-        if not parts.declared_mig.is_declared or parts.neighbours.is_serving:
+        if not parts.declared_mig.is_declared or parts.other_drivers.is_serving:
             return 0
         if not parts.publisher.wait_published(VERDICT_SECONDS):
-            parts.reaper.look_now()
+            parts.reaper.run_soon()
             return 0
         if self._is_on_demand():
-            return parts.declared_mig.stand_aside()
+            return parts.declared_mig.suspend()
         count = parts.declared_mig.apply()
         if count:
-            parts.scanner.look_now()
+            parts.scanner.run_soon()
         return count
 
     def _make_metrics(self) -> Metrics:

@@ -123,7 +123,7 @@ class NodeHealth:
             self._new_faults.report(verdicts, self._monitor.now.faults)
             if self.held_back().get(HeldBackReason.NODE):
                 text = "more than half of this node's GPUs are faulty: their pods stay"
-                self._events.tell_node(HELD_BACK_REASON, text)
+                self._events.send_node_event(HELD_BACK_REASON, text)
 
     def reports(self) -> tuple[DeviceReport, ...]:
         """Return the health of every device in the form for the kubelet."""
@@ -153,15 +153,15 @@ class NodeHealth:
         return self._monitor.read_at(gpu) > at
 
     def forget_errors(self, gpu: str) -> None:
-        """Forget the errors that were reported of a GPU before it was treated."""
+        """Forget the errors that were reported of a GPU before it was remediated."""
         self._monitor.forget_errors(gpu)
 
-    def tell(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
+    def send_events(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
         """Send an Event about the node, and about the pods that use these GPUs."""
-        self._events.tell_node(reason, text)
+        self._events.send_node_event(reason, text)
         names = frozenset(name for name, place in self._places().items() if place.gpu in gpus)
         if names:
-            self._events.tell_users(PodNotice(names, reason, text, time.time()))
+            self._events.send_pod_events(PodNotice(names, reason, text, time.time()))
 
     @property
     def is_silent(self) -> bool:
@@ -193,7 +193,7 @@ class NodeHealth:
     def _verdicts(self) -> Mapping[str, tuple[FaultVerdict, ...]]:
         now = self._monitor.now
         places = self._places().values()
-        if not places:  # no fault is judged before the first look at the hardware
+        if not places:  # no fault is judged before the first scan of the hardware
             return {}
         limited = self._budget.limited if self._budget else tuple
         faults = (*now.faults, *self._held)
@@ -208,7 +208,7 @@ class NodeHealth:
 
     def _budget_of(self, slots: Slots, node: str, store: HealthStore) -> EvictionBudget:
         def alert(text: str) -> None:
-            self._events.tell_node(HELD_BACK_REASON, text)
+            self._events.send_node_event(HELD_BACK_REASON, text)
 
         return EvictionBudget(slots, node=node, store=store, changed=self.refresh, alert=alert)
 
@@ -218,7 +218,7 @@ class NodeHealth:
     def _report_application_error(self, subject: Subject, xid: XidReport) -> None:
         devices = frozenset(name for name, place in self._places().items() if is_within(place, subject))
         text = f"an application's error, Xid {xid.code}; the device itself is not at fault"
-        self._events.tell_of_application(devices, text, xid.at)
+        self._events.send_application_event(devices, text, xid.at)
 
 
 def read_policy(path: Path | None) -> HealthPolicy:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dra_driver import __version__
-from dra_driver.agent.driver_life import DriverLife
+from dra_driver.agent.driver_lifecycle import DriverLifecycle
 from dra_driver.agent.options import Options
+from dra_driver.model.deferred_imports import deferred_imports
 from dra_driver.model.errors import ExitCode
-from dra_driver.model.lean import lean_imports
 from dra_driver.telemetry.stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class NodeProcess:
 
     def __init__(self, drivers: Sequence[Options]) -> None:
         self._decide = threading.Event()
-        self._lives = [DriverLife(options, changed=self._decide.set) for options in drivers]
+        self._lives = [DriverLifecycle(options, changed=self._decide.set) for options in drivers]
         self._page: StatusPage | None = None
 
     def run(self, stop: StopRequest) -> int:
@@ -129,9 +129,9 @@ class NodeProcess:
         options = self._lives[0].options
         if not options.status.is_served:
             return None
-        with lean_imports(has_tls=False):
+        with deferred_imports(has_tls=False):
             from dra_driver.telemetry import metrics as _  # noqa: F401, PLC0415
-        with lean_imports():
+        with deferred_imports():
             from dra_driver.agent.status.page import StatusPage  # noqa: PLC0415 - only where a page is wanted
 
         page = StatusPage(options.status, self)

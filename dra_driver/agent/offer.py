@@ -17,8 +17,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from dra_driver.agent.inventory.node_inventory import FIRST_LOOK, Findings, NodeInventory
-from dra_driver.agent.neighbours import Neighbours
+from dra_driver.agent.inventory.node_inventory import NOT_READ_YET, InventoryInputs, NodeInventory
+from dra_driver.agent.other_drivers import OtherDrivers
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.mig.offer_text import offer_text
@@ -40,7 +40,7 @@ NOT_ON_DEMAND = "MigNotOnDemand"
 class OfferGate(Protocol):
     """A part of the agent that holds back devices which must not be offered yet."""
 
-    def held_back(self, inventory: Inventory) -> frozenset[str] | None:
+    def withheld(self, inventory: Inventory) -> frozenset[str] | None:
         """Return the names of the devices of an inventory that are held back; None while that is not known."""
 
 
@@ -54,14 +54,14 @@ class NodeOffer:
         owners: PartitionOwners,
         allocated: AllocatedDevices,
         sharing: CurrentSharingRules,
-        neighbours: Neighbours,
+        other_drivers: OtherDrivers,
         gates: Sequence[OfferGate],
         events: NodeEvents,
         is_mig_dynamic: bool,
         has_all_profiles: bool,
     ) -> None:
         self._inventory, self._owners, self._allocated_devices = inventory, owners, allocated
-        self._sharing, self._neighbours, self._events, self._gates = sharing, neighbours, events, gates
+        self._sharing, self._other_drivers, self._events, self._gates = sharing, other_drivers, events, gates
         self._is_dynamic, self._with_all = is_mig_dynamic, has_all_profiles
         self._ownership = Ownership()
         self._allocated: frozenset[str] = frozenset()  # the last answer of the API, kept while placements are withdrawn
@@ -85,12 +85,12 @@ class NodeOffer:
         """Return a value that differs whenever the sharing rules have changed."""
         return self._sharing.fingerprint()
 
-    def assess(self, facts: Facts) -> Findings:
+    def assess(self, facts: Facts) -> InventoryInputs:
         """Return the facts and how they are offered. While the ledger can't be read, the last known owners are used.
 
         Raises: ApiError while a sharing rule needs labels of the node that were never read.
         """
-        rules = self._sharing.look()
+        rules = self._sharing.read()
         try:
             facts, self._ownership = self._owners.determine(facts)
         except LedgerError as error:
@@ -99,7 +99,7 @@ class NodeOffer:
         self._ownership = replace(self._ownership, held=self._ownership.held | self._allocated)
         policy = MigPolicy(self._is_dynamic, self._with_all, self._ownership)
         self._log(facts, policy)
-        return Findings(facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules)
+        return InventoryInputs(facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules)
 
     def _look_up_allocated(self, facts: Facts) -> None:
         """Ask the API which devices claims were allocated, if placements are withdrawn."""
@@ -139,19 +139,19 @@ class NodeOffer:
     def decide(self) -> bool:
         """Decide again, and return whether the offer changed. Before everything is known, nothing is offered."""
         with self._deciding:
-            inventory, neighbours = self._inventory.current, self._neighbours
-            if inventory is FIRST_LOOK or not (neighbours.is_known or neighbours.is_serving):
+            inventory, other_drivers = self._inventory.current, self._other_drivers
+            if inventory is NOT_READ_YET or not (other_drivers.is_known or other_drivers.is_serving):
                 return False
             decided: Offering | None
-            if neighbours.has_same_name_driver:
+            if other_drivers.has_same_name_driver:
                 decided = None
-            elif neighbours.is_serving:
+            elif other_drivers.is_serving:
                 decided = NOTHING
-            elif self._is_unsure or (held_back := self._held_back(inventory)) is None:
+            elif self._is_unsure or (withheld := self._withheld(inventory)) is None:
                 return False  # a device that may be allocated to a claim is never withdrawn
             else:
-                neighbours.record_other_names(inventory)
-                offering = inventory.offering.narrowed(neighbours.offer).without(held_back)
+                other_drivers.record_other_names(inventory)
+                offering = inventory.offering.narrowed(other_drivers.offer).without(withheld)
                 decided = replace(offering, taints=self._taints)
             before, self._decided = self._decided, (decided,)
             return before != self._decided
@@ -170,19 +170,19 @@ class NodeOffer:
                 self._allocated = self._allocated_devices.names()
                 self._report_not_on_demand()
                 with_allocated = self._inventory.holding(self._allocated).offering
-                held_back = self._held_back(self._inventory.current) or ()
-                offering = with_allocated.narrowed(self._neighbours.offer).without(held_back)
+                withheld = self._withheld(self._inventory.current) or ()
+                offering = with_allocated.narrowed(self._other_drivers.offer).without(withheld)
                 decided = replace(offering, taints=decided.taints)
             in_use = self._in_use() if not keeps.taints and decided.blocked() else ()
         except (NodeError, LedgerError) as error:
             raise ApiError("given-unknown", str(error), retry=Retry.NOW) from error
         return decided.for_server(keeps, in_use=in_use)
 
-    def _held_back(self, inventory: Inventory) -> frozenset[str] | None:
+    def _withheld(self, inventory: Inventory) -> frozenset[str] | None:
         """Return the devices that have to pass a test first; None while that is not known."""
         held: frozenset[str] = frozenset()
         for gate in self._gates:
-            more = gate.held_back(inventory)
+            more = gate.withheld(inventory)
             if more is None:
                 return None
             held |= more
@@ -196,7 +196,7 @@ class NodeOffer:
         """Return the devices that claims were allocated, under our names or another driver's. Raises: DriverError."""
         offering = self._inventory.current.offering
         every = (*offering.devices, *offering.plain)
-        free = {device.name for device in self._neighbours.offer(every)}
+        free = {device.name for device in self._other_drivers.offer(every)}
         allocated = self._allocated_devices.names(is_patient=False)
         return allocated.union(device.name for device in every if device.name not in free)
 

@@ -26,7 +26,7 @@ from dra_driver.plugin.repair.recovery import CdiClaimFiles
 
 @dataclass(frozen=True)
 class OpenedNode:
-    """What every part of the agent needs: the node's identity, the API client, and the records of what was done."""
+    """Everything that each part of the agent needs: identity, API client, ledger, CDI files."""
 
     options: Options
     hardware: Hardware

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.agent.listener import Listener
-from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.opened_node import OpenedNode
+from dra_driver.agent.other_drivers import OtherDrivers
 from dra_driver.agent.passthrough import FILE_NAME
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.controller.publisher import Publisher
@@ -45,7 +45,7 @@ def make_gate(
     listener: Listener,
     inventory: NodeInventory,
     allocated: AllocatedDevices,
-    neighbours: Neighbours,
+    other_drivers: OtherDrivers,
 ) -> ValidationGate | None:
     """Return the gate that holds devices back until they are tested; None without tests or without health."""
     setting, options = node.options.validation, node.options
@@ -54,7 +54,7 @@ def make_gate(
     from dra_driver.agent import node_validation  # noqa: PLC0415 - only where it is wanted
 
     return node_validation.make_gate(
-        node, setting, listener, inventory=inventory, allocated=allocated, neighbours=neighbours
+        node, setting, listener, inventory=inventory, allocated=allocated, other_drivers=other_drivers
     )
 
 
@@ -220,7 +220,7 @@ def make_remediation(
     publisher: Publisher,
     repair: Repair,
     allocated: AllocatedDevices,
-    neighbours: Neighbours,
+    other_drivers: OtherDrivers,
 ) -> Remediation | DryRun | None:
     """Return the part that treats faulty GPUs; None if that is off or health is not watched. Raises: DriverError."""
     if node.options.remediation == "off" or health is None:
@@ -235,5 +235,5 @@ def make_remediation(
         publisher=publisher,
         repair=repair,
         allocated=allocated,
-        neighbours=neighbours,
+        other_drivers=other_drivers,
     )

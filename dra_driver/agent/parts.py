@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
-from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.offer import NodeOffer
+from dra_driver.agent.other_drivers import OtherDrivers
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.controller.publisher import Publisher
 from dra_driver.plugin.instances.roles import NodeRole
@@ -45,7 +45,7 @@ class Parts:
     """The parts that live as long as the agent."""
 
     inventory: NodeInventory
-    neighbours: Neighbours
+    other_drivers: OtherDrivers
     sharing: CurrentSharingRules
     offer: NodeOffer
     scanner: Scanner

@@ -62,7 +62,7 @@ class CurrentSharingRules:
         """Return a value that differs whenever the file has changed; a file that is gone has changed too."""
         return None if self._path is None else stamp_of(self._path)
 
-    def look(self) -> SharingRules:
+    def read(self) -> SharingRules:
         """Return the rules in force now. Raises: ApiError while a rule needs labels that were never read."""
         if self._path is None:
             return NOTHING_SHARED
@@ -76,7 +76,7 @@ class CurrentSharingRules:
     def with_allocated(self, ownership: Ownership) -> Ownership:
         """Add the devices that were allocated to claims before the rules changed, so that each keeps its form.
 
-        Once the ledger knows a device, the form in the ledger is used.
+        Once the ledger has a device, its form in the ledger is used.
 
         Raises: DriverError while these devices can't be determined.
         """

@@ -150,7 +150,7 @@ class ValidationGate:
             self._tries.pop(uuid, None)
             self._examined = frozenset({*(self._examined or ()), uuid}) if self._examined is not None else None
 
-    def held_back(self, inventory: Inventory) -> frozenset[str] | None:
+    def withheld(self, inventory: Inventory) -> frozenset[str] | None:
         """Return the names of the devices that are not offered yet; None while that is not known."""
         with self._mutex:
             if self._examined is None or any(one.uuid not in self._examined for one in devices_to_test(inventory)):
@@ -159,14 +159,14 @@ class ValidationGate:
             if failed and self._tainted is None:
                 return None
             # A device that failed is offered only together with its taint.
-            subjects = self._verdicts.held_back | (failed - (self._tainted or frozenset()))
+            subjects = self._verdicts.withheld | (failed - (self._tainted or frozenset()))
         places = map(place_of, inventory.offering.every()) if subjects else ()
         return frozenset(place.name for place in places if any(is_within(place, one) for one in subjects))
 
     def failed(self, faults: Iterable[Fault]) -> Mapping[Subject, str] | None:
         """Return which devices failed, with the reason; None while that is not known.
 
-        The health monitor calls this in each of its turns, with the faults that it knows: faulty GPUs are not tested.
+        The health monitor calls this in each of its turns, with the current faults: faulty GPUs are not tested.
         """
         faults = tuple(faults)
         faulty = frozenset(one.subject for one in faults if one.key in UNTESTABLE)

@@ -18,7 +18,6 @@ from dra_driver.agent.inventory.lost_gpus_stage import LostGpusStage
 from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.inventory.scanner import FactsStage, Scanner
 from dra_driver.agent.listener import Listener
-from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.offer import NodeOffer, OfferGate
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.optional_parts import (
@@ -35,6 +34,7 @@ from dra_driver.agent.optional_parts import (
     with_channel_stage,
     with_passthrough_stage,
 )
+from dra_driver.agent.other_drivers import OtherDrivers
 from dra_driver.agent.parts import Parts
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.agent.sharing_rules import CurrentSharingRules
@@ -58,7 +58,7 @@ from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.repair.reaper import Chore, Reaper
 from dra_driver.plugin.repair.repair import Repair
-from dra_driver.validation.turn import ValidationTurn
+from dra_driver.validation.validation_lock import ValidationLock
 
 if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
@@ -72,13 +72,13 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
     sharing = CurrentSharingRules(
         options.sharing_config, options.node, api=node.api, allocated=allocated, tenants=options.mps_tenants
     )
-    neighbours = _neighbours(node, listener)
-    gate = make_gate(node, listener, inventory, allocated, neighbours)
+    other_drivers = _other_drivers(node, listener)
+    gate = make_gate(node, listener, inventory, allocated, other_drivers)
     passthrough = make_passthrough(node, listener, gate)
     gates: list[OfferGate] = [gate] if gate is not None else []
     if passthrough is not None:
         gates.append(passthrough.returned)
-    offer = _offer(node, inventory, allocated=allocated, sharing=sharing, neighbours=neighbours, gates=gates)
+    offer = _offer(node, inventory, allocated=allocated, sharing=sharing, other_drivers=other_drivers, gates=gates)
     users = DeviceUsers(node.api, node.identity, node.ledger)
     health = make_health(node, inventory, listener, users, gate)
     own_changes = OwnChanges()
@@ -95,11 +95,11 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         publisher=publisher,
         repair=work.repair,
         allocated=allocated,
-        neighbours=neighbours,
+        other_drivers=other_drivers,
     )
     return Parts(
         inventory,
-        neighbours,
+        other_drivers,
         sharing,
         offer,
         scanner,
@@ -107,7 +107,7 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         work.repair,
         _server(node, work, listener, health),
         _declared_mig(node, offer),
-        _abandoned_partitions(node, neighbours),
+        _abandoned_partitions(node, other_drivers),
         _reaper(node, work.repair, [listener, *make_labels(node, inventory)]),
         NodeRole(options.data_dir / "role.lock", listener),
         gate,
@@ -147,7 +147,7 @@ def _offer(
     *,
     allocated: AllocatedDevices,
     sharing: CurrentSharingRules,
-    neighbours: Neighbours,
+    other_drivers: OtherDrivers,
     gates: Sequence[OfferGate],
 ) -> NodeOffer:
     return NodeOffer(
@@ -155,7 +155,7 @@ def _offer(
         owners=PartitionOwners(node.hardware, node.ledger, node.locks, node.identity.boot_id),
         allocated=allocated,
         sharing=sharing,
-        neighbours=neighbours,
+        other_drivers=other_drivers,
         gates=gates,
         events=node.events,
         is_mig_dynamic=node.options.is_mig_dynamic,
@@ -163,8 +163,8 @@ def _offer(
     )
 
 
-def _neighbours(node: OpenedNode, listener: Listener) -> Neighbours:
-    return Neighbours(
+def _other_drivers(node: OpenedNode, listener: Listener) -> OtherDrivers:
+    return OtherDrivers(
         node.options,
         node.api,
         node.ledger,
@@ -194,7 +194,7 @@ def _claim_work(
             folders=NodeFolders(options.kubelet_dir / "pods", cgroups=Path(options.roots.sys) / "fs/cgroup"),
             own_changes=own_changes,
             supervisor=MpsClient(socket_path(options.data_dir)),
-            validation=ValidationTurn(options.data_dir),
+            validation=ValidationLock(options.data_dir),
             metadata=DeviceMetadata(options.cdi_root, options.driver),
             has_metadata=options.has_metadata,
             passthrough=means,
@@ -228,7 +228,7 @@ def _declared_mig(node: OpenedNode, offer: NodeOffer) -> DeclaredMig:
     )
 
 
-def _abandoned_partitions(node: OpenedNode, neighbours: Neighbours) -> AbandonedPartitions:
+def _abandoned_partitions(node: OpenedNode, other_drivers: OtherDrivers) -> AbandonedPartitions:
     return AbandonedPartitions(
         node.options.data_dir,
         driver=node.options.driver,
@@ -236,7 +236,7 @@ def _abandoned_partitions(node: OpenedNode, neighbours: Neighbours) -> Abandoned
         ledger=node.ledger,
         locks=node.locks,
         boot_id=node.identity.boot_id,
-        claims=neighbours,
+        claims=other_drivers,
         events=node.events,
     )
 

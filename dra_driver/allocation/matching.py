@@ -40,7 +40,7 @@ class OwnedSelector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupVerdict:
-    """What a chain says of a group of equal devices. `refused_by` is the selector that did not accept them."""
+    """The verdict of a chain on a group of equal devices. `refused_by` is the selector that did not accept them."""
 
     verdict: ChainVerdict
     refused_by: OwnedSelector | None = None

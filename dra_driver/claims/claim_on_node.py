@@ -22,7 +22,7 @@ from dra_driver.model.shares import DeviceType, Share, ShareMode
 
 
 class CdiNames(Protocol):
-    """How CDI files, their kind and their devices are named; supplied by the plugin, which knows the `cdi` room."""
+    """The names of CDI files, their kind and devices; supplied by the plugin, which may import the `cdi` room."""
 
     @property
     def kind(self) -> str:

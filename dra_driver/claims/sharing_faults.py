@@ -101,7 +101,7 @@ def _capability_faults(
 
 
 def _disagreements(group: Sequence[RequestedSharing]) -> Iterator[ConfigFault]:
-    """Yield a fault for each result of the claim that wants the same device shared in a different way."""
+    """Yield a fault for each result of the claim that requests the same device shared in a different way."""
     first = group[0]
     for other in group[1:]:
         if other.settings != first.settings:

@@ -22,7 +22,7 @@ from dra_driver.views.envelope import DocumentKind, OutputDocument
 
 if TYPE_CHECKING:
     from dra_driver.doctor.cluster_evidence import ClusterEvidence
-    from dra_driver.doctor.finding import DoctorReport, Finding, Unseen
+    from dra_driver.doctor.finding import DoctorReport, Finding, Unexamined
     from dra_driver.doctor.node_evidence import NodeEvidence
     from dra_driver.views.node.settings import NodeSettings
 
@@ -75,14 +75,14 @@ def command(
     """  # noqa: D301
     from dra_driver.doctor.bundle import write_bundle
     from dra_driver.doctor.examination import examine
-    from dra_driver.doctor.finding import together
+    from dra_driver.doctor.finding import merge_reports
     from dra_driver.doctor.releases import older_release
 
     release = older_release(back_to) if back_to else None
     kubeconfig = given["kubeconfig"]
     evidence = [_read_evidence(selected, given, Path(host_root), only) for selected in settings_of_each(given)]
     now = datetime.now(UTC)
-    report = together([examine(cluster, node, now, unseen, release) for cluster, node, unseen in evidence])
+    report = merge_reports([examine(cluster, node, now, unseen, release) for cluster, node, unseen in evidence])
     cluster, node, _ = evidence[0]  # the bundle has the evidence of the first of several drivers
     if bundle:
         write_bundle(Path(bundle), report, cluster, node)
@@ -100,31 +100,31 @@ def command(
 
 def _read_evidence(
     selected: NodeSettings, given: Mapping[str, Any], host: Path, only: str | None
-) -> tuple[ClusterEvidence | None, NodeEvidence | None, tuple[Unseen, ...]]:
-    unseen: list[Unseen] = []
+) -> tuple[ClusterEvidence | None, NodeEvidence | None, tuple[Unexamined, ...]]:
+    unseen: list[Unexamined] = []
     node = _read_node_evidence(selected, host, unseen, is_asked=only == "node") if only != "cluster" else None
     cluster = _read_cluster_evidence(selected.driver, given, unseen) if only != "node" else None
     return cluster, node, tuple(unseen)
 
 
 def _read_node_evidence(
-    selected: NodeSettings, host: Path, unseen: list[Unseen], *, is_asked: bool
+    selected: NodeSettings, host: Path, unseen: list[Unexamined], *, is_asked: bool
 ) -> NodeEvidence | None:
-    from dra_driver.doctor.finding import Unseen
+    from dra_driver.doctor.finding import Unexamined
     from dra_driver.doctor.node_evidence import EvidenceFolders, read_node
 
     folders = EvidenceFolders(
         selected.cdi, selected.registrar, selected.data.parent, selected.device_plugins or Path(), host
     )
     if not (is_asked or folders.is_kubelet_here or selected.hardware.is_present()):
-        unseen.append(Unseen("node", "this machine has no kubelet and no GPU; --only node checks it anyway"))
+        unseen.append(Unexamined("node", "this machine has no kubelet and no GPU; --only node checks it anyway"))
         return None
     return read_node(selected.node, selected.driver, selected.hardware, selected.roots, folders)
 
 
-def _read_cluster_evidence(driver: str, given: Mapping[str, Any], unseen: list[Unseen]) -> ClusterEvidence | None:
+def _read_cluster_evidence(driver: str, given: Mapping[str, Any], unseen: list[Unexamined]) -> ClusterEvidence | None:
     from dra_driver.doctor.cluster_evidence import read_cluster
-    from dra_driver.doctor.finding import Unseen
+    from dra_driver.doctor.finding import Unexamined
 
     access = access_of(given)
     try:
@@ -136,7 +136,7 @@ def _read_cluster_evidence(driver: str, given: Mapping[str, Any], unseen: list[U
     except DriverError as error:
         if (given["kubeconfig"] or given["context"]) and isinstance(error, InputError):
             raise
-        unseen.append(Unseen("cluster", f"{error} [{error.code}]"))
+        unseen.append(Unexamined("cluster", f"{error} [{error.code}]"))
         return None
 
 
@@ -157,7 +157,7 @@ def _show(report: DoctorReport, bundle: str | None) -> None:
         print_text(out, f"support bundle: {bundle} (look through it before you share it)")
 
 
-def _combined(unseen: Sequence[Unseen]) -> list[tuple[str, str]]:
+def _combined(unseen: Sequence[Unexamined]) -> list[tuple[str, str]]:
     """Return what could not be checked, and why; everything that the account may not read is combined."""
     refused = [one.what for one in unseen if FORBIDDEN in one.why]
     roles = f"bind ClusterRole {VIEWER} for slices, classes and nodes, {OWN_VIEW} for claims and pods"

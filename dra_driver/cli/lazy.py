@@ -81,7 +81,7 @@ class LazyGroup(click.Group):
 
 
 def _complete_values(command: click.Command) -> None:
-    """Let the parameters of a command be completed from profiles and the cluster if click knows no values."""
+    """Let the parameters of a command be completed from profiles and the cluster if click has no values for them."""
     from dra_driver.cli.candidates.candidates import complete_parameter
 
     for parameter in command.params:

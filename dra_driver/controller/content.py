@@ -1,4 +1,4 @@
-"""Content: what a pool holds, in the form of the API.
+"""Content: the devices and counter sets of a pool, in the form of the API.
 
 In: an offering in the form for one server. Out: device and counter-set wires, with taints as the server's version
 accepts them. Pure.

@@ -94,7 +94,7 @@ class Publisher:
     # -- called by others ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start to follow the API server; nothing is written before the first `look`.
+        """Start to follow the API server; nothing is written before the first `publish_changes`.
 
         Do nothing if the publisher is running already.
         """
@@ -117,8 +117,8 @@ class Publisher:
             for thread in self._threads:
                 thread.start()
 
-    def look(self) -> None:
-        """Look at the offers and publish what has changed; return before that is written.
+    def publish_changes(self) -> None:
+        """Publish what has changed in the offers; return before it is written.
 
         If the offers are the same as before, nothing is written. A pool without devices is one empty slice. `status`
         reports what went wrong.

@@ -1,7 +1,7 @@
 """What the API server shows: the objects that matter to this driver, and the fields behind feature gates that it keeps.
 
-In: an API client. Out: `ClusterEvidence`; what the client may not read is listed as `Unseen`, and nothing is guessed.
-Nothing is changed: the questions about gates are dry runs.
+In: an API client. Out: `ClusterEvidence`; what the client may not read is listed as `Unexamined`, and nothing is
+guessed. Nothing is changed: the questions about gates are dry runs.
 Source: Kubernetes API concepts, dry-run; fields behind disabled gates are dropped silently at create.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.doctor.finding import Unseen
-from dra_driver.doctor.gates import QUESTIONS, answer
+from dra_driver.doctor.finding import Unexamined
+from dra_driver.doctor.gates import PROBES, has_field
 from dra_driver.kube import pages, paths
 from dra_driver.kube.api import KubeApi, ServerVersion
 from dra_driver.model.errors import ApiError
@@ -59,7 +59,7 @@ class ClusterEvidence:
     objects: Mapping[str, list[Wire]] = field(default_factory=dict)
     kept: Mapping[str, bool] = field(default_factory=dict)
     rights: Mapping[str, list[str]] = field(default_factory=dict)
-    unseen: tuple[Unseen, ...] = ()
+    unseen: tuple[Unexamined, ...] = ()
 
     def of(self, kind: str) -> list[Wire]:
         """Return the objects of one kind; none if they could not be read."""
@@ -78,7 +78,7 @@ def read_cluster(api: KubeApi, driver: str, namespace: str = "", *, home: str = 
     """
     version = api.server_version()
     objects: dict[str, list[Wire]] = {}
-    unseen: list[Unseen] = []
+    unseen: list[Unexamined] = []
     for kind, path in KINDS.items():
         places = [namespace or "", *([home] if home and not namespace else [])] if kind in _USERS_KINDS else [""]
         for place in places:
@@ -90,7 +90,7 @@ def read_cluster(api: KubeApi, driver: str, namespace: str = "", *, home: str = 
                 if error.status in {0, 401}:
                     raise
                 what = f"{kind} of namespace {place}" if place else f"{kind} of all namespaces" * (len(places) > 1)
-                unseen.append(Unseen(what or kind, _why(error)))
+                unseen.append(Unexamined(what or kind, _why(error)))
     _reread_claims(api, objects)
     kept, unasked = _ask_gates(api, driver, version.minor, objects.get("nodes", []))
     rights, unchecked = _ask_rights(api, objects.get("daemonsets", []))
@@ -121,22 +121,22 @@ def _label(wire: Wire, name: str) -> Any:
     return (wire["metadata"].get("labels") or {}).get(name)
 
 
-def _ask_gates(api: KubeApi, driver: str, minor: int, nodes: list[Wire]) -> tuple[dict[str, bool], list[Unseen]]:
+def _ask_gates(api: KubeApi, driver: str, minor: int, nodes: list[Wire]) -> tuple[dict[str, bool], list[Unexamined]]:
     node = nodes[0]["metadata"]["name"] if nodes else "node"
     kept: dict[str, bool] = {}
-    unseen: list[Unseen] = []
-    for gate, question in QUESTIONS.items():
-        path, body = question.request(driver, node, minor)
+    unseen: list[Unexamined] = []
+    for gate, probe in PROBES.items():
+        path, body = probe.request(driver, node, minor)
         try:
             stored = api.request("POST", path, body=body, query={"dryRun": "All"}, timeout_s=SECONDS)
         except ApiError as error:
-            unseen.append(Unseen(f"gate {gate}", _why(error)))
+            unseen.append(Unexamined(f"gate {gate}", _why(error)))
         else:
-            kept[gate] = answer(question, stored)
+            kept[gate] = has_field(probe, stored)
     return kept, unseen
 
 
-def _ask_rights(api: KubeApi, daemonsets: list[Wire]) -> tuple[dict[str, list[str]], list[Unseen]]:
+def _ask_rights(api: KubeApi, daemonsets: list[Wire]) -> tuple[dict[str, list[str]], list[Unexamined]]:
     """Ask the API server which of `RIGHTS` each agent's ServiceAccount lacks."""
     lacking: dict[str, list[str]] = {}
     for daemonset in agents(daemonsets):
@@ -149,7 +149,7 @@ def _ask_rights(api: KubeApi, daemonsets: list[Wire]) -> tuple[dict[str, list[st
             needed = (*RIGHTS, _LIST_CLAIMS) if _lists_claims(template) else RIGHTS
             lacking[user] = [_named(right) for right in needed if not _is_allowed(api, user, right)]
         except ApiError as error:
-            return lacking, [Unseen(f"rights of {user}", _why(error))]
+            return lacking, [Unexamined(f"rights of {user}", _why(error))]
     return lacking, []
 
 

@@ -1,4 +1,4 @@
-"""Examination: every check that the evidence at hand allows, as one report.
+"""Examination: every check that the available evidence allows, as one report.
 
 Pure. In: `ClusterEvidence` and `NodeEvidence`, either of which may be missing. Out: `DoctorReport`.
 """
@@ -25,7 +25,7 @@ from dra_driver.doctor.checks import (
     upgrade_checks,
 )
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
-from dra_driver.doctor.finding import DoctorReport, Finding, Unseen, in_order
+from dra_driver.doctor.finding import DoctorReport, Finding, Unexamined, worst_first
 from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.doctor.releases import OlderRelease
 
@@ -44,7 +44,7 @@ def examine(
     cluster: ClusterEvidence | None,
     node: NodeEvidence | None,
     now: datetime,
-    unseen: tuple[Unseen, ...] = (),
+    unseen: tuple[Unexamined, ...] = (),
     back_to: OlderRelease | None = None,
 ) -> DoctorReport:
     """Run the checks and return their report. `unseen` lists what could not be examined at all.
@@ -61,7 +61,7 @@ def examine(
         findings += fabric_checks.check_daemon(cluster, node)
         findings += claim_checks.check_ledger(cluster, node)
     return DoctorReport(
-        in_order(findings),
+        worst_first(findings),
         (*unseen, *(cluster.unseen if cluster else ()), *(node.unseen if node else ())),
         (*(_areas_of_cluster(cluster) if cluster else ()), *(_areas_of_node(node) if node else ())),
     )

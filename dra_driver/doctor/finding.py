@@ -131,12 +131,12 @@ class Finding:
 
     @property
     def kind(self) -> FindingKind:
-        """What all findings with this id have in common."""
+        """The kind of the finding, with everything that all findings of this id share."""
         return CATALOGUE[self.id]
 
     @property
     def severity(self) -> Severity:
-        """How bad the finding is."""
+        """The severity of the finding."""
         return self.kind.severity
 
     def document(self) -> Wire:
@@ -146,7 +146,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
+class Unexamined:
     """Something that could not be examined, and why."""
 
     what: str
@@ -158,7 +158,7 @@ class DoctorReport:
     """The result of an examination. `looked_at` lists the areas that were examined."""
 
     findings: tuple[Finding, ...]
-    unseen: tuple[Unseen, ...]
+    unseen: tuple[Unexamined, ...]
     looked_at: tuple[str, ...]
 
     @property
@@ -176,15 +176,15 @@ class DoctorReport:
         }
 
 
-def together(reports: Sequence[DoctorReport]) -> DoctorReport:
+def merge_reports(reports: Sequence[DoctorReport]) -> DoctorReport:
     """Return one report for those of several drivers; what several of them contain appears once."""
     return DoctorReport(
-        in_order(finding for report in reports for finding in report.findings),
+        worst_first(finding for report in reports for finding in report.findings),
         tuple(dict.fromkeys(one for report in reports for one in report.unseen)),
         tuple(dict.fromkeys(area for report in reports for area in report.looked_at)),
     )
 
 
-def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings without duplicates, the worst first."""
     return tuple(sorted(dict.fromkeys(findings), key=lambda one: (one.severity.rank, one.id, one.subject)))

@@ -23,7 +23,7 @@ from dra_driver.model.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GateProbe:
     """The question about one gate: how to make the object, where its field is, and what is missing without the gate."""
 
     make: Callable[[str, str, int], tuple[str, Wire]]
@@ -35,10 +35,10 @@ class Question:
         return self.make(driver, node, minor)
 
 
-def answer(question: Question, stored: Wire) -> bool:
+def has_field(probe: GateProbe, stored: Wire) -> bool:
     """Return whether the object in the server's answer has the field."""
     value: Any = stored
-    for key in question.field:
+    for key in probe.field:
         try:
             value = value[key]
         except (KeyError, IndexError, TypeError):
@@ -84,15 +84,15 @@ def _extended(_driver: str, _node: str, _minor: int) -> tuple[str, Wire]:
     return CLASSES, body
 
 
-QUESTIONS: dict[str, Question] = {
-    PARTITIONABLE_DEVICES: Question(
+PROBES: dict[str, GateProbe] = {
+    PARTITIONABLE_DEVICES: GateProbe(
         _counters, ("spec", "sharedCounters"), "MIG partitions on demand: GPUs are offered as they are partitioned"
     ),
-    CONSUMABLE_CAPACITY: Question(
+    CONSUMABLE_CAPACITY: GateProbe(
         _shared, ("spec", "devices", 0, "allowMultipleAllocations"), "shares by size; replicas still work"
     ),
-    DEVICE_TAINTS: Question(_taints, ("spec", "devices", 0, "taints"), "taints on unhealthy devices"),
-    EXTENDED_RESOURCE: Question(
+    DEVICE_TAINTS: GateProbe(_taints, ("spec", "devices", 0, "taints"), "taints on unhealthy devices"),
+    EXTENDED_RESOURCE: GateProbe(
         _extended, ("spec", "extendedResourceName"), "pods with limits nvidia.com/gpu served by classes"
     ),
 }

@@ -53,7 +53,7 @@ def read_kernel_driver(roots: Roots, host: Path, vendor: str = DEFAULT_VENDOR.na
 
 
 def _bound(roots: Roots, vendor: RegisteredVendor) -> dict[str, str | None]:
-    """Return the driver of each GPU, without virtual functions that have none: their administrator left them so."""
+    """Return the driver of each GPU; virtual functions without a driver are left out, because that is intended."""
     found = on_bus(roots, vendor)
     return {
         address: driver

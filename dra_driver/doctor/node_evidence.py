@@ -1,7 +1,7 @@
 """What this node shows: kernel driver, hardware, container runtime, sockets, ledger, CDI folder.
 
-In: the hardware, roots and folders. Out: `NodeEvidence`; what this user may not read is listed as `Unseen`. Nothing is
-written, and plugins are asked for nothing but their identity.
+In: the hardware, roots and folders. Out: `NodeEvidence`; what this user may not read is listed as `Unexamined`. Nothing
+is written, and plugins are asked for nothing but their identity.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dra_driver.cdi.ids import claim_uid_of
 from dra_driver.doctor.device_users import DeviceUser, read_device_users
-from dra_driver.doctor.finding import Unseen
+from dra_driver.doctor.finding import Unexamined
 from dra_driver.doctor.kernel_driver import KernelDriver, read_kernel_driver
 from dra_driver.doctor.ledger_rows import LedgerRow, read_ledger
 from dra_driver.doctor.node_faults import NodeFaults, read_faults
@@ -26,7 +26,7 @@ from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import DriverError
 from dra_driver.model.machine import read_boot_id
 from dra_driver.plugin.ledger.record import UNFINISHED
-from dra_driver.plugin.neighbours.device_plugin import live_sockets
+from dra_driver.plugin.other_drivers.device_plugin import live_sockets
 
 _LOOKS, _BETWEEN_LOOKS_SECONDS = 3, 0.5
 
@@ -74,7 +74,7 @@ class NodeEvidence:
     ledger_fault: str
     cdi_uids: frozenset[str] | None
     boot_id: str
-    unseen: tuple[Unseen, ...]
+    unseen: tuple[Unexamined, ...]
     health: NodeFaults | None = None
     users: tuple[DeviceUser, ...] | None = None
     channel_state: str | None = None  # what the daemon of IMEX channels reports; None if there is no daemon
@@ -82,7 +82,7 @@ class NodeEvidence:
 
 def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders: EvidenceFolders) -> NodeEvidence:
     """Read this node. Something that can't be read is listed in `unseen` and does not raise."""
-    unseen: list[Unseen] = []
+    unseen: list[Unexamined] = []
     facts, inventory, left_out = _look_at_hardware(hardware, unseen)
     rows, ledger_fault, cdi_uids = _look_at_prepared(folders, driver, unseen)
     return NodeEvidence(
@@ -108,19 +108,19 @@ def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders:
     )
 
 
-def _look_at_users(roots: Roots, unseen: list[Unseen]) -> tuple[DeviceUser, ...] | None:
+def _look_at_users(roots: Roots, unseen: list[Unexamined]) -> tuple[DeviceUser, ...] | None:
     try:
         return read_device_users(Path(roots.proc), Path(roots.dev))
     except OSError as fault:
-        unseen.append(Unseen("processes that use the GPUs", f"{fault} can't be read: run as root"))
+        unseen.append(Unexamined("processes that use the GPUs", f"{fault} can't be read: run as root"))
         return None
 
 
-def _look_at_health(folder: Path, unseen: list[Unseen]) -> NodeFaults | None:
+def _look_at_health(folder: Path, unseen: list[Unexamined]) -> NodeFaults | None:
     try:
         return read_faults(folder, time.time())
     except (DriverError, OSError) as error:
-        unseen.append(Unseen("health", f"{error}"))
+        unseen.append(Unexamined("health", f"{error}"))
         return None
 
 
@@ -139,33 +139,33 @@ def _boot_id(roots: Roots) -> str:
 
 
 def _look_at_hardware(
-    hardware: Hardware, unseen: list[Unseen]
+    hardware: Hardware, unseen: list[Unexamined]
 ) -> tuple[Facts | None, Inventory | None, tuple[str, ...]]:
     try:
         facts = hardware.discover()
         return facts, build_inventory(facts), hardware.edit_problems() if facts.gpus else ()
     except DriverError as error:
-        unseen.append(Unseen("hardware", f"{error} [{error.code}]"))
+        unseen.append(Unexamined("hardware", f"{error} [{error.code}]"))
         return None, None, ()
     finally:
         hardware.close()
 
 
-def _look_at_runtimes(host: Path, unseen: list[Unseen]) -> tuple[RuntimeConfig, ...]:
+def _look_at_runtimes(host: Path, unseen: list[Unexamined]) -> tuple[RuntimeConfig, ...]:
     try:
         return read_runtimes(host)
     except PermissionError as fault:
-        unseen.append(Unseen("container runtime", f"{fault.filename} can't be read: run as root"))
+        unseen.append(Unexamined("container runtime", f"{fault.filename} can't be read: run as root"))
         return ()
 
 
 _Prepared = tuple[tuple[LedgerRow, ...] | None, str, frozenset[str] | None]
 
 
-def _look_at_prepared(folders: EvidenceFolders, driver: str, unseen: list[Unseen]) -> _Prepared:
+def _look_at_prepared(folders: EvidenceFolders, driver: str, unseen: list[Unexamined]) -> _Prepared:
     """Read the ledger and the CDI folder, and read them again if they differ: the agent may be changing them now."""
     for _ in range(_LOOKS):
-        missed: list[Unseen] = []
+        missed: list[Unexamined] = []
         rows, fault = _look_at_ledger(folders.plugins / driver / "ledger.db", missed)
         uids = _look_at_cdi(folders.cdi, driver, missed)
         if rows is None or uids is None or _agree(rows, uids):
@@ -180,36 +180,36 @@ def _agree(rows: tuple[LedgerRow, ...], uids: frozenset[str]) -> bool:
     return is_settled and {row.uid for row in rows if row.has_file} == uids
 
 
-def _look_at_ledger(path: Path, unseen: list[Unseen]) -> tuple[tuple[LedgerRow, ...] | None, str]:
+def _look_at_ledger(path: Path, unseen: list[Unexamined]) -> tuple[tuple[LedgerRow, ...] | None, str]:
     closed = next((one for one in reversed(path.parents) if _is_closed(one)), None)
     if closed is not None:
-        unseen.append(Unseen("ledger", f"{closed} can't be entered: run as root"))
+        unseen.append(Unexamined("ledger", f"{closed} can't be entered: run as root"))
         return None, ""
     try:
         return read_ledger(path), ""
     except PermissionError:
-        unseen.append(Unseen("ledger", f"{path} can't be read: run as root"))
+        unseen.append(Unexamined("ledger", f"{path} can't be read: run as root"))
         return None, ""
     except ValueError as fault:
         return None, str(fault)
 
 
-def _look_at_sockets(registrar: Path, unseen: list[Unseen]) -> tuple[PluginSocket, ...] | None:
+def _look_at_sockets(registrar: Path, unseen: list[Unexamined]) -> tuple[PluginSocket, ...] | None:
     try:
         return read_registrations(registrar)
     except PermissionError:
-        unseen.append(Unseen("registration sockets", f"{registrar} can't be read: run as root"))
+        unseen.append(Unexamined("registration sockets", f"{registrar} can't be read: run as root"))
     except FileNotFoundError:
-        unseen.append(Unseen("registration sockets", f"there is no {registrar}: no kubelet on this machine?"))
+        unseen.append(Unexamined("registration sockets", f"there is no {registrar}: no kubelet on this machine?"))
     return None
 
 
-def _look_at_cdi(folder: Path, driver: str, unseen: list[Unseen]) -> frozenset[str] | None:
+def _look_at_cdi(folder: Path, driver: str, unseen: list[Unexamined]) -> frozenset[str] | None:
     try:
         uids = (claim_uid_of(driver, path.name) for path in folder.iterdir())
         return frozenset(uid for uid in uids if uid)
     except FileNotFoundError:
         return frozenset()
     except PermissionError:
-        unseen.append(Unseen("CDI files", f"{folder} can't be read: run as root"))
+        unseen.append(Unexamined("CDI files", f"{folder} can't be read: run as root"))
         return None

@@ -23,8 +23,8 @@ from dra_driver.validation.records import UntestedDevice, untested_among
 class NodeFaults:
     """Faults and cordons in force. `silent_s` is how many seconds ago the agent last wrote.
 
-    `remediations` are the GPUs that are in treatment or wait for a person, and `untested` the devices whose tests could
-    not run.
+    `remediations` are the GPUs that are under remediation or wait for a person, and `untested` the devices whose tests
+    could not run.
     """
 
     faults: tuple[Fault, ...] = ()

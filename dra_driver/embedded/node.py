@@ -1,6 +1,6 @@
 """Node: a whole embedded node with API, kubelet, scheduler, foreign drivers, and the real agent as a child process.
 
-In: a profile. Out: a running node whose slices are published and whose plugin is registered; after `stop`, nothing.
+In: a profile. Out: a running node whose slices are published and whose plugin is registered. `stop` removes everything.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class EmbeddedNode:
         status = self.agent.stop()
         if self._mps:
             with suppress(DriverError):  # the daemons of an interrupted example would outlive their supervisor
-                MpsClient(socket_path(self.ledger.parent)).stop_unnamed(tuple, deadline_s=_DAEMON_SECONDS)
+                MpsClient(socket_path(self.ledger.parent)).stop_except(tuple, deadline_s=_DAEMON_SECONDS)
             status = status or self._mps.stop()
         for plugin in self._foreign:
             plugin.stop()

@@ -35,7 +35,7 @@ class BusState(enum.StrEnum):
     """What sysfs shows of a GPU's PCI function."""
 
     HERE = "here"
-    GONE = "gone"  # it has no folder any more
+    GONE = "gone"  # the device no longer has a folder
     DEAD = "dead"  # it has one, but its configuration space reads all ones
     ELSEWHERE = "elsewhere"  # another kernel driver has it, or none: it is absent by intent
 

@@ -189,7 +189,7 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class ChannelFacts:
-    """What a node needs to hand out an IMEX channel: its one clique of the fabric, and the major of channel nodes."""
+    """The facts that IMEX channels of a node need: its one clique of the fabric, and the major of channel nodes."""
 
     domain: str  # <clusterUUID>.<cliqueId>
     major: int

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from dra_driver.hardware.facts import Facts, GpuFacts
-from dra_driver.hardware.mixing import MIXED, mixing_problems
+from dra_driver.hardware.mixed_mig import MIXED, mixed_mig_problems
 from dra_driver.hardware.port import Partitionable
 
 READ_SECONDS = 5.0
@@ -68,7 +68,7 @@ def facts_after(
             return None
         gpus.append(now)
     kept = (problem for problem in facts.problems if problem.code != MIXED)
-    return replace(facts, gpus=tuple(gpus), problems=(*kept, *mixing_problems(tuple(gpus), facts.driver_version)))
+    return replace(facts, gpus=tuple(gpus), problems=(*kept, *mixed_mig_problems(tuple(gpus), facts.driver_version)))
 
 
 def _read(gpu: GpuFacts, hardware: Partitionable, limits_memory: Mapping[str, bool]) -> GpuFacts | None:

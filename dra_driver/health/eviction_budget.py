@@ -33,7 +33,7 @@ MAX_AGAIN = 600.0
 class Slots(Protocol):
     """The cluster's slots."""
 
-    def take(self, holder: str) -> float:
+    def acquire(self, holder: str) -> float:
         """Take a slot. Return 0 if the holder has one now, otherwise the seconds until one may be free.
 
         Raises: ApiError.
@@ -109,7 +109,7 @@ class EvictionBudget:
     def _ask(self, subject: Subject) -> float:
         """Return 0 if a slot was granted, otherwise the seconds until the next request."""
         try:
-            wait = self._slots.take(f"{self._node}/{_name(subject)}")
+            wait = self._slots.acquire(f"{self._node}/{_name(subject)}")
         except ApiError as error:
             self._alert(f"{_name(subject)} keeps its pods: the budget of evictions can't be asked: {error}")
             return FAULT_SECONDS

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 TURN_SECONDS = 1.0  # how often files are checked; the vendor's events wake the monitor at once
 BUS_SECONDS = 10.0
-TREATED_SECONDS = 60.0  # how long a GPU is read as often as after a first bad reading once it was treated
+REMEDIATED_SECONDS = 60.0  # how long a GPU is read as often as after a first bad reading once it was remediated
 RECHECK_SECONDS = 2.0  # pause after a first bad reading, so that a second one confirms it soon
 PATIENCE_SECONDS = 1.5  # how long to wait for readings that are newer than an Xid
 SAVE_SECONDS = 60.0  # pause between saves while no fault changes
@@ -93,7 +93,7 @@ class HealthMonitor:
         self._loop = Loop("health", self._turn, failure="health monitor failed")
         self._bus_at = self._saved_at = float("-inf")
         self._saved_revision = -1
-        self._treated: set[str] = set()  # GPUs whose earlier errors are to be forgotten; guarded by the mutex
+        self._remediated: set[str] = set()  # GPUs whose earlier errors are to be forgotten; guarded by the mutex
         self._hurried_until = 0.0
         self._problems: tuple[Problem, ...] = ()
         self._meaning: Hashable = None
@@ -114,7 +114,7 @@ class HealthMonitor:
         """Whether memory or disk holds something that a newly started agent would not find out again."""
         try:
             stored = record_among(self._store.read()) or HealthRecord(self._boot_id)
-            is_stored = stored.in_boot(self._boot_id).has_memory
+            is_stored = stored.in_boot(self._boot_id).has_history
         except (DriverError, ValueError):
             is_stored = True  # a store that can't be read may hold something that is needed
         return is_stored or bool(self.now.faults)
@@ -127,7 +127,7 @@ class HealthMonitor:
     def forget_errors(self, gpu: str) -> None:
         """Forget the Xids that were reported for a GPU before it was reset, and read its health again soon."""
         with self._mutex:
-            self._treated.add(gpu)
+            self._remediated.add(gpu)
         self._loop.wake()
 
     def read_at(self, gpu: str) -> float:
@@ -149,7 +149,7 @@ class HealthMonitor:
     def _turn(self) -> float:
         now = self._clock()
         self._drop_forgotten()
-        self._drop_treated(now)
+        self._drop_remediated(now)
         report = self._report(now)
         with self._mutex:
             known, missing = self._known.by_address, self._known.missing
@@ -254,12 +254,12 @@ class HealthMonitor:
                 self._known.forget(gone)
             self._record.forget(gone)
 
-    def _drop_treated(self, now: float) -> None:
+    def _drop_remediated(self, now: float) -> None:
         with self._mutex:
-            treated, self._treated = self._treated, set()
-        if treated:
-            self._record.forget_xids(treated)
-            self._hurried_until = now + TREATED_SECONDS
+            remediated, self._remediated = self._remediated, set()
+        if remediated:
+            self._record.forget_xids(remediated)
+            self._hurried_until = now + REMEDIATED_SECONDS
 
     def _is_hurried(self, now: float) -> bool:
         return self._record.has_suspicion or now < self._hurried_until

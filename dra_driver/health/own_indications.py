@@ -1,4 +1,4 @@
-"""Own indications: what this driver itself notices, such as a missing GPU, a failed test or a silent library.
+"""Own indications: faults that this driver itself finds, such as a missing GPU, a failed test or a silent library.
 
 In: a record, and the observation. Out: the record with the resulting indications. A fault that is already recorded gets
 no further indication, so that its count does not grow with every check.

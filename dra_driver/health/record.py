@@ -119,7 +119,7 @@ class HealthRecord:
         return any(track.is_suspect for track in self.tracks.values())
 
     @property
-    def has_memory(self) -> bool:
+    def has_history(self) -> bool:
         """Whether the record has facts that later readings can't show, such as starts and counts.
 
         Harmless Xids are not considered.

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 LAST_CODE = 176
 FALLEN_OFF_BUS = 79
-# The driver ended a process that made an error: no action is needed, but the user of the process wants to know.
+# The driver ended a process that made an error: no action is needed, but the user of the process should learn of it.
 STOPPED_PROCESSING = 43
 CATALOGUE = "catalogue"
 OWN_JUDGEMENT, MODULES = "own judgement: catalogue without an action", "own judgement: kernel modules 595"

@@ -22,7 +22,7 @@ from dra_driver.inventory.mig.on_demand import with_placements
 from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.inventory.parts import with_counted_parts
-from dra_driver.inventory.passthrough.offers import with_machines
+from dra_driver.inventory.passthrough.offers import with_passthrough_device
 from dra_driver.inventory.sharing.offers import SharingOffers
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.names import is_dns_label
@@ -41,7 +41,7 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
         offer = shares.offer(gpu)
         offer = with_placements(offer, gpu, describer)
         offer = with_counted_parts(offer, gpu)
-        offers.append(with_machines(offer, gpu, policy.ownership.held, describer))
+        offers.append(with_passthrough_device(offer, gpu, policy.ownership.held, describer))
     if facts.channel is not None:
         offers.append(channel_offer(facts.channel, policy.ownership.forms))
     return _inventory(facts, GpuOffer.combined(offers), describer)

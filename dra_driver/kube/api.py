@@ -19,9 +19,9 @@ from urllib.parse import urlencode
 from dra_driver import __version__
 from dra_driver.kube import answers
 from dra_driver.kube.answers import Parse
-from dra_driver.kube.kept_claims import KeptClaims
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.paths import claim_path, node_path
+from dra_driver.kube.recent_claims import RecentClaims
 from dra_driver.kube.shapes import check_node
 from dra_driver.kube.transport.bounds import MAX_BYTES, BrokenError, TooLargeError
 from dra_driver.kube.transport.connection import CertificateError, Connection
@@ -65,7 +65,7 @@ class KubeApi:
     ) -> None:
         self._server, self._tokens = credentials.server, credentials.tokens
         self._connections = Connections(credentials, size=connections, clock=clock)
-        self._claims = KeptClaims()
+        self._claims = RecentClaims()
 
     def request(
         self,
@@ -101,7 +101,8 @@ class KubeApi:
             return answers.decode(answer.status, answer.body, answer.retry_after, method=method, path=path, parse=parse)
         except ApiError as err:
             if err.code == "api.bad-answer" or not answer.body.startswith(b"{"):
-                self._connections.renew(answer.generation)  # this connection is not used again after such an answer
+                # This connection is not used again after such an answer.
+                self._connections.discard_generation(answer.generation)
             raise
 
     def stream(self, path: str, *, query: Mapping[str, str], max_s: float) -> LineStream:

@@ -37,7 +37,7 @@ class _LeaseSlot:
 
 
 class LeaseSlots:
-    """Slots of one budget. Any thread may call `take`, one at a time.
+    """Slots of one budget. Any thread may call `acquire`, one at a time.
 
     Args:
         api: the API server.
@@ -58,7 +58,7 @@ class LeaseSlots:
         self._api, self._names, self._period, self._clock = api, tuple(names), period_s, clock
         self._path = within(LEASES, namespace)
 
-    def take(self, holder: str) -> float:
+    def acquire(self, holder: str) -> float:
         """Take a slot. Return 0 if the holder has one now, otherwise for how many seconds none will be free.
 
         Raises: ApiError if not even one slot can be read or written, or if it is unknown whether a slot was written.
@@ -84,14 +84,14 @@ class LeaseSlots:
             raise fault
         return RACE_SECONDS if (free and fault is None) or not taken else max(RACE_SECONDS, min(taken) - now)
 
-    def keep(self, holder: str) -> bool:
+    def renew(self, holder: str) -> bool:
         """Restart the period of the holder's slot; return whether it has one. Raises: ApiError."""
         slot = self._of(holder)
         if slot is not None:
             self._write(slot, holder, self._clock())
         return slot is not None
 
-    def give_back(self, holder: str) -> None:
+    def release(self, holder: str) -> None:
         """Free the holder's slot before its period is over; do nothing if it has none. Raises: ApiError."""
         slot = self._of(holder)
         if slot is not None:

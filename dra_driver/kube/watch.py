@@ -41,7 +41,7 @@ _SETTLED_SECONDS = 5.0  # a stream that lasted this long was not a failure
 
 
 class _HistoryGoneError(Exception):
-    """The server no longer knows what happened since the last event."""
+    """The server no longer has the history since the last event."""
 
 
 class Watch:

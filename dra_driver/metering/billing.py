@@ -57,7 +57,7 @@ class Billing:
         self._saved, self._pending, self._turned_at = self._spans.totals(), {}, None
         self._caught_up_at, self._saved_at = now, float("-inf")
 
-    def turn(self, inventory: Inventory, readings: Iterable[HolderReading], now: float) -> tuple[Span, ...]:
+    def update(self, inventory: Inventory, readings: Iterable[HolderReading], now: float) -> tuple[Span, ...]:
         """Add up what happened since the last turn, and return the spans. Raises: LedgerError."""
         if not 0 <= now - self._caught_up_at < SAVE_SECONDS:  # this is also true if the clock was set back
             self._spans.catch_up(now)

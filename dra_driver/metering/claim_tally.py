@@ -36,7 +36,7 @@ ACTIVITY = FamilyHead(
 
 
 class UsageOfSpans(Protocol):
-    """Knows how much the devices of a claim count."""
+    """Returns the use of the devices of a claim."""
 
     def allocated_of(self, span: Span, now: float) -> Mapping[UsageKey, float]:
         """Return the device-seconds of a claim so far, by kind of device."""
@@ -83,7 +83,7 @@ class ClaimTallies:
         self._pool = pool
         self._tallies: dict[int, ClaimTally] = {}
 
-    def turn(self, spans: Iterable[Span], readings: Iterable[HolderReading], now: float, usage: UsageOfSpans) -> None:
+    def update(self, spans: Iterable[Span], readings: Iterable[HolderReading], now: float, usage: UsageOfSpans) -> None:
         """Add new measurements, and drop the claims that ended long ago."""
         by_uid = {}
         for span in spans:

@@ -23,7 +23,7 @@ from dra_driver.metering.claim_tally import ClaimTallies
 from dra_driver.metering.holders import Holder, Subject, holders_of
 from dra_driver.metering.measured import Intervals
 from dra_driver.metering.own_series import ReadingAges, claim_lines, xid_lines
-from dra_driver.metering.plausible import plausible
+from dra_driver.metering.plausibility import without_implausible_values
 from dra_driver.metering.recent import RecentEvents
 from dra_driver.metering.selection import Selection
 from dra_driver.metering.series import MeterSnapshot, lines_of
@@ -128,13 +128,13 @@ class NodeMeter:
             if waits_s > 0:
                 return waits_s
             self._changed_at = None
-        report = plausible(self._hardware.meter_report())
+        report = without_implausible_values(self._hardware.meter_report())
         inventory = self._inventory.current
         self._read_claims()
         holders = holders_of(self._records, inventory, self._users)
         self._shared = frozenset(gpu for (gpu, _), found in holders.items() if len(found) > 1)
         self._bill(inventory, report, holders)
-        self._recent.turn(report, self._clock())
+        self._recent.update(report, self._clock())
         snapshot = self._snapshot(inventory, report, holders)
         self._page = (self._text(snapshot), ReadingAges(snapshot))
         return self._settings.beat_s
@@ -169,11 +169,11 @@ class NodeMeter:
                 self._billing.begin(now)
                 self._is_billing = True
             readings = tuple(self._intervals.of(report.readings, holders))
-            spans = self._billing.turn(inventory, readings, now)
+            spans = self._billing.update(inventory, readings, now)
         except LedgerError as error:
             log.warning("usage is not added up", extra=fields(code=error.code, err=str(error)))
             return
-        self._tallies.turn(spans, readings, now, self._billing)
+        self._tallies.update(spans, readings, now, self._billing)
 
     def _read_claims(self) -> None:
         """Read the claims and the pods that have them; if that fails, keep what is known."""

@@ -29,7 +29,7 @@ class RecentEvents:
         self._xids: deque[tuple[float, Xids]] = deque()  # the counts at past times; the first is the base
         self._reasons: dict[Subject, deque[tuple[float, int]]] = {}
 
-    def turn(self, report: MeterReport, now: float) -> None:
+    def update(self, report: MeterReport, now: float) -> None:
         """Add new events, and forget those that are older than the window. The clock may be set back."""
         if not self._xids:
             self._xids.append((now, {}))

@@ -1,4 +1,4 @@
-"""DeviceKind: what an extended resource of a device plugin stands for, in terms of classes and selectors."""
+"""DeviceKind: the devices behind an extended resource of a device plugin, in terms of classes and selectors."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MAX = 32  # the most requests in a claim, and the most devices in its allocation
 
 @dataclass(frozen=True, slots=True)
 class WantedDevices:
-    """How many devices one container wants of one resource."""
+    """The number of devices that one container requests of one resource."""
 
     container: Container
     resource: str

@@ -64,7 +64,7 @@ class PodMigration:
         report_monitors([want.resource for want in wanted if want.kind.is_monitor], place)
 
     def _wants(self, shape: PodShape, subject: ReportSubject) -> list[WantedDevices]:
-        """Return what every container wants."""
+        """Return the devices that each container requests."""
         found = []
         for container in shape.containers:
             at = f"{subject.name}: {shown_path((*subject.path, *container.path))}"

@@ -60,7 +60,7 @@ _MAX_COUNT = 100_000  # a higher number of devices for one container is taken fo
 
 
 def counts_of(resources: Any, at: str, known: Known = NOTHING_KNOWN) -> dict[str, int]:
-    """Return how many of each of the device plugin's resources a container wants, including counts of 0.
+    """Return how many of each of the device plugin's resources a container requests, including counts of 0.
 
     Raises: InputError("input.resource") if a count is not a whole number, or if requests differ from limits.
     """

@@ -1,4 +1,4 @@
-"""Kubernetes: the minor versions that this driver knows, their feature gates, and the minors that change behaviour.
+"""Kubernetes: the minor versions that this driver supports, their feature gates, and the minors that change behaviour.
 
 Values only. What a gate or a minor changes is decided by the code that asks about it.
 Source: Kubernetes feature gate reference, 1.34 to 1.37.
@@ -19,7 +19,7 @@ KUBELET_LISTS_CLAIMS_MINOR = 36
 
 
 class FeatureGate(NamedTuple):
-    """A gate: the first minor here that knows it, and the first that has it on by default (None: none so far)."""
+    """A gate: the first minor here that has it, and the first in which it is on by default (None: none so far)."""
 
     since: int
     on_since: int | None
@@ -74,7 +74,7 @@ def is_known(gate: str, version: str) -> bool:
 
 
 def gate_defaults(minor: int) -> dict[str, bool]:
-    """Return the gates that a minor knows, and whether each is on by default."""
+    """Return the gates of a minor, and whether each is on by default."""
     return {
         name: gate.on_since is not None and gate.on_since <= minor
         for name, gate in FEATURE_GATES.items()

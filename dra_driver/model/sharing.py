@@ -26,7 +26,7 @@ class Strategy(enum.StrEnum):
 
 
 class Interval(enum.StrEnum):
-    """How long a time slice is; the driver knows four lengths."""
+    """How long a time slice is; the driver has four lengths."""
 
     DEFAULT = "Default"
     SHORT = "Short"

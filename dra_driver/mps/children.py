@@ -65,7 +65,7 @@ def held(spawn: Callable[[], int]) -> Iterator[int]:
             _waited_for.discard(pid)
 
 
-def end_with_parent() -> Callable[[], None]:
+def kill_with_parent() -> Callable[[], None]:
     """Return a function for a child to call before its program begins, so that it is killed when its parent ends.
 
     A command that outlived its supervisor could reach the daemon at any later time, even after commands of the next

@@ -49,7 +49,7 @@ class MpsClient:
         """Return the daemons that the supervisor keeps. Raises: SharingError."""
         return tuple(running for running, _ in self._running(deadline_s))
 
-    def stop_unnamed(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
+    def stop_except(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
         """End the daemons of devices whose UUIDs `named` does not return; return the names of those devices.
 
         `named` is called after the daemons have been listed, so that a daemon whose effect is recorded in between is

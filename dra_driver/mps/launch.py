@@ -142,7 +142,7 @@ class _Call:
             env=self.environment,
             cwd="/",
             bufsize=0,
-            preexec_fn=children.end_with_parent(),  # noqa: PLW1509 - that takes no lock and imports nothing
+            preexec_fn=children.kill_with_parent(),  # noqa: PLW1509 - that takes no lock and imports nothing
             start_new_session=True,  # signals to this process's group (Ctrl-C) must not reach the daemon
         )
 

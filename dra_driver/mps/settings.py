@@ -65,7 +65,7 @@ class MpsSupervisor(Protocol):
     def running(self, *, deadline_s: float) -> Sequence[RunningDaemon]:
         """Return all daemons that the supervisor keeps. Raises: SharingError."""
 
-    def stop_unnamed(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
+    def stop_except(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
         """End the daemons of devices whose UUIDs `named` does not return; return the names of those devices.
 
         `named` is called after the daemons have been listed. Nothing happens if there is no supervisor.

@@ -43,7 +43,7 @@ from dra_driver.plugin.prepare.running_pods import PROC
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
 from dra_driver.plugin.repair.repair import Repair
 from dra_driver.telemetry.late_log import LateLog
-from dra_driver.validation.turn import ValidationTurn
+from dra_driver.validation.validation_lock import ValidationLock
 
 PODS_DIR = Path("/var/lib/kubelet/pods")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -73,7 +73,7 @@ class ClaimWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimContext:
-    """Everything on one node that the work on claims needs.
+    """Everything on one node that is needed to prepare and unprepare claims.
 
     Attributes:
         node: the driver, the pool and the boot.
@@ -82,15 +82,15 @@ class ClaimContext:
         store: the folder of CDI files.
         locks: the locks of claims, devices and GPUs, which all its agents share.
         hardware: the vendor's port. Its optional parts decide which steps can be carried out.
-        inventory: holds the devices that are known now.
-        gone: determines whether a claim that holds devices was deleted for good.
+        inventory: the devices that are known now.
+        gone: reports whether a claim that holds devices was deleted for good.
         folders: where pods, processes and cgroups are seen.
         metadata: the folder of the files in which containers find facts about their devices.
-        validation: decides which device may be tested now; a claim for the device ends the test.
+        validation: the lock under which a device is tested; a claim for the device ends the test.
         has_metadata: whether such files are written; those that were written before are removed in any case.
         own_changes: the GPUs whose MIG mode or partitions this driver changes itself; each change is announced to it.
         supervisor: keeps the MPS daemons; if it is None, claims that ask for MPS are refused.
-        passthrough: the services that handing GPUs to virtual machines needs.
+        passthrough: the services that are needed to hand GPUs to virtual machines.
     """
 
     node: NodeIdentity
@@ -103,7 +103,7 @@ class ClaimContext:
     gone: GoneClaims
     folders: NodeFolders = NodeFolders()
     metadata: DeviceMetadata
-    validation: ValidationTurn
+    validation: ValidationLock
     has_metadata: bool = False
     own_changes: OwnChanges = field(default_factory=OwnChanges)
     supervisor: MpsSupervisor | None = None

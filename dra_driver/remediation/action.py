@@ -18,7 +18,7 @@ from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.case_outcomes import CaseOutcomes
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
-from dra_driver.remediation.treated_node import TreatedNode
+from dra_driver.remediation.remediation_node import RemediationNode
 
 
 class GpuAction:
@@ -26,7 +26,7 @@ class GpuAction:
 
     def __init__(
         self,
-        node: TreatedNode,
+        node: RemediationNode,
         journal: RemediationJournal,
         policy: RemediationPolicy,
         outcomes: CaseOutcomes,

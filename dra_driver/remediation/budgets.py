@@ -28,11 +28,11 @@ def spent(case: RemediationCase, rows: Iterable[ActionRow], policy: RemediationP
     """Return a sentence about the budget that forbids another action for this case; "" if none does."""
     if case.tries >= policy.tries:
         times = "once" if case.tries == 1 else f"{case.tries} times"
-        return f"{case.key} was treated {times} and is still there"
+        return f"{case.key} was remediated {times} and is still there"
     recent = [one for one in rows if now - one.at < WEEK_SECONDS]
     mine = sum(one.uuid == case.uuid for one in recent)
     if mine >= policy.weekly_gpu:
-        return f"the GPU was treated {mine} times within seven days, and {policy.weekly_gpu} are allowed"
+        return f"the GPU was remediated {mine} times within seven days, and {policy.weekly_gpu} are allowed"
     if len(recent) >= policy.weekly_node:
         return f"{len(recent)} treatments on this node within seven days, and {policy.weekly_node} are allowed"
     return ""

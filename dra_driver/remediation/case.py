@@ -19,7 +19,7 @@ from dra_driver.remediation.policy import RemediationAction
 class Stage(enum.StrEnum):
     """The stages of a case. A stage is reached once that is recorded on disk."""
 
-    DETECTED = "detected"  # the fault exists; another GPU of the node may be in treatment
+    DETECTED = "detected"  # the fault exists; another GPU of the node may be under remediation
     TAINTED = "tainted"  # the slices that keep new claims from the GPU are published
     DRAIN_ASKED = "drain-asked"  # the users of the GPU were informed
     DRAINED = "drained"  # no claim holds it, and the cluster's budget allows this node to act
@@ -36,7 +36,7 @@ class Stage(enum.StrEnum):
         return self not in (Stage.RETURNED, Stage.ESCALATED)
 
     @property
-    def is_in_treatment(self) -> bool:
+    def is_being_repaired(self) -> bool:
         """Whether something has been done to the GPU, so that some other GPUs of the node have to wait."""
         return self.is_open and self is not Stage.DETECTED
 

@@ -16,7 +16,7 @@ from dra_driver.remediation.budgets import spent
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationPolicy
-from dra_driver.remediation.treated_node import TreatedNode
+from dra_driver.remediation.remediation_node import RemediationNode
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class CaseOutcomes:
 
     def __init__(
         self,
-        node: TreatedNode,
+        node: RemediationNode,
         journal: RemediationJournal,
         policy: RemediationPolicy,
         *,
@@ -47,7 +47,7 @@ class CaseOutcomes:
         self._journal.write(again, outcome=f"failed: {why}")
         if spent(again, self._journal.actions(), self._policy, now):
             return self.escalated(again, why)
-        self._node.give_slot_back()
+        self._node.release_slot()
         return again
 
     def escalated(self, case: RemediationCase, why: str, *, keeps_request: bool = False) -> RemediationCase:
@@ -55,7 +55,7 @@ class CaseOutcomes:
         self._node.resume()
         if not keeps_request:
             self._node.withdraw_reboot()
-        self._node.give_slot_back()
+        self._node.release_slot()
         self._node.send_event(GAVE_UP, f"{gpu_name(case.gpu)} stays out of use until a person has examined it: {why}")
         return case.at(Stage.ESCALATED, self._clock(), is_acting=False, boot=self._boot_id, waits_for=why)
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.model.errors import ApiError
 from dra_driver.model.names import gpu_name
+from dra_driver.remediation.action_choice import choose_action
 from dra_driver.remediation.action_wording import BLOCKED, DRAIN, listed, noun_of
 from dra_driver.remediation.budgets import spent
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.case_outcomes import CaseOutcomes
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
-from dra_driver.remediation.treated_node import TreatedNode
-from dra_driver.remediation.treatment import treatment_of
+from dra_driver.remediation.remediation_node import RemediationNode
 
 SETTLED_SECONDS = 180.0
 
@@ -28,7 +28,7 @@ class GpuDrain:
 
     def __init__(
         self,
-        node: TreatedNode,
+        node: RemediationNode,
         journal: RemediationJournal,
         policy: RemediationPolicy,
         outcomes: CaseOutcomes,
@@ -65,7 +65,7 @@ class GpuDrain:
                 self._node.send_event(BLOCKED, f"{gpu_name(case.gpu)}: {noun_of(case.action)} waits for {why}")
                 return case.waiting(why)
         try:
-            wait = self._node.take_slot()
+            wait = self._node.acquire_slot()
         except ApiError as error:
             return case.waiting(f"a slot of the cluster's budget, which can't be read: {error.message}")
         if wait > 0:
@@ -83,13 +83,13 @@ class GpuDrain:
         if not why:
             return case.at(Stage.NVML_LET_GO, self._clock())
         self._node.resume()
-        self._node.give_slot_back()
+        self._node.release_slot()
         return case.at(Stage.DRAIN_ASKED, self._clock(), waits_for=why)
 
     def _awaits_driver(self, case: RemediationCase) -> bool:
         gpu = case.gpu_among(self._node.gpus())
-        treatment = treatment_of(gpu, self._node.faults(), self._policy) if gpu else None
-        return treatment is not None and treatment.awaits_driver
+        choice = choose_action(gpu, self._node.faults(), self._policy) if gpu else None
+        return choice is not None and choice.awaits_driver
 
     def _await_driver(self, case: RemediationCase) -> RemediationCase:
         if self._clock() - case.stage_at > SETTLED_SECONDS:

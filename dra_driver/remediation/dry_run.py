@@ -1,6 +1,6 @@
 """DryRun: logs what a remediation would do, without doing or writing anything.
 
-In: the faults of a node. Out: one log line for each GPU that would be treated, repeated only when it changes.
+In: the faults of a node. Out: one log line for each GPU that would be remediated, repeated only when it changes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import gpu_name
+from dra_driver.remediation.action_choice import ActionChoice, choose_action
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
-from dra_driver.remediation.treated_node import TreatedNode
-from dra_driver.remediation.treatment import Treatment, treatment_of
+from dra_driver.remediation.remediation_node import RemediationNode
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -27,7 +27,7 @@ WOULD = "would-"  # prefix of an action; the result is reported in place of a re
 class DryRun:
     """The dry run of one node. Any thread may call any method."""
 
-    def __init__(self, node: TreatedNode, policy: RemediationPolicy) -> None:
+    def __init__(self, node: RemediationNode, policy: RemediationPolicy) -> None:
         self._node, self._policy = node, policy
         self._logged: Mapping[str, str] = {}
         self._counts: Mapping[str, int] = {}
@@ -65,7 +65,7 @@ class DryRun:
     def turn(self) -> float:
         """Log what would be done now, unless it was logged before."""
         gpus, faults = self._node.gpus(), self._node.faults()
-        would = {gpu.pci_address: (gpu, treatment_of(gpu, faults, self._policy, gpus)) for gpu in gpus}
+        would = {gpu.pci_address: (gpu, choose_action(gpu, faults, self._policy, gpus)) for gpu in gpus}
         needed = {address: (gpu, one) for address, (gpu, one) in would.items() if one is not None}
         texts = {address: self._text(gpu, one) for address, (gpu, one) in needed.items()}
         for address, text in texts.items():
@@ -75,14 +75,14 @@ class DryRun:
         self._counts = Counter(f"{WOULD}{one.action}" for _, one in needed.values())
         return TURN_SECONDS
 
-    def _text(self, gpu: GpuFacts, treatment: Treatment) -> str:
+    def _text(self, gpu: GpuFacts, choice: ActionChoice) -> str:
         verb = {RemediationAction.RESET: "reset", RemediationAction.REBOOT: "ask for a reboot for"}
-        peers = f", with {', '.join(map(gpu_name, treatment.peers))} drained too" if treatment.peers else ""
-        text = f"would {verb.get(treatment.action, 'run the command for')} {gpu.whole_name}{peers}"
+        peers = f", with {', '.join(map(gpu_name, choice.peers))} drained too" if choice.peers else ""
+        text = f"would {verb.get(choice.action, 'run the command for')} {gpu.whole_name}{peers}"
         try:
-            claims = self._node.users((gpu.pci_address, *treatment.peers))
+            claims = self._node.users((gpu.pci_address, *choice.peers))
             clients = self._node.clients(gpu)
         except DriverError as error:
             return f"{text}; its users are not known: {error.message}"
         waits = [f"claim {one}" for one in claims[:5]] + [f"process {one}" for one in clients[:5]]
-        return f"{text}, because of {treatment.fault.key}" + (f"; would wait for {', '.join(waits)}" if waits else "")
+        return f"{text}, because of {choice.fault.key}" + (f"; would wait for {', '.join(waits)}" if waits else "")

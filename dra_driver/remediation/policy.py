@@ -1,7 +1,7 @@
 """RemediationPolicy: which action each fault gets, and how often it may be tried.
 
-Pure. A policy can't ask for an action that does not cure the fault: a reset does not reach a GPU that is off the bus,
-and neither a reset nor a reboot repairs hardware that has to be replaced.
+Pure. A policy can't ask for an action that does not help against the fault: a reset does not reach a GPU that is off
+the bus, and neither a reset nor a reboot repairs hardware that has to be replaced.
 Source: NVIDIA, GPU memory error management (recovery actions); NVIDIA's catalogue of Xids (79 restarts the machine).
 """
 
@@ -70,9 +70,9 @@ RESETTABLE = frozenset(
         FaultKey.FABRIC,
     ]
 )
-"""Faults that a reset of the GPU may cure."""
+"""Faults that a reset of the GPU may end."""
 TREATABLE = RESETTABLE | {FaultKey.NEEDS_REBOOT, FaultKey.GPU_LOST, FaultKey.NOT_ANSWERING, FaultKey.NEEDS_ATTENTION}
-"""Faults that an action may cure; a reboot may cure any of them."""
+"""Faults that an action may end; a reboot may end any of them."""
 DEFAULT_ACTIONS: Mapping[FaultKey, RemediationAction] = {
     **dict.fromkeys(TREATABLE, RemediationAction.NONE),
     FaultKey.NEEDS_RESET: RemediationAction.RESET,

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.model.names import gpu_name
+from dra_driver.remediation.action_choice import choose_action
 from dra_driver.remediation.action_wording import RETURNED, noun_of
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.case_outcomes import CaseOutcomes
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
-from dra_driver.remediation.treated_node import TreatedNode
-from dra_driver.remediation.treatment import treatment_of
+from dra_driver.remediation.remediation_node import RemediationNode
 from dra_driver.validation.result import ValidationVerdict
 
 FOUND_SECONDS = 300.0  # a GPU may scrub its memory after a reset
@@ -27,7 +27,7 @@ class GpuRecovery:
 
     def __init__(
         self,
-        node: TreatedNode,
+        node: RemediationNode,
         policy: RemediationPolicy,
         outcomes: CaseOutcomes,
         *,
@@ -63,12 +63,12 @@ class GpuRecovery:
         now = self._clock()
         gpu = case.gpu_among(self._node.gpus())
         faults = [one for one in self._node.faults() if one.subject.gpu == case.gpu]
-        treatment = treatment_of(gpu, faults, self._policy) if gpu else None
+        choice = choose_action(gpu, faults, self._policy) if gpu else None
         is_here = gpu is not None and not gpu.is_lost and self._node.was_read_since(case.gpu, case.stage_at)
-        if gpu is None or not is_here or treatment is not None:
+        if gpu is None or not is_here or choice is not None:
             is_flapping = any(one.is_flapping for one in faults)
             if now - max(case.stage_at, self._began_at) > (FLAPPING_SECONDS if is_flapping else SETTLED_SECONDS):
-                what = treatment.fault.sentence if treatment else "its health can't be read"
+                what = choice.fault.sentence if choice else "its health can't be read"
                 return self._outcomes.failed(case, f"the GPU is not healthy: {what}")
             return case.waiting("the GPU's health to be read as good")
         found = self._node.validate(gpu)
@@ -80,7 +80,7 @@ class GpuRecovery:
     def give_back(self, case: RemediationCase) -> RemediationCase:
         """Offer the GPU to claims again."""
         self._node.withdraw_reboot()
-        self._node.give_slot_back()
+        self._node.release_slot()
         text = f"{gpu_name(case.gpu)} is healthy and offered again after {noun_of(case.action)}"
         self._node.send_event(RETURNED, text)
         return case.at(Stage.RETURNED, self._clock(), waits_for=f"after {noun_of(case.action)}")

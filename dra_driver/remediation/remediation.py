@@ -1,4 +1,4 @@
-"""Remediation: the thread that decides which case is next, and keeps every GPU in treatment out of use.
+"""Remediation: the thread that decides which case is next, and keeps each GPU out of use during its remediation.
 
 In: the faults of a node. Out: steps for one GPU at a time, and the faults that keep GPUs from claims until they are
 healthy. Other GPUs wait; the one with the most important fault is next. It runs in the instance that holds the node's
@@ -17,13 +17,13 @@ from pathlib import Path
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.model.errors import DriverError, LedgerError
+from dra_driver.remediation.action_choice import ActionChoice, choose_action
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationPolicy
+from dra_driver.remediation.remediation_node import RemediationNode
 from dra_driver.remediation.requests import RemediationRequest, RequestFile
 from dra_driver.remediation.steps import RemediationSteps
-from dra_driver.remediation.treated_node import TreatedNode
-from dra_driver.remediation.treatment import Treatment, treatment_of
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -40,7 +40,7 @@ class Remediation:
 
     def __init__(
         self,
-        node: TreatedNode,
+        node: RemediationNode,
         folder: Path,
         policy: RemediationPolicy,
         *,
@@ -56,7 +56,7 @@ class Remediation:
         self._loop = Loop("remediation", self.turn, failure="remediation failed")
 
     def load(self) -> None:
-        """Read the cases on disk, and keep the GPUs in treatment from claims."""
+        """Read the cases on disk, and keep the GPUs under remediation from claims."""
         try:
             self._cases = {case.gpu: self._in_this_boot(case) for case in self._journal.cases()}
             self._count_actions()
@@ -111,7 +111,7 @@ class Remediation:
         self._review_escalated()
         acting = self._acting()
         if acting is not None:
-            self._node.keep_slot()
+            self._node.renew_slot()
         self._hold()
         is_progress = False
         for case in self._in_order(acting):
@@ -146,7 +146,7 @@ class Remediation:
             return case.stage.is_open
         others = [one for one in self._cases.values() if one is not case]
         is_first = all(one.stage is not Stage.DETECTED or case.gpu < one.gpu for one in others)
-        return is_first and not any(one.stage.is_in_treatment for one in others)
+        return is_first and not any(one.stage.is_being_repaired for one in others)
 
     def _stepped(self, case: RemediationCase) -> RemediationCase:
         """Take a case's next step. A step that fails is tried again, and delays no other case."""
@@ -167,44 +167,44 @@ class Remediation:
         """Open a case for each GPU that needs one, and update the cases whose action has not begun."""
         gpus, faults = self._node.gpus(), self._node.faults()
         for gpu in gpus:
-            treatment, case = treatment_of(gpu, faults, self._policy, gpus), self._cases.get(gpu.pci_address)
+            choice, case = choose_action(gpu, faults, self._policy, gpus), self._cases.get(gpu.pci_address)
             if case is not None and case.uuid == gpu.uuid and case.stage is Stage.ESCALATED:
                 continue
             if case is None or not case.stage.is_open:
-                if treatment is not None:
-                    self._write(self._new(gpu, treatment))
+                if choice is not None:
+                    self._write(self._new(gpu, choice))
             elif case.stage in _UPDATABLE and not case.is_acting:
-                self._update(case, treatment)
+                self._update(case, choice)
 
-    def _update(self, case: RemediationCase, treatment: Treatment | None) -> None:
-        if treatment is None:
+    def _update(self, case: RemediationCase, choice: ActionChoice | None) -> None:
+        if choice is None:
             if not case.is_unproven:
                 self._cancel(case)
             return
-        fault = treatment.fault
+        fault = choice.fault
         updated = replace(
             case,
             key=fault.key,
             value=fault.value,
-            action=treatment.action,
-            peers=tuple(sorted({*case.peers, *treatment.peers})),
+            action=choice.action,
+            peers=tuple(sorted({*case.peers, *choice.peers})),
         )
         if updated != case:
             self._write(updated)
 
     def _cancel(self, case: RemediationCase) -> None:
-        """End a case whose fault is over; a GPU that was treated is tested first."""
+        """End a case whose fault is over; a GPU that was remediated is tested first."""
         now = self._clock()
         if case.tries:
             self._write(case.at(Stage.SAME_UUID_FOUND, now))
             return
         if case.stage in _ACTING:
-            self._node.give_slot_back()
+            self._node.release_slot()
         text = "the fault ended by itself"
         self._write(self._steps.outcomes.restored(case).at(Stage.RETURNED, now, waits_for=text))
 
-    def _new(self, gpu: GpuFacts, treatment: Treatment) -> RemediationCase:
-        now, fault = self._clock(), treatment.fault
+    def _new(self, gpu: GpuFacts, choice: ActionChoice) -> RemediationCase:
+        now, fault = self._clock(), choice.fault
         return RemediationCase(
             gpu.pci_address,
             gpu.uuid,
@@ -214,13 +214,13 @@ class Remediation:
             now,
             Stage.DETECTED,
             now,
-            treatment.action,
+            choice.action,
             boot=self._boot_id,
-            peers=treatment.peers,
+            peers=choice.peers,
         )
 
     def _review_escalated(self) -> None:
-        """End escalated cases whose GPU was replaced, and have those tested that a reboot has cured."""
+        """End escalated cases whose GPU was replaced, and test GPUs whose fault ended with a reboot."""
         gpus = {gpu.pci_address: gpu for gpu in self._node.gpus() if not gpu.is_lost}
         for case in tuple(self._cases.values()):
             gpu = gpus.get(case.gpu)
@@ -232,7 +232,7 @@ class Remediation:
                 continue
             if case.persistence:
                 self._write(self._steps.outcomes.restored(case))
-            if case.boot != self._boot_id and treatment_of(gpu, self._node.faults(), self._policy) is None:
+            if case.boot != self._boot_id and choose_action(gpu, self._node.faults(), self._policy) is None:
                 self._write(case.at(Stage.SAME_UUID_FOUND, self._clock(), boot=self._boot_id))
 
     def _take_requests(self) -> None:
@@ -274,7 +274,7 @@ class Remediation:
     # -- GPUs that are kept from claims --------------------------------------------------------------------------------
 
     def _hold(self) -> None:
-        """Keep the GPUs in treatment, their peers, and those that wait for a person from new claims."""
+        """Keep the GPUs under remediation, their peers, and those that wait for a person from new claims."""
         uuids = {gpu.pci_address: gpu.uuid for gpu in self._node.gpus()}
         found: dict[str, Fault] = {}
         for case in self._cases.values():

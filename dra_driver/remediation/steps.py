@@ -17,7 +17,7 @@ from dra_driver.remediation.drain import GpuDrain
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
 from dra_driver.remediation.recovery import GpuRecovery
-from dra_driver.remediation.treated_node import TreatedNode
+from dra_driver.remediation.remediation_node import RemediationNode
 
 
 class RemediationSteps:
@@ -25,7 +25,7 @@ class RemediationSteps:
 
     def __init__(
         self,
-        node: TreatedNode,
+        node: RemediationNode,
         journal: RemediationJournal,
         policy: RemediationPolicy,
         *,

@@ -52,7 +52,7 @@ class OpaqueValue:
 
 
 class CelPythonSelector:
-    """An expression compiled by cel-python. It knows no result type, cost or admission verdict."""
+    """An expression compiled by cel-python. It has no result type, cost or admission verdict."""
 
     output_type = None
     max_cost = None

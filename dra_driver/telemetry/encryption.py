@@ -21,7 +21,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 10.0  # how often the files are checked
+CHECK_SECONDS = 10.0  # how often the files are checked
 
 
 class MountedCertificate:
@@ -35,14 +35,14 @@ class MountedCertificate:
 
     def secure(self, sock: socket.socket) -> socket.socket:
         """Return a socket that encrypts. Raises: OSError if there is no certificate, or the client is gone."""
-        if self._clock() - self._looked_at >= LOOK_SECONDS:
+        if self._clock() - self._looked_at >= CHECK_SECONDS:
             self._looked_at = self._clock()
-            self._look()
+            self._check()
         if self._context is None:
             raise ConnectionAbortedError("no certificate")
         return self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         stamps = tuple(stamp_of(file) for file in self._files)
         if stamps == self._stamps and self._context is not None:
             return

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from dra_driver.telemetry.rendering import MAX_CONNECTIONS, Page, Renderer
-from dra_driver.telemetry.status_connection import PageAnswer, StatusConnection
+from dra_driver.telemetry.status_connection import PageResponse, StatusConnection
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class SocketEncryption(Protocol):
 class PageAccess(Protocol):
     """Decides who may see the pages that are rendered on request; the decision may take time."""
 
-    def ask(self, token: str, decided: Callable[[PageAnswer | None], None]) -> None:
+    def ask(self, token: str, decided: Callable[[PageResponse | None], None]) -> None:
         """Call `decided` later, from any thread, with the refusal, or with None for a reader who may see the page."""
 
     def stop(self) -> None:
@@ -54,7 +54,7 @@ class Port:
         address: tuple[str, int],
         pages: Mapping[str, Page],
         *,
-        quick: Mapping[str, PageAnswer],
+        quick: Mapping[str, PageResponse],
         max_connections: int = MAX_CONNECTIONS,
         connection_s: float = CONNECTION_SECONDS,
         encryption: SocketEncryption | None = None,
@@ -67,7 +67,7 @@ class Port:
         self.address = f"[{address[0]}]:{self.number}" if ":" in address[0] else f"{address[0]}:{self.number}"
         self._wake_writer, self._wake_reader = socket.socketpair()
         self._renderers = {path: Renderer(page, self._rendered) for path, page in pages.items()}
-        self._done: deque[tuple[StatusConnection, PageAnswer]] = deque()
+        self._done: deque[tuple[StatusConnection, PageResponse]] = deque()
         self._connections: dict[StatusConnection, None] = {}  # the oldest first
         self._selector = selectors.DefaultSelector()
         self._is_stopping = False
@@ -158,7 +158,7 @@ class Port:
         except OSError:
             self._end(connection)
             return
-        if isinstance(asked, PageAnswer):
+        if isinstance(asked, PageResponse):
             self._answer(connection, asked)
         elif asked is None:
             return
@@ -169,7 +169,7 @@ class Port:
             self._request_page(connection, self._renderers[asked])
         else:
             known = ", ".join([*self._renderers, *self._quick])
-            self._answer(connection, PageAnswer(404, f"try {known}\n".encode()))
+            self._answer(connection, PageResponse(404, f"try {known}\n".encode()))
 
     def _request_page(self, connection: StatusConnection, page: Renderer) -> None:
         """Request a page for a connection, as soon as it is known that its client may see it."""
@@ -177,7 +177,7 @@ class Port:
             page.ask(connection)
             return
 
-        def decided(refusal: PageAnswer | None) -> None:
+        def decided(refusal: PageResponse | None) -> None:
             if refusal is None:
                 page.ask(connection)
             else:
@@ -185,7 +185,7 @@ class Port:
 
         self._access.ask(connection.token(), decided)
 
-    def _answer(self, connection: StatusConnection, answer: PageAnswer) -> None:
+    def _answer(self, connection: StatusConnection, answer: PageResponse) -> None:
         connection.until = time.monotonic() + self._connection_s
         try:
             is_sent = connection.answer(answer)
@@ -220,7 +220,7 @@ class Port:
 
     # -- the rendering threads ---------------------------------------------------------------------------------------
 
-    def _rendered(self, connections: list[StatusConnection], answer: PageAnswer) -> None:
+    def _rendered(self, connections: list[StatusConnection], answer: PageResponse) -> None:
         self._done.extend((connection, answer) for connection in connections)
         self._wake()
 

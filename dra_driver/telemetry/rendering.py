@@ -10,20 +10,20 @@ import logging
 import threading
 from collections.abc import Callable
 
-from dra_driver.telemetry.status_connection import PageAnswer, StatusConnection
+from dra_driver.telemetry.status_connection import PageResponse, StatusConnection
 
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 256
 _RENDER_SECONDS = 0.05  # the least time between two renderings of the same page
 
-Page = Callable[[], PageAnswer]
+Page = Callable[[], PageResponse]
 
 
 class Renderer:
     """Renders one page for all clients that wait; a request that comes during a rendering waits for the next one."""
 
-    def __init__(self, page: Page, done: Callable[[list[StatusConnection], PageAnswer], None]) -> None:
+    def __init__(self, page: Page, done: Callable[[list[StatusConnection], PageResponse], None]) -> None:
         self._page, self._done = page, done
         self._changed = threading.Condition()
         self._waiting: list[StatusConnection] = []
@@ -58,7 +58,7 @@ class Renderer:
                 answer = self._page()
             except Exception:
                 log.exception("status page failed")
-                answer = PageAnswer(500, b"internal error\n")
+                answer = PageResponse(500, b"internal error\n")
             self._done(connections, answer)
             with self._changed:
                 self._changed.wait_for(lambda: self._is_stopping, _RENDER_SECONDS)

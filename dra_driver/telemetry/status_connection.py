@@ -16,7 +16,7 @@ _ENDS = (b"\r\n\r\n", b"\n\n")
 
 
 @dataclass(frozen=True, slots=True)
-class PageAnswer:
+class PageResponse:
     """The answer of a page."""
 
     status: int
@@ -34,7 +34,7 @@ class StatusConnection:
     _head: bytearray = field(default_factory=bytearray)
     _left: memoryview = field(default_factory=lambda: memoryview(b""))
 
-    def read(self) -> str | PageAnswer | None:
+    def read(self) -> str | PageResponse | None:
         """Return the path once it is complete, an answer to an invalid request, or None to be called again.
 
         Raises: OSError if the client is gone.
@@ -47,7 +47,7 @@ class StatusConnection:
             raise ConnectionResetError("gone")
         self._head += piece
         if not any(end in self._head for end in _ENDS):
-            return PageAnswer(431, b"the request is too long\n") if len(self._head) > MAX_HEAD else None
+            return PageResponse(431, b"the request is too long\n") if len(self._head) > MAX_HEAD else None
         self.is_asked = True
         return _path(bytes(self._head))
 
@@ -60,7 +60,7 @@ class StatusConnection:
                 return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
         return ""
 
-    def answer(self, answer: PageAnswer) -> bool:
+    def answer(self, answer: PageResponse) -> bool:
         """Start to send an answer. Return whether all of it is sent. Raises: OSError."""
         phrase = HTTPStatus(answer.status).phrase
         head = (
@@ -85,10 +85,10 @@ class StatusConnection:
         self.sock.close()
 
 
-def _path(head: bytes) -> str | PageAnswer:
+def _path(head: bytes) -> str | PageResponse:
     words = head.split(b"\n", 1)[0].split()
     if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-        return PageAnswer(400, b"this port speaks HTTP/1.1\n")
+        return PageResponse(400, b"this port speaks HTTP/1.1\n")
     if words[0] not in (b"GET", b"HEAD"):
-        return PageAnswer(405, b"GET is expected\n")
+        return PageResponse(405, b"GET is expected\n")
     return words[1].partition(b"?")[0].decode("latin-1")

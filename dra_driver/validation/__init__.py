@@ -5,6 +5,6 @@ of its own (`launch`), because an open context would keep the driver from a rese
 being unloaded, and because a GPU that hangs must not hang the agent. One test runs at a time on a node (`turn`), and a
 claim that arrives ends it.
 
-    validator → turn, child → launch → hardware.compute
+    validator → validation_lock, child → launch → hardware.compute
         └────→ child_result → result
 """

@@ -118,7 +118,7 @@ class ValidationRecords:
         self._put({})
 
     def begin(self, driver: str) -> None:
-        """Write the records, so that a later agent of this boot knows that devices are tested here.
+        """Write the records, so that a later agent of this boot can see that devices are tested here.
 
         `driver` is "" while the hardware has not been read: devices that have served then count under any driver
         version, until `set_driver` sets it.

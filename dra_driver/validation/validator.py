@@ -1,7 +1,7 @@
 """Validator: tests one device of this node, unless it is in use.
 
 In: a GPU or partition, a level, and the possible holders of devices. Out: a result. A device is free if no claim and no
-process has it. This is checked before the turn is taken, because it may take long, and the ledger is checked once more
+process has it. This is checked before the lock is taken, because it may take long, and the ledger is checked once more
 afterwards.
 """
 
@@ -29,7 +29,7 @@ from dra_driver.validation.result import (
     ValidationVerdict,
 )
 from dra_driver.validation.tested_devices import unshared_name
-from dra_driver.validation.turn import HeldTurn, ValidationTurn
+from dra_driver.validation.validation_lock import HeldValidationLock, ValidationLock
 
 MEMORY_BYTES = 512 << 20  # the machine's memory that the process of one test may use
 LEAST_BYTES = 192 << 20  # with less memory left, the test is not begun
@@ -56,7 +56,7 @@ class Validator:
 
     Args:
         hardware: the vendor. Without the ability `ComputeTested`, only level 0 and a command can be run.
-        turn: the turn of this node.
+        lock: the validation lock of this node.
         holders: the users of this node's devices.
         command: the administrator's command, for level COMMAND. `{uuid}`, `{pci}` and `{minor}` in its arguments are
             replaced.
@@ -66,13 +66,13 @@ class Validator:
     def __init__(
         self,
         hardware: Hardware,
-        turn: ValidationTurn,
+        lock: ValidationLock,
         holders: DeviceHolders,
         *,
         command: Sequence[str] = (),
         deadlines: Mapping[ValidationLevel, float] = DEADLINES,
     ) -> None:
-        self._hardware, self._turn, self._holders = hardware, turn, holders
+        self._hardware, self._lock, self._holders = hardware, lock, holders
         self._command, self._deadlines = tuple(command), deadlines
         self._mutex = threading.Lock()
         self._child: TestChild | None = None
@@ -99,11 +99,11 @@ class Validator:
         if holder:
             return ValidationResult(COULD_NOT_RUN, level, HELD, holder)
         try:
-            with self._turn.take(device := unshared_name(gpu, partition), TURN_SECONDS) as turn:
+            with self._lock.take(device := unshared_name(gpu, partition), TURN_SECONDS) as lock:
                 holder = self._holders.claims_of(device)
                 if holder:
                     return ValidationResult(COULD_NOT_RUN, level, HELD, holder)
-                return self._run(gpu, partition, level, turn, on_step)
+                return self._run(gpu, partition, level, lock, on_step)
         except DriverError as error:
             is_busy = error.code == "node.validation-busy"
             return ValidationResult(COULD_NOT_RUN, level, BUSY if is_busy else error.code, str(error))
@@ -125,7 +125,7 @@ class Validator:
         gpu: GpuFacts,
         partition: PartitionFacts | None,
         level: ValidationLevel,
-        turn: HeldTurn,
+        lock: HeldValidationLock,
         on_step: Callable[[str], None],
     ) -> ValidationResult:
         memory = room_below(MEMORY_BYTES)
@@ -133,7 +133,7 @@ class Validator:
             detail = f"only {memory >> 20} MiB are left below the memory limit of the agent's container"
             return ValidationResult(COULD_NOT_RUN, level, MEMORY, detail)
         if level is ValidationLevel.COMMAND:
-            end = self._listen(self._command_order(gpu, partition, memory), turn, on_step)
+            end = self._listen(self._command_order(gpu, partition, memory), lock, on_step)
             return result_of_command(end) if end else _stopped(level)
         if not isinstance(self._hardware, ComputeTested):
             return ValidationResult(COULD_NOT_RUN, level, UNSUPPORTED, f"no test for {self._hardware.vendor} devices")
@@ -145,9 +145,9 @@ class Validator:
             program.environment,
             program.module,
             program.request,
-            inherited=(turn.fd,),  # inherited, so that the turn becomes free only when the process is gone
+            inherited=(lock.fd,),  # inherited, so that the lock becomes free only when the process is gone
         )
-        end = self._listen(order, turn, on_step)
+        end = self._listen(order, lock, on_step)
         return result_of(end, level) if end else _stopped(level)
 
     def _command_order(self, gpu: GpuFacts, partition: PartitionFacts | None, memory: int) -> ChildOrder:
@@ -163,7 +163,7 @@ class Validator:
         argv = [_replaced(word, words) for word in self._command]
         return ChildOrder(self._deadlines[ValidationLevel.COMMAND], memory, environment, argv=argv)
 
-    def _listen(self, order: ChildOrder, turn: HeldTurn, on_step: Callable[[str], None]) -> ChildEnd | None:
+    def _listen(self, order: ChildOrder, lock: HeldValidationLock, on_step: Callable[[str], None]) -> ChildEnd | None:
         """Run a process to its end; return None if the validator was stopped."""
         cgroup = make_cgroup(order.memory)
         try:
@@ -171,7 +171,7 @@ class Validator:
                 if self._is_stopped:
                     return None
                 child = self._child = TestChild(order, cgroup)
-            turn.started(child.pid)
+            lock.started(child.pid)
             return child.wait(on_step)
         finally:
             self._child = None

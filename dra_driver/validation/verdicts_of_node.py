@@ -18,20 +18,20 @@ GPUS_LEAST = 2
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdicts:
-    """The verdicts. `held_back`: devices not tested yet; `failed`: failed devices with the reasons.
+    """The verdicts. `withheld`: devices not tested yet; `failed`: failed devices with the reasons.
 
     `is_node_at_fault`: all GPUs of the node failed.
     """
 
-    held_back: frozenset[Subject] = frozenset()
+    withheld: frozenset[Subject] = frozenset()
     failed: Mapping[Subject, str] = field(default_factory=dict)
     is_node_at_fault: bool = False
 
     def after(self, before: NodeVerdicts, known: Collection[Subject]) -> NodeVerdicts:
         """Return these verdicts, in which the devices that were held back before are still held back."""
-        kept = before.held_back.intersection(known)
+        kept = before.withheld.intersection(known)
         failed = {subject: reason for subject, reason in self.failed.items() if subject not in kept}
-        return replace(self, held_back=self.held_back | kept, failed=failed)
+        return replace(self, withheld=self.withheld | kept, failed=failed)
 
 
 def verdicts_of_node(known: Mapping[Subject, ValidationRecord | None], pending: Collection[Subject]) -> NodeVerdicts:

@@ -17,9 +17,9 @@ from dra_driver.model.errors import DriverError, InputError
 from dra_driver.web.cluster_reader import ClusterReader
 from dra_driver.web.events import MAX_STREAMS, MayContinue, Notices
 from dra_driver.web.lookups.lookups import QUESTIONS, ViewerLookups
-from dra_driver.web.worker.answers import WorkerAnswer, of_fault, refusal
 from dra_driver.web.worker.bounds import SECONDS
 from dra_driver.web.worker.client import WorkerClient
+from dra_driver.web.worker.responses import WorkerResponse, of_fault, refusal
 
 # The parameters of these questions are in the address; those of all other questions are in a JSON body.
 _ASKED_BY_ADDRESS = frozenset({"summary", "attention", "fleet", "device", "claims", "claim", "explanation"})
@@ -64,7 +64,7 @@ class ConsoleApi:
             asked.pop("read", None)
         return _response(await self._answer_while_connected(request, asked))
 
-    async def _answer_while_connected(self, request: Request, asked: Mapping[str, Any]) -> WorkerAnswer:
+    async def _answer_while_connected(self, request: Request, asked: Mapping[str, Any]) -> WorkerResponse:
         """Return the worker's answer; as soon as nobody waits for it any more, end the work on it."""
         answer = asyncio.ensure_future(self._worker.ask(asked))
         gone = asyncio.ensure_future(_disconnected(request))
@@ -97,5 +97,5 @@ def _claim_of(given: Mapping[str, Any]) -> tuple[str, str]:
     return str(namespace), str(name)
 
 
-def _response(found: WorkerAnswer) -> Response:
+def _response(found: WorkerResponse) -> Response:
     return Response(found.body, found.status, media_type="application/json")

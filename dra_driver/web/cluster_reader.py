@@ -27,7 +27,7 @@ from dra_driver.views.access import FORBIDDEN, UnseenObjects
 from dra_driver.views.board.trimming import trimmed
 from dra_driver.web.kinds import KINDS, WatchedKind
 from dra_driver.web.rights import Rights
-from dra_driver.web.worker.board_updates import BoardUpdate, KindHidden, ObjectChanged, PageRead, ServerKnown
+from dra_driver.web.worker.board_updates import BoardUpdate, KindUnreadable, ObjectChanged, PageRead, VersionRead
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class ClusterReader:
         api = self._api = self.access.connect()
         threading.Thread(target=self._version, args=(api,), daemon=True).start()
         for unseen in self.rights.unseen() if self.rights else ():
-            self._send_update(KindHidden(unseen))
+            self._send_update(KindUnreadable(unseen))
         for kind in KINDS:
             for place in self.rights.places(kind.name) if self.rights else (None,):
                 words = (api, kind, place)
@@ -123,7 +123,7 @@ class ClusterReader:
     def _version(self, api: KubeApi) -> None:
         while not self._stopping.is_set():
             try:
-                self._send_update(ServerKnown(nearest_version(api.server_version().minor)))
+                self._send_update(VersionRead(nearest_version(api.server_version().minor)))
             except ApiError as fault:
                 self._fault = fault.message
                 self._stopping.wait(_FAULT_SECONDS)
@@ -160,7 +160,7 @@ class ClusterReader:
             self._stopping.wait(_FAULT_SECONDS)
             return self._permitted(api, kind) if not self._stopping.is_set() else None
         self._fault = ""
-        self._send_update(KindHidden(UnseenObjects(kind.name, home, is_partial=is_partial)))
+        self._send_update(KindUnreadable(UnseenObjects(kind.name, home, is_partial=is_partial)))
         return path if is_partial else None
 
     @staticmethod

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dra_driver.web.worker.answers import refusal
+from dra_driver.web.worker.responses import refusal
 
 MAX_BODY = 2 << 20  # bytes of a request
 _METHODS = frozenset({"GET", "HEAD", "POST"})

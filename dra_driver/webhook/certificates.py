@@ -25,7 +25,7 @@ _MAX_AUTHORITIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificatePair:
     """PEM texts: the server's certificate, its key, and the authorities that sign for it."""
 
     certificate: str
@@ -33,7 +33,7 @@ class Pair:
     authorities: str
 
 
-def make_pair(names: Sequence[str], now: datetime, trusted: str = "") -> Pair:
+def make_certificate_pair(names: Sequence[str], now: datetime, trusted: str = "") -> CertificatePair:
     """Make a pair for some DNS names. `trusted` are authorities of earlier pairs."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     # Each authority has a unique name: TLS looks authorities up by name, and a bundle holds several.
@@ -60,10 +60,10 @@ def make_pair(names: Sequence[str], now: datetime, trusted: str = "") -> Pair:
     key_pem = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     earlier = [one.public_bytes(pem).decode() for one in _read(trusted) if one.not_valid_after_utc > now]
     bundle = [authority.public_bytes(pem).decode(), *earlier][:_MAX_AUTHORITIES]
-    return Pair(certificate.public_bytes(pem).decode(), key_pem.decode(), "".join(bundle))
+    return CertificatePair(certificate.public_bytes(pem).decode(), key_pem.decode(), "".join(bundle))
 
 
-def why_renew(pair: Pair, names: Sequence[str], now: datetime) -> str:
+def renewal_reason(pair: CertificatePair, names: Sequence[str], now: datetime) -> str:
     """Return why a pair has to be renewed; "" if it can still be used."""
     found = _read(pair.certificate)
     if not found or not pair.key or not _read(pair.authorities):

@@ -19,7 +19,7 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.probes import QUICK_PAGES
-from dra_driver.telemetry.status_connection import PageAnswer
+from dra_driver.telemetry.status_connection import PageResponse
 from dra_driver.webhook.connections import ClientConnection
 from dra_driver.webhook.decoding import TooManyValuesError, decode
 from dra_driver.webhook.load_limits import LoadLimits, OverloadedError
@@ -49,7 +49,7 @@ class HandlerContext:
 
     reviewers: Mapping[str, Callable[[Any, ReviewDeadline], Wire]]
     unread: Mapping[str, Callable[[str], Wire]]
-    pages: Mapping[str, Callable[[], PageAnswer]]
+    pages: Mapping[str, Callable[[], PageResponse]]
     answered: Callable[[str, str], None]
     refusal: Callable[[Any], str]
     load_limits: LoadLimits
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif page := self.shared.pages.get(path):
             answer = page()
         else:
-            answer = PageAnswer(404, b"try /healthz, /readyz or /metrics\n")
+            answer = PageResponse(404, b"try /healthz, /readyz or /metrics\n")
         self._answer(answer.status, answer.body, answer.content_type)
 
     def _length(self) -> int | None:

@@ -24,7 +24,7 @@ from dra_driver.model.errors import ApiError, DriverError, NodeError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
-from dra_driver.webhook.certificates import Pair, make_pair, why_renew
+from dra_driver.webhook.certificates import CertificatePair, make_certificate_pair, renewal_reason
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _KEYS = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt"}
 class CertificateSource(Protocol):
     """A source of certificates."""
 
-    def current(self) -> Pair:
+    def current(self) -> CertificatePair:
         """Return the pair to serve with. Raises: DriverError."""
 
 
@@ -59,12 +59,12 @@ class CertificateSecret:
         self._secret = secret_path(namespace, secret)
         self._configuration = named(WEBHOOKS, configuration)
 
-    def current(self) -> Pair:
+    def current(self) -> CertificatePair:
         """Read the pair, renew it if it is due, and make sure that the API server trusts it. Raises: ApiError."""
         secret = self._api.request("GET", self._secret)
         pair = _pair_of(secret)
-        if why := why_renew(pair, self._names, self._now()):
-            pair = make_pair(self._names, self._now(), pair.authorities)
+        if why := renewal_reason(pair, self._names, self._now()):
+            pair = make_certificate_pair(self._names, self._now(), pair.authorities)
             data = {key: base64.b64encode(getattr(pair, field).encode()).decode() for field, key in _KEYS.items()}
             self._api.request("PUT", self._secret, body={**secret, "data": {**(secret.get("data") or {}), **data}})
             log.info("certificate made", extra=fields(reason=why))
@@ -88,10 +88,10 @@ class CertificateFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def current(self) -> Pair:
+    def current(self) -> CertificatePair:
         """Read the files. Raises: NodeError("node.certificate")."""
         try:
-            return Pair(_text_of(self._folder / "tls.crt"), _text_of(self._folder / "tls.key"), "")
+            return CertificatePair(_text_of(self._folder / "tls.crt"), _text_of(self._folder / "tls.key"), "")
         except (OSError, ValueError) as error:
             raise NodeError("certificate", f"no certificate in {self._folder}: {error}") from error
 
@@ -114,7 +114,7 @@ class ServingIdentity:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._source, self._check_s, self._retry_s = source, check_s, retry_s
-        self._served: Pair | None = None
+        self._served: CertificatePair | None = None
         self._loop = Loop("certificate", self._turn, failure="certificate not renewed", fault_s=retry_s)
         self.fault = "no certificate yet"
 
@@ -131,7 +131,7 @@ class ServingIdentity:
         pair = self._source.current()
         if pair != self._served:
             try:
-                load_pair(self.context, pair)
+                load_certificate_pair(self.context, pair)
             except (ssl.SSLError, OSError) as error:
                 raise NodeError("certificate", f"the certificate can't be used: {error}") from error
             self._served = pair
@@ -155,13 +155,13 @@ class ServingIdentity:
         return self._check_s
 
 
-def load_pair(context: ssl.SSLContext, pair: Pair) -> None:
+def load_certificate_pair(context: ssl.SSLContext, pair: CertificatePair) -> None:
     """Load a pair into a TLS context without writing a file to disk, although OpenSSL's loader accepts only paths."""
     with secret_file(pair.certificate.encode()) as certificate, secret_file(pair.key.encode()) as key:
         context.load_cert_chain(certificate.path, key.path)
 
 
-def _pair_of(secret: Wire) -> Pair:
+def _pair_of(secret: Wire) -> CertificatePair:
     data = secret.get("data") or {}
 
     def text(key: str) -> str:
@@ -170,4 +170,4 @@ def _pair_of(secret: Wire) -> Pair:
         except (binascii.Error, UnicodeDecodeError):
             return ""
 
-    return Pair(**{field: text(key) for field, key in _KEYS.items()})
+    return CertificatePair(**{field: text(key) for field, key in _KEYS.items()})

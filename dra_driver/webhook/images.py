@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
 
-from dra_driver.claims.cuda_need import ANNOTATION, VARIABLE, CudaNeed, cuda_needs
+from dra_driver.claims.cuda_requirement import ANNOTATION, VARIABLE, CudaRequirement, cuda_requirements
 from dra_driver.model.semver import Semver
 from dra_driver.model.wire import Wire
 from dra_driver.webhook.fleet import PublishedFleet
@@ -33,7 +33,7 @@ class ImageAdvisor:
         if not wire["spec"]["resourceClaims"] or not self._fleet.is_known:
             return []
         served = list(self._driver_devices())
-        found = dict.fromkeys(islice(cuda_needs(wire), _MAX_NEEDS))
+        found = dict.fromkeys(islice(cuda_requirements(wire), _MAX_NEEDS))
         return [sentence for need in found for sentence in _warnings_about(need, served)]
 
     def _driver_devices(self) -> Iterator[_DriverDevices]:
@@ -44,7 +44,7 @@ class ImageAdvisor:
                 yield cuda, driver if isinstance(driver, Semver) else None, shape.count
 
 
-def _warnings_about(need: CudaNeed, served: list[_DriverDevices]) -> Iterator[str]:
+def _warnings_about(need: CudaRequirement, served: list[_DriverDevices]) -> Iterator[str]:
     old = [(cuda, count) for cuda, driver, count in served if not need.is_met_by(cuda, driver)]
     if old:
         short, every = sum(count for _, count in old), sum(count for _, _, count in served)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dra_driver.__main__ import main
 from dra_driver.model import names
 from dra_driver.plugin.ledger import ledger_file, ledger_rows
-from dra_driver.plugin.neighbours import old_names as renamed_devices
+from dra_driver.plugin.other_drivers import old_names as renamed_devices
 
 
 def renamed() -> None:

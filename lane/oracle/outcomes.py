@@ -61,7 +61,7 @@ def our_outcomes(world: dict[str, Any], kubernetes: str) -> dict[str, Outcome]:
 
 
 def comparable(results: list[Any] | None) -> Any:
-    """Return results with share IDs in order of appearance and quantities in canonical form; None for none."""
+    """Return results with share IDs in order of appearance and quantities in canonical form; None if there are none."""
     if results is None:
         return None
     copy = json.loads(json.dumps(results))

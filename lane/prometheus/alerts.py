@@ -16,7 +16,10 @@ KIND = 'device_class="gpu.nvidia.com",model="NVIDIA H100 80GB HBM3",profile="gpu
 
 @dataclass(frozen=True)
 class AlertCase:
-    """Samples in which the alert fires at some minutes and is quiet at others, the last of which is after its end."""
+    """Samples for one alert, with the minutes at which it fires and those at which it does not.
+
+    The last quiet minute is after the end of the fault.
+    """
 
     alert: str
     series: dict[str, str]

@@ -56,7 +56,7 @@ def server(tmp_path_factory) -> Iterator[PrometheusServer]:
     (folder / "week.txt").unlink()
     one = PrometheusServer(programs["prometheus"], folder)
     for file in (DEPLOY / "rules" / "prices.rules.yaml", DEPLOY / "rules" / "cost.rules.yaml"):
-        for _ in range(3):  # a rule reads what the one before it recorded only once that is a block
+        for _ in range(3):  # a rule can read the series of an earlier rule only once these are in a block
             _backfill(programs["promtool"], one, folder, file)
             one.stop()
             one = PrometheusServer(programs["prometheus"], folder)

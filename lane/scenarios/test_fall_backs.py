@@ -1,4 +1,4 @@
-"""The driver notices what a server with its gates off does not keep, reports it, and safely does without."""
+"""A server with its gates off drops fields: the driver detects this, reports it, and works safely without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods use their claims: the allocation is what the kubelet holds, what CDI promises, and what containers see."""
+"""Pods use their claims: the allocation, the claims of the kubelet, the CDI files and the containers agree."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_the_files_of_unchanged_claims_are_not_read_again(rig, server):
     rig.store.read = lambda file: looks.append(file) or read(file)
     status.write_all()
     assert looks == [], "each Prepare of a node would read the files of all its claims"
-    rig.look()
+    rig.scan()
     status.health_changed({WHOLE: (FAULTY,)})
     status.write_all()
     assert len(looks) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.embedded.api.kinds import NODES, SLICES
 from dra_driver.model.errors import ApiError, NodeError
-from dra_driver.plugin.neighbours.device_plugin import DevicePluginWatch, allocatable_gpus, live_sockets, serving
+from dra_driver.plugin.other_drivers.device_plugin import DevicePluginWatch, allocatable_gpus, live_sockets, serving
 from tests.support.agents.agent_process import NODE, stage
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -94,7 +94,7 @@ def test_nothing_is_known_before_the_api_server_has_answered_and_an_outage_chang
     down = ApiError("unreachable", "down")
     api, said = Api(down, some, down, none), []
     watch = DevicePluginWatch(
-        SILENT, api, node="n", folder=tmp_path, look_s=0.01, changed=lambda: said.append(watch.reason)
+        SILENT, api, node="n", folder=tmp_path, check_s=0.01, changed=lambda: said.append(watch.reason)
     )
     assert not watch.is_known
     watch.start()
@@ -108,7 +108,7 @@ def test_the_api_server_is_not_asked_while_the_kubelet_answers(tmp_path):
     kubelet, said = Kubelet({"nvidia.com/gpu": 8, "cpu": 4}, {"nvidia.com/gpu": 8}, {"amd.com/gpu": 8}), []
     api = Api(AssertionError("asked"))
     watch = DevicePluginWatch(
-        kubelet, api, node="n", folder=tmp_path, look_s=0.01, changed=lambda: said.append(watch.reason)
+        kubelet, api, node="n", folder=tmp_path, check_s=0.01, changed=lambda: said.append(watch.reason)
     )
     watch.start()
     until(lambda: len(said) == 2, what="two changes")

@@ -10,7 +10,7 @@ from dra_driver.agent.status.readers import FRESH_SECONDS, STALE_SECONDS, UNKNOW
 from dra_driver.kube.paths import ACCESS_REVIEWS, TOKEN_REVIEWS
 from dra_driver.model.errors import ApiError
 from dra_driver.telemetry.port import Port
-from dra_driver.telemetry.status_connection import PageAnswer
+from dra_driver.telemetry.status_connection import PageResponse
 
 
 class Server:
@@ -62,7 +62,7 @@ def clock():
 @pytest.fixture
 def port(server, clock):
     gate = MetricsReaders(SimpleNamespace(review_api=lambda: server), clock=clock)
-    one = Port(("127.0.0.1", 0), {"/metrics": lambda: PageAnswer(200, b"x 1\n")}, quick={}, access=gate)
+    one = Port(("127.0.0.1", 0), {"/metrics": lambda: PageResponse(200, b"x 1\n")}, quick={}, access=gate)
     one.start()
     yield one
     one.stop()

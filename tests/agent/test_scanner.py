@@ -5,7 +5,7 @@ import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-from dra_driver.agent.inventory.node_inventory import Findings, NodeInventory
+from dra_driver.agent.inventory.node_inventory import InventoryInputs, NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
@@ -51,7 +51,7 @@ class UnchangedFacts:
         return None
 
     def assess(self, facts):
-        return Findings(facts)
+        return InventoryInputs(facts)
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def test_a_failing_probe_keeps_the_last_inventory_and_goes_on():
         until(lambda: seen)
         hardware.error = HardwareError("library", "no answer")
         hardware.facts = Facts(vendor="stand", gpus=(GPU, OTHER))
-        scanner.look_now()
+        scanner.run_soon()
         time.sleep(0.03)
         assert len(scanner.newest.current.devices) == 1
         hardware.error = None
@@ -168,6 +168,6 @@ def test_a_scan_that_is_asked_for_while_another_runs_is_made():
     with scanning(hardware, probe_s=60.0) as (scanner, seen, _):
         assert entered.wait(60)
         hardware.facts = Facts(vendor="stand", gpus=(GPU, OTHER))
-        scanner.look_now()
+        scanner.run_soon()
         go_on.set()
         until(lambda: seen and len(seen[-1].devices) == 2)

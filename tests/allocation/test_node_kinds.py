@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.explaining.explanation import explain
 from dra_driver.allocation.features import Features
-from dra_driver.allocation.pools.pod_nodes import why_not_on
+from dra_driver.allocation.pools.pod_nodes import unsuitable_reason
 from dra_driver.allocation.pools.replicas import Replica, ReplicaShape
 from dra_driver.allocation.pools.usage import usage_of
 from dra_driver.allocation.simulation.placing import Placer
-from dra_driver.views.fleet.picture import picture_of_slices
+from dra_driver.views.fleet.slice_tree import slice_tree
 from tests.allocation.support import allocation_worlds as wire
 
 Wire = dict[str, Any]
@@ -163,7 +163,7 @@ def test_jobs_get_the_first_node_on_which_they_fit_however_full_the_cluster_beco
         assert found == first_fit({**world, "allocated": held}, asked)
         if found is None:
             alone = explain(allocator_of({**world, "allocated": held}), [asked], world["nodes"], pod=world["pod"])
-            assert placer.why_not([asked], world["pod"]) == alone.sentence
+            assert placer.misfit_reason([asked], world["pod"]) == alone.sentence
             break
         given_out = {**asked, "status": {"allocation": found[1][0]}}
         held.append(given_out)
@@ -173,7 +173,7 @@ def test_jobs_get_the_first_node_on_which_they_fit_however_full_the_cluster_beco
 def first_fit(world: Wire, asked: Wire) -> Any:
     pod = allocator_of(world).for_claims([asked])
     for one in world["nodes"]:
-        if why_not_on(world["pod"], one):
+        if unsuitable_reason(world["pod"], one):
             continue
         outcome = pod.allocate(one)
         if outcome.results is not None:
@@ -239,6 +239,6 @@ def test_usage_and_picture_of_replicas_are_those_of_the_devices_they_stand_for()
     one = [pool_of(f"n-{n}", Replica(shape, f"n-{n}")) for n in range(40)]
     other = [pool_of(f"n-{n}", made(f"n-{n}")) for n in range(40)]
     assert usage_of(one, held) == usage_of(other, held)
-    drawn = picture_of_slices(one, held)
-    assert drawn == picture_of_slices(other, held)
+    drawn = slice_tree(one, held)
+    assert drawn == slice_tree(other, held)
     assert [(branch.name, len(branch.like)) for branch in drawn] == [("n-0", 38), ("n-3", 0)]

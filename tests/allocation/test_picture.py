@@ -4,8 +4,8 @@ from typing import Any
 
 from dra_driver.cli.fleet.tree import page
 from dra_driver.views.fleet.branch import Branch, BranchFlag
-from dra_driver.views.fleet.claim_branches import picture_of_claims
-from dra_driver.views.fleet.picture import picture_of_slices
+from dra_driver.views.fleet.claim_branches import claim_tree
+from dra_driver.views.fleet.slice_tree import slice_tree
 from tests.allocation.support.allocation_worlds import DRIVER, allocated, gpu, partitioned, pool
 
 
@@ -31,7 +31,7 @@ def pod(name: str, phase: str = "Running") -> Any:
 
 def test_the_tree_leads_from_node_to_pod() -> None:
     claim = used(allocated(("a", "gpu-0")), "train")
-    [node] = picture_of_slices([pool("a", [gpu("gpu-0")])], [claim], [pod("train")])
+    [node] = slice_tree([pool("a", [gpu("gpu-0")])], [claim], [pod("train")])
     assert (node.kind, node.name) == ("node", "a")
     [device] = node.children[0].children
     assert names(device) == ["default/holder"]
@@ -40,20 +40,20 @@ def test_the_tree_leads_from_node_to_pod() -> None:
 
 
 def test_a_partitioned_gpu_shows_how_much_of_it_is_held() -> None:
-    [node] = picture_of_slices(partitioned("a", 1, 4), [used(allocated(("a", "gpu-0-2")), "p")], [pod("p")])
+    [node] = slice_tree(partitioned("a", 1, 4), [used(allocated(("a", "gpu-0-2")), "p")], [pod("p")])
     [group] = node.children[0].children
     assert (group.name, group.fill) == ("gpu-0", 0.25)
 
 
 def test_static_partitions_are_shown_below_their_gpu() -> None:
-    [node] = picture_of_slices([pool("a", [gpu("g-mig-1"), gpu("g-mig-2"), gpu("h")])], [])
+    [node] = slice_tree([pool("a", [gpu("g-mig-1"), gpu("g-mig-2"), gpu("h")])], [])
     assert names(node.children[0]) == ["g", "h"]
 
 
 def test_pools_that_are_incomplete_or_stale_are_flagged() -> None:
     old = {**pool("a", [gpu("gpu-0")]), "metadata": {"name": "old"}}
     new = pool("a", [gpu("gpu-0")], generation=2, count=3)
-    assert flags(picture_of_slices([old, new], [])) == {"incomplete: 1 of 3 slices", "1 slice of older generations"}
+    assert flags(slice_tree([old, new], [])) == {"incomplete: 1 of 3 slices", "1 slice of older generations"}
 
 
 def test_a_claim_shows_what_is_wrong_with_its_device_and_since_when() -> None:
@@ -62,7 +62,7 @@ def test_a_claim_shows_what_is_wrong_with_its_device_and_since_when() -> None:
     faulty["taints"] = [{"key": "d/needs-reset", "value": "gpu-reset", "effect": "NoSchedule", "timeAdded": since}]
     slices = [pool("a", [faulty, gpu("gpu-1")])]
     claims = [used(allocated(("a", "gpu-0"), ("a", "gpu-1")), "p")]
-    assert flags(picture_of_claims(claims, slices, [pod("p")])) == {
+    assert flags(claim_tree(claims, slices, [pod("p")])) == {
         "taint d/needs-reset=gpu-reset:NoSchedule since 2026-11-22T10:02:00Z"
     }
 
@@ -74,14 +74,14 @@ def test_a_claim_shows_what_its_status_says_of_its_devices() -> None:
     claim["status"]["devices"] = [
         {**entry, "conditions": [{"type": "Ready", "status": "True", "reason": "x"}, unhealthy]}
     ]
-    [found] = picture_of_claims([claim], [pool("a", [gpu("gpu-0"), gpu("gpu-1")])], [pod("p")])
+    [found] = claim_tree([claim], [pool("a", [gpu("gpu-0"), gpu("gpu-1")])], [pod("p")])
     assert flags([found]) == {"unhealthy: d/xid=79"}
     first, second = (child for child in found.children if child.kind == "device")
     assert ("GPU-1" in first.text, "GPU-1" in second.text) == (False, True)
 
 
 def test_what_is_held_but_not_published_is_shown() -> None:
-    found = picture_of_slices([pool("a", [gpu("gpu-0")])], [used(allocated(("a", "gone")), "p")], [pod("p")])
+    found = slice_tree([pool("a", [gpu("gpu-0")])], [used(allocated(("a", "gone")), "p")], [pod("p")])
     assert flags(found) == {"held, but not published"}
 
 
@@ -93,7 +93,7 @@ def test_claims_show_leaked_reservations_and_unused_allocations() -> None:
         allocated(("a", "gpu-2"), name="z"),
         used(allocated(("a", "gone"), name="w"), "starting"),
     ]
-    found = picture_of_claims(claims, slices, [pod("ended", "Succeeded"), pod("starting", "Pending")])
+    found = claim_tree(claims, slices, [pod("ended", "Succeeded"), pod("starting", "Pending")])
     assert flags(found) == {
         "leaked reservation: the pod has ended",
         "leaked reservation: there is no such pod",
@@ -106,7 +106,7 @@ def test_claims_show_leaked_reservations_and_unused_allocations() -> None:
 
 def test_a_reservation_is_not_called_leaked_if_the_pods_are_unknown() -> None:
     claims = [used(allocated(("a", "gpu-0")), "p")]
-    assert not flags(picture_of_claims(claims, [pool("a", [gpu("gpu-0")])]))
+    assert not flags(claim_tree(claims, [pool("a", [gpu("gpu-0")])]))
 
 
 def test_the_page_is_one_file_and_escapes_what_it_shows() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dra_driver.hardware.nvidia.edits.edits import common_edits
 from dra_driver.hardware.nvidia.edits.ldcache import library_paths
-from tests.cdi.support.edits_read import DEBIAN, checked, commands, places, settled_look
+from tests.cdi.support.edits_read import DEBIAN, checked, commands, places, settled_edits
 from tests.support.nodes.driver_root import (
     FOLDERS,
     VERSION,
@@ -79,7 +79,7 @@ def test_another_loaded_version_is_looked_for_though_no_file_changed(tmp_path, n
     root = FakeDriverRoot(tmp_path / "root", version="535.1")
     root.add_libraries("590.10")
     roots = root.roots(proc=no_proc)
-    settled_look(roots, "535.1")
+    settled_edits(roots, "535.1")
     assert places(common_edits(roots, "590.10")[0])["/usr/lib64/libcuda.so.1"].endswith("590.10")
 
 

@@ -1,4 +1,4 @@
-"""Edits of devices and of what else a driver root holds: nodes, sockets, firmware, and roots that are remembered."""
+"""Edits of devices and of the other files of a driver root: nodes, sockets, firmware, and roots that are remembered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dra_driver.hardware.nvidia.edits import edits as edits_module
 from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits, partition_edits, whole_gpu_edits
 from dra_driver.model.errors import HardwareError
-from tests.cdi.support.edits_read import checked, commands, places, settled_look
+from tests.cdi.support.edits_read import checked, commands, places, settled_edits
 from tests.support.nodes.driver_root import (
     FOLDERS,
     VERSION,
@@ -68,7 +68,7 @@ def test_an_upgraded_driver_is_seen_at_once(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root")
     roots = root.roots(proc=no_proc)
     assert places(common_edits(roots, VERSION)[0])["/usr/lib64/libcuda.so.1"].endswith(VERSION)
-    settled_look(roots, VERSION)
+    settled_edits(roots, VERSION)
     root.remove_libraries(VERSION)
     root.add_libraries("590.10")
     assert places(common_edits(roots, "590.10.0")[0])["/usr/lib64/libcuda.so.1"].endswith("590.10")
@@ -78,15 +78,15 @@ def test_an_upgraded_driver_is_seen_at_once(tmp_path, no_proc):
 
 def test_an_unchanged_root_is_not_searched_again(tmp_path, no_proc, monkeypatch):
     roots = FakeDriverRoot(tmp_path / "root").roots(proc=no_proc)
-    first = settled_look(roots, VERSION)
+    first = settled_edits(roots, VERSION)
     monkeypatch.setattr(edits_module, "find_driver_files", None)  # a second search would fail
     assert common_edits(roots, VERSION) == first
 
 
-def test_looks_at_old_roots_are_forgotten(tmp_path, no_proc):
-    for n in range(edits_module._LOOKS_KEPT + 2):
+def test_old_driver_roots_are_forgotten(tmp_path, no_proc):
+    for n in range(edits_module._ROOTS_KEPT + 2):
         common_edits(FakeDriverRoot(tmp_path / str(n)).roots(proc=no_proc), VERSION)
-    assert len(edits_module._looks) == edits_module._LOOKS_KEPT
+    assert len(edits_module._known_roots) == edits_module._ROOTS_KEPT
 
 
 def test_a_whole_gpu_gets_its_node_and_the_control_nodes(tmp_path, dev, proc, gpu):
@@ -224,7 +224,7 @@ def _can_hold(folder: Path) -> bool:
 
 def test_a_control_node_that_changes_or_goes_counts_in_the_next_call(tmp_path, no_proc, dev):
     roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=no_proc, sys=tmp_path)
-    settled_look(roots, VERSION)
+    settled_edits(roots, VERSION)
     known = common_edits(roots, VERSION)[0]
     assert common_edits(roots, VERSION)[0] is known
     node = Path(roots.dev, known.device_nodes[0].path.removeprefix("/dev/"))
@@ -238,7 +238,7 @@ def test_a_control_node_that_changes_or_goes_counts_in_the_next_call(tmp_path, n
 
 def test_the_edits_of_a_whole_gpu_are_kept_until_its_node_changes(tmp_path, dev, proc, gpu):
     roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=proc, sys=tmp_path)
-    settled_look(roots, VERSION)
+    settled_edits(roots, VERSION)
     kept = whole_gpu_edits(roots, gpu)
     assert whole_gpu_edits(roots, gpu) is kept == device_edits(roots, gpu, None)
     node = Path(roots.dev, f"nvidia{gpu.minor}")
@@ -251,7 +251,7 @@ def test_the_edits_of_a_whole_gpu_are_kept_until_its_node_changes(tmp_path, dev,
 
 def test_a_gpu_whose_facts_changed_is_looked_at_again(tmp_path, dev, proc, gpu):
     roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=proc, sys=tmp_path)
-    settled_look(roots, VERSION)
+    settled_edits(roots, VERSION)
     whole_gpu_edits(roots, gpu)
     make_node(dev / "nvidia9", 195, 9)
     assert whole_gpu_edits(roots, replace(gpu, minor=9)).device_nodes[0].path == "/dev/nvidia9"
@@ -261,7 +261,7 @@ def test_the_edits_of_a_partition_are_kept_while_the_kernel_lists_it(tmp_path, d
     for access, minor in (("gi3/access", 30), ("gi3/ci0/access", 31)):
         add_capability(proc, gpu.minor, access, minor)
     roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=proc, sys=tmp_path)
-    settled_look(roots, VERSION)
+    settled_edits(roots, VERSION)
     kept = partition_edits(roots, gpu, partition)
     assert partition_edits(roots, gpu, partition) is kept == device_edits(roots, gpu, partition)
     add_capability(proc, gpu.minor, "gi3/ci0/access", 32)

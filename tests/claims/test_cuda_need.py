@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.claims.cuda_need import ANNOTATION, VARIABLE, cuda_needs
+from dra_driver.claims.cuda_requirement import ANNOTATION, VARIABLE, cuda_requirements
 from dra_driver.model.semver import Semver
 from dra_driver.selectors import compile_selector
 
@@ -26,12 +26,12 @@ def pod(value, **metadata):
     ],
 )
 def test_a_requirement_is_met_by_matching_versions_of_cuda_and_driver(value, cuda, driver, is_met):
-    [need] = cuda_needs(pod(value))
+    [need] = cuda_requirements(pod(value))
     assert need.is_met_by(Semver.parse(cuda), Semver.parse(driver)) is is_met
 
 
 def test_the_selector_to_paste_compiles_and_asks_for_that_version():
-    [need] = cuda_needs(pod("cuda>=12.4 brand=tesla,driver>=535"))
+    [need] = cuda_requirements(pod("cuda>=12.4 brand=tesla,driver>=535"))
     selector = compile_selector(need.selector)
     for version, matches in (("12.4.0", True), ("12.10.0", True), ("12.3.0", False)):
         device = {"name": "a", "attributes": {"cudaDriverVersion": {"version": version}}}
@@ -39,12 +39,12 @@ def test_the_selector_to_paste_compiles_and_asks_for_that_version():
 
 
 def test_an_annotation_states_the_version_for_images_that_do_not():
-    [need] = cuda_needs({"metadata": {"annotations": {ANNOTATION: "13.1"}}})
+    [need] = cuda_requirements({"metadata": {"annotations": {ANNOTATION: "13.1"}}})
     assert need.stated_by == f"annotation {ANNOTATION}"
     assert not need.is_met_by(Semver.parse("13.0.0"), None)
 
 
 @pytest.mark.parametrize("value", ["", "cuda", "cuda>=x", "driver>=535", "arch>=9.0", "cuda>=99999", ",,, ,"])
 def test_what_names_no_cuda_version_needs_nothing(value):
-    assert list(cuda_needs(pod(value))) == []
-    assert list(cuda_needs({"metadata": {"annotations": {ANNOTATION: value}}})) == []
+    assert list(cuda_requirements(pod(value))) == []
+    assert list(cuda_requirements({"metadata": {"annotations": {ANNOTATION: value}}})) == []

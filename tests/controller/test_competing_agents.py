@@ -1,4 +1,4 @@
-"""Which of two agents that publish one pool goes on, decided by the writes that each of them plans; without I/O."""
+"""Which of two agents that publish one pool continues; the writes that each of them plans decide. No I/O."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ NINE_EACH = 2 * 9
 def publish(cluster: Cluster, publisher=None):
     publisher = publisher or cluster.publisher()
     publisher.offers.offering = INVENTORY.offering
-    publisher.look()
+    publisher.publish_changes()
     assert publisher.wait_published(60), publisher.status()
     return publisher
 

@@ -29,7 +29,7 @@ BY_MEMORY = inventory(SharingRule("memory", mode=ShareMode.MEMORY, portion=Porti
 def publish(cluster: Cluster, offered=BY_REPLICAS):
     publisher = cluster.publisher()
     publisher.offers.offering = offered.offering
-    publisher.look()
+    publisher.publish_changes()
     assert publisher.wait_published(60), publisher.status()
     return publisher
 
@@ -107,7 +107,7 @@ def test_the_server_is_probed_for_rules_that_come_later_too(make_cluster):
     publisher.offer(BY_MEMORY.offering.instead[NAMES[0]])
     assert publisher.wait_published(60)
     publisher.offers.offering = BY_REPLICAS.offering
-    publisher.look()
+    publisher.publish_changes()
     until(lambda: cluster.device_names() == REPLICAS, what="replicas")
 
 

@@ -64,7 +64,7 @@ class World:
         server = self.server
         likely = [self.change_devices] * 4
         rare = [self.wipe, self.delete_one, self.empty_one, self.refuse, self.restart]
-        broken = [server.hang_up, server.drop_watches, server.expire_watches]
+        broken = [server.close_connections, server.drop_watches, server.expire_watches]
         self.random.choice([*likely, *rare, *broken])()
         time.sleep(self.random.choice([0, 0, 0.01, 0.05]))
 

@@ -26,8 +26,8 @@ def test_a_create_whose_answer_was_lost_is_not_repeated(cluster):
         calls.append(wire)
         answer = create(wire)
         if len(calls) == 1:
-            cluster.server.hang_up()
-            return publisher._api.request("POST", SLICES, body={})  # refused: stands for the answer that got lost
+            cluster.server.close_connections()
+            return publisher._api.request("POST", SLICES, body={})  # refused, in place of an answer that was lost
         return answer
 
     publisher._writer.create = lost

@@ -1,4 +1,4 @@
-"""docs/install.md: its commands and targets exist, and what it says of versions and files is true."""
+"""docs/install.md: its commands and targets exist, and its statements about versions and files are true."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ import pytest
 from dra_driver.doctor.bundle import write_bundle
 from dra_driver.doctor.cluster_evidence import ClusterEvidence, read_cluster
 from dra_driver.doctor.examination import examine
-from dra_driver.doctor.finding import Unseen
-from dra_driver.doctor.gates import QUESTIONS
+from dra_driver.doctor.finding import Unexamined
+from dra_driver.doctor.gates import PROBES
 from dra_driver.doctor.kernel_driver import read_kernel_driver
 from dra_driver.doctor.node_evidence import EvidenceFolders, read_node
 from dra_driver.doctor.runtime_config import read_runtimes
@@ -66,8 +66,8 @@ def folder():
 @pytest.mark.parametrize("version", ["1.34", "1.35", "1.36"])
 @pytest.mark.parametrize("is_on", [True, False])
 def test_gates_follow_from_what_the_server_keeps_of_a_dry_run(serve, version, is_on):
-    server, api = serve(version=version, gates=dict.fromkeys(QUESTIONS, is_on))
-    assert read_cluster(api, e.DRIVER).kept == dict.fromkeys(QUESTIONS, is_on)
+    server, api = serve(version=version, gates=dict.fromkeys(PROBES, is_on))
+    assert read_cluster(api, e.DRIVER).kept == dict.fromkeys(PROBES, is_on)
     assert server.items(SLICES) == []
 
 
@@ -82,7 +82,7 @@ def test_kinds_that_are_not_served_are_listed_as_unseen_and_the_rest_is_read(ser
 def test_a_server_without_the_resource_api_is_a_finding(serve):
     _, api = serve()
     cluster = read_cluster(api, e.DRIVER)
-    without = ClusterEvidence(cluster.version, e.DRIVER, unseen=(Unseen("slices", "GET …: 404 page not found"),))
+    without = ClusterEvidence(cluster.version, e.DRIVER, unseen=(Unexamined("slices", "GET …: 404 page not found"),))
     assert [one.id for one in examine(without, None, NOW).findings] == ["kubernetes-no-resource-api"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.claims.metadata_reading import DescribedDevice
-from dra_driver.embedded.examples.expectations import unmet
+from dra_driver.embedded.examples.expectations import mismatch
 from dra_driver.embedded.examples.reading import load_example, load_examples
 from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, ExampleReport, PodReport
 from dra_driver.embedded.examples.sentences import (
@@ -235,12 +235,12 @@ UNMET = [
 
 @pytest.mark.parametrize("expectation", MET, ids=str)
 def test_an_expectation_that_is_met_has_no_message(report, expectation):
-    assert unmet(expectation, report) == ""
+    assert mismatch(expectation, report) == ""
 
 
 @pytest.mark.parametrize(("expectation", "why"), UNMET, ids=str)
 def test_an_expectation_that_is_not_met_says_what_was_seen(report, expectation, why):
-    assert why in unmet(expectation, report)
+    assert why in mismatch(expectation, report)
 
 
 def test_a_report_is_good_only_without_findings_and_leftovers():

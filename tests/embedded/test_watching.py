@@ -136,7 +136,7 @@ def test_open_watches_can_be_expired_or_dropped(api, client):
 def test_hanging_up_ends_an_open_watch(api, client):
     watch = client.watch(SLICES)
     until(lambda: api.open_watches == 1)
-    api.hang_up()
+    api.close_connections()
     event = "none yet"
     with contextlib.suppress(OSError, ValueError):
         event = watch.next()

@@ -18,7 +18,7 @@ class Slots:
     def __init__(self, *answers):
         self.answers, self.holders = list(answers), []
 
-    def take(self, holder):
+    def acquire(self, holder):
         self.holders.append(holder)
         answer = self.answers.pop(0) if self.answers else 600.0
         if isinstance(answer, Exception):

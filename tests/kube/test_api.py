@@ -175,7 +175,7 @@ def test_connections_are_kept_alive():
 
 def test_a_get_on_a_kept_connection_that_died_is_sent_again(api, embedded):
     api.request("GET", "/api/v1/namespaces/default")
-    embedded.hang_up()
+    embedded.close_connections()
     api.request("GET", "/api/v1/namespaces/default")
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.transport.bounds import AnswerBounds, BoundedReader, BrokenError
-from dra_driver.kube.transport.http_answer import HttpAnswer
+from dra_driver.kube.transport.bounds import BoundedReader, BrokenError, ResponseLimits
+from dra_driver.kube.transport.http_response import HttpResponse
 
 BODIES = st.binary(max_size=300)
 TEXTS = st.text("abc-=;, 019", max_size=12).map(str.strip)
@@ -44,7 +44,7 @@ class Pieces:
 
 def reader(*pieces: bytes) -> BoundedReader:
     made = BoundedReader(Pieces(list(pieces)))  # type: ignore[arg-type]
-    made.bounds = AnswerBounds(60.0)
+    made.bounds = ResponseLimits(60.0)
     return made
 
 
@@ -91,7 +91,7 @@ def by_the_standard_library(text: bytes) -> tuple[int, bytes]:
 @given(framed(), st.lists(st.integers(0, 2000), max_size=8))
 def test_a_body_is_whole_in_whatever_pieces_it_comes(answer: tuple[bytes, bytes], places: list[int]) -> None:
     text, body = answer
-    read = HttpAnswer(reader(*split(text, places)))
+    read = HttpResponse(reader(*split(text, places)))
     assert read.whole() == body
     assert read.may_be_followed
 
@@ -99,17 +99,17 @@ def test_a_body_is_whole_in_whatever_pieces_it_comes(answer: tuple[bytes, bytes]
 @given(framed(), framed())
 def test_two_answers_on_one_connection_are_told_apart(first: tuple[bytes, bytes], second: tuple[bytes, bytes]) -> None:
     both = reader(first[0] + second[0])
-    one = HttpAnswer(both)
+    one = HttpResponse(both)
     assert one.whole() == first[1]
     assert not one.may_be_followed, "bytes followed that answer no request"
-    assert HttpAnswer(both).whole() == second[1]
+    assert HttpResponse(both).whole() == second[1]
 
 
 @given(framed(), st.integers(0, 2000))
 def test_an_answer_that_is_cut_off_is_an_error(answer: tuple[bytes, bytes], place: int) -> None:
     text, _ = answer
     with pytest.raises(BrokenError):
-        HttpAnswer(reader(text[: place % len(text)])).whole()
+        HttpResponse(reader(text[: place % len(text)])).whole()
 
 
 @given(framed(), st.integers(0, 2000), st.binary(min_size=1, max_size=3))
@@ -120,7 +120,7 @@ def test_what_is_read_from_damaged_bytes_is_what_the_standard_library_reads(
     start = place % len(text)
     text = text[:start] + damage + text[start + len(damage) :]
     try:
-        read = HttpAnswer(reader(text))
+        read = HttpResponse(reader(text))
         ours = read.status, read.whole()
     except BrokenError:
         return  # refused, which is always safe: the caller gets an error and the connection is closed
@@ -153,7 +153,7 @@ def test_what_is_read_from_damaged_bytes_is_what_the_standard_library_reads(
 )
 def test_an_answer_whose_end_two_readers_could_place_differently_is_refused(fields: bytes) -> None:
     with pytest.raises(BrokenError):
-        HttpAnswer(reader(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n4\r\nbody\r\n0\r\n\r\n")).whole()
+        HttpResponse(reader(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n4\r\nbody\r\n0\r\n\r\n")).whole()
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_an_answer_whose_end_two_readers_could_place_differently_is_refused(fiel
 )
 def test_a_status_line_that_is_not_http_1_is_refused(line: bytes) -> None:
     with pytest.raises(BrokenError):
-        HttpAnswer(reader(line + b"\r\nContent-Length: 0\r\n\r\n"))
+        HttpResponse(reader(line + b"\r\nContent-Length: 0\r\n\r\n"))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_status_line_that_is_not_http_1_is_refused(line: bytes) -> None:
     ],
 )
 def test_a_connection_is_kept_only_where_http_lets_another_request_follow(head: bytes, may_follow: bool) -> None:
-    answer = HttpAnswer(reader(head + b"\r\n{}"))
+    answer = HttpResponse(reader(head + b"\r\n{}"))
     assert not answer.may_be_followed, "its body has not been read"
     assert answer.whole() == b"{}"
     assert answer.may_be_followed is may_follow
@@ -183,5 +183,5 @@ def test_a_connection_is_kept_only_where_http_lets_another_request_follow(head: 
 
 @pytest.mark.parametrize("status", [204, 304])
 def test_an_answer_without_a_body_is_over_at_once(status: int) -> None:
-    answer = HttpAnswer(reader(b"HTTP/1.1 %d x\r\nContent-Length: 7\r\n\r\n" % status))
+    answer = HttpResponse(reader(b"HTTP/1.1 %d x\r\nContent-Length: 7\r\n\r\n" % status))
     assert (answer.whole(), answer.may_be_followed) == (b"", True)

@@ -39,15 +39,15 @@ def holders(server):
 
 
 def test_as_many_holders_get_a_slot_as_there_are_slots_and_the_next_gets_the_time_to_wait(server, slots):
-    assert [slots().take(f"n{number}") for number in range(3)] == [0.0, 0.0, 0.0]
-    assert slots(lambda: 1200.0).take("n3") == 400.0
-    assert slots(lambda: 1601.0).take("n3") == 0.0
+    assert [slots().acquire(f"n{number}") for number in range(3)] == [0.0, 0.0, 0.0]
+    assert slots(lambda: 1200.0).acquire("n3") == 400.0
+    assert slots(lambda: 1601.0).acquire("n3") == 0.0
     assert len(holders(server)) == 3
     assert "n3" in holders(server)
 
 
 def test_a_holder_that_asks_again_keeps_its_slot_and_takes_no_other(server, slots):
-    assert [slots().take("n0"), slots(lambda: 1300.0).take("n0")] == [0.0, 0.0]
+    assert [slots().acquire("n0"), slots(lambda: 1300.0).acquire("n0")] == [0.0, 0.0]
     assert holders(server) == ["", "", "n0"]
 
 
@@ -58,7 +58,7 @@ def test_when_many_ask_at_once_no_more_get_a_slot_than_there_are_slots(server, s
 
     def ask(number):
         taker = takers[number]
-        while (wait := taker.take(f"n{number}")) == 1.0:
+        while (wait := taker.acquire(f"n{number}")) == 1.0:
             pass
         given.append(wait)
 
@@ -77,20 +77,20 @@ def test_a_slot_whose_renew_time_is_wrong_counts_as_taken(server, slots, time):
         lease = server.request("GET", LEASES.path("default", name))
         spec = {"holderIdentity": "who", "renewTime": time}
         server.request("PUT", LEASES.path("default", name), body={**lease, "spec": spec})
-    assert slots().take("n0") > 0
+    assert slots().acquire("n0") > 0
 
 
 def test_missing_leases_are_created(server, slots):
     for name in NAMES:
         server.request("DELETE", LEASES.path("default", name))
-    assert slots().take("n0") == 0.0
+    assert slots().acquire("n0") == 0.0
     assert holders(server) == ["n0"]
 
 
 def test_an_api_server_that_refuses_gives_no_slot_and_says_why(server, slots):
     server.faults.fail_next(403, count=100, contains="/leases")
     with pytest.raises(ApiError, match="403") as caught:
-        slots().take("n0")
+        slots().acquire("n0")
     assert caught.value.code == "api.forbidden"
 
 
@@ -122,33 +122,33 @@ def test_a_holder_whose_write_was_not_answered_has_one_slot_and_not_two(server, 
         server.request("DELETE", LEASES.path("default", name))
     taker = slots(client=client)
     with pytest.raises(ApiError):
-        taker.take("n0")
-    assert taker.take("n0") == 0.0
+        taker.acquire("n0")
+    assert taker.acquire("n0") == 0.0
     assert [one for one in holders(server) if one] == ["n0"]
 
 
 def test_a_slot_that_must_not_be_written_leaves_the_others_to_be_taken(server, slots):
     server.faults.fail_next(403, count=2, method="PUT", contains="/leases")
-    assert slots().take("n0") == 0.0
+    assert slots().acquire("n0") == 0.0
     assert [one for one in holders(server) if one] == ["n0"]
 
 
 def test_a_slot_that_is_kept_ends_later_and_one_that_is_given_back_is_free_at_once(server, slots):
-    assert slots().take("n0") == 0.0
-    assert slots(lambda: 1500.0).keep("n0")
-    assert slots(lambda: 2000.0).take("n0") == 0.0, "kept until 2100"
+    assert slots().acquire("n0") == 0.0
+    assert slots(lambda: 1500.0).renew("n0")
+    assert slots(lambda: 2000.0).acquire("n0") == 0.0, "kept until 2100"
     for number in (1, 2):
-        slots(lambda: 2000.0).take(f"n{number}")
-    assert slots(lambda: 2000.0).take("n3") == 100.0
-    slots(lambda: 2000.0).give_back("n0")
-    assert slots(lambda: 2000.0).take("n3") == 0.0
+        slots(lambda: 2000.0).acquire(f"n{number}")
+    assert slots(lambda: 2000.0).acquire("n3") == 100.0
+    slots(lambda: 2000.0).release("n0")
+    assert slots(lambda: 2000.0).acquire("n3") == 0.0
     assert holders(server) == ["n1", "n2", "n3"]
 
 
 def test_a_slot_that_another_holds_or_that_has_expired_is_neither_kept_nor_given_back(server, slots):
-    slots().take("n0")
-    slots(lambda: 1601.0).give_back("n0")
-    assert not slots(lambda: 1601.0).keep("n0")
-    assert not slots().keep("n9")
-    slots().give_back("n9")
+    slots().acquire("n0")
+    slots(lambda: 1601.0).release("n0")
+    assert not slots(lambda: 1601.0).renew("n0")
+    assert not slots().renew("n9")
+    slots().release("n9")
     assert "n0" in holders(server)

@@ -44,8 +44,8 @@ class Node:
 
     def turn(self, *readings, seconds=0.0):
         self.now += seconds
-        spans = self.billing.turn(self.inventory, readings, self.now)
-        self.tallies.turn(spans, readings, self.now, self.billing)
+        spans = self.billing.update(self.inventory, readings, self.now)
+        self.tallies.update(spans, readings, self.now, self.billing)
 
     def prepare(self, device=NAMES[0], namespace="team", state=ClaimState.PREPARED, **more):
         uid = f"uid-{next(self.numbers)}"

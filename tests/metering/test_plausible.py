@@ -5,13 +5,13 @@ import math
 import pytest
 
 from dra_driver.hardware.metered import Measure, MeterReport, Reading
-from dra_driver.metering.plausible import plausible
+from dra_driver.metering.plausibility import without_implausible_values
 
 UNKNOWN_32, UNKNOWN_64 = float((1 << 32) - 1), float((1 << 64) - 1)
 
 
 def kept(values):
-    (reading,) = plausible(MeterReport((Reading("0000:01:00.0", 1.0, values),))).readings
+    (reading,) = without_implausible_values(MeterReport((Reading("0000:01:00.0", 1.0, values),))).readings
     return reading.values
 
 

@@ -77,7 +77,7 @@ def test_a_daemon_that_refuses_its_limits_is_not_left_without_them(rig: Rig, fak
 
 
 def test_a_daemon_that_hung_is_ready_again_once_it_answers(rig: Rig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(supervisor, "LOOK_S", 30.0)  # on a busy machine a few commands take more than its second
+    monkeypatch.setattr(supervisor, "CHECK_S", 30.0)  # on a busy machine a few commands take more than its second
     rig.start()
     os.kill(rig.pid(), signal.SIGSTOP)
     with pytest.raises(DriverError):

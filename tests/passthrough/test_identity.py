@@ -100,7 +100,7 @@ def returned(tmp_path: Path, file: str, content: bytes) -> VendorRig:
         ("subsystem_device", b"0x4906\n", "subsystem_device 0x4906"),
     ],
 )
-def test_a_gpu_of_intel_that_comes_back_with_another_identity_is_held_back(
+def test_a_gpu_of_intel_that_comes_back_with_another_identity_is_withheld(
     tmp_path: Path, file: str, content: bytes, why: str
 ) -> None:
     rig = returned(tmp_path, file, content)

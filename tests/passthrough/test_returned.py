@@ -63,11 +63,11 @@ def begin(returned, *, needs_persistence=False):
     returned.begin(GpuReference.of(FULL_GPU), PciIdentity(), needs_persistence=needs_persistence)
 
 
-def test_a_gpu_is_held_back_until_its_driver_reports_it_as_it_was_and_is_tested_again(returning_gpu):
+def test_a_gpu_is_withheld_until_its_driver_reports_it_as_it_was_and_is_tested_again(returning_gpu):
     recorder, returned, _ = returning_gpu
     begin(returned, needs_persistence=True)
     inventory = build_inventory(facts(FULL_GPU))
-    assert returned.held_back(inventory) == {"gpu-0000-65-00-0"}
+    assert returned.withheld(inventory) == {"gpu-0000-65-00-0"}
     assert recorder.changes == 1
     assert returned.checked(facts()).problems == ()
     assert returned.is_checking
@@ -75,20 +75,20 @@ def test_a_gpu_is_held_back_until_its_driver_reports_it_as_it_was_and_is_tested_
         returned.await_checked(ADDRESS, Deadline.after(0))
     assert returned.checked(facts(FULL_GPU)).problems == ()
     assert not returned.is_checking
-    assert returned.held_back(inventory) == frozenset()
+    assert returned.withheld(inventory) == frozenset()
     assert recorder.retested == [FULL_GPU.uuid]
     assert recorder.persistence_set == [True]
     returned.await_checked(ADDRESS, Deadline.after(0))
 
 
 @pytest.mark.parametrize("changed", [{"uuid": "GPU-other"}, {"vbios_version": "96.00.A5.00.99"}])
-def test_a_gpu_with_another_identity_or_firmware_stays_held_back_even_after_a_restart(returning_gpu, changed):
+def test_a_gpu_with_another_identity_or_firmware_stays_withheld_even_after_a_restart(returning_gpu, changed):
     recorder, returned, folder = returning_gpu
     begin(returned)
     (problem,) = returned.checked(facts(replace(FULL_GPU, **changed))).problems
     assert (problem.code, problem.subject) == ("hardware.identity-changed", ADDRESS)
     again = ReturnedGpus(RememberedGpus(folder, "boot-1"), recorder, Roots(), recorder, recorder)
-    assert again.held_back(build_inventory(facts(FULL_GPU)))
+    assert again.withheld(build_inventory(facts(FULL_GPU)))
     with pytest.raises(HardwareError):
         returned.await_checked(ADDRESS, Deadline.after(5))
     assert not ReturnedGpus(RememberedGpus(folder, "boot-2"), recorder, Roots(), recorder, recorder).is_checking

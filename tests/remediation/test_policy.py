@@ -6,6 +6,7 @@ import pytest
 
 from dra_driver.health.fault import FaultKey
 from dra_driver.model.errors import InputError
+from dra_driver.remediation.action_choice import choose_action
 from dra_driver.remediation.budgets import WEEK_SECONDS, ActionRow, spent
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.policy import (
@@ -17,7 +18,6 @@ from dra_driver.remediation.policy import (
     SiteCommand,
 )
 from dra_driver.remediation.policy_file import read_remediation_policy
-from dra_driver.remediation.treatment import treatment_of
 from tests.remediation.support.parts import ONE, TWO, fault, gpu
 
 NONE, RESET, REBOOT, COMMAND = RemediationAction
@@ -148,16 +148,16 @@ def test_a_mistake_in_the_command_is_named(tmp_path, command, mistake):
     ],
 )
 def test_each_fault_has_a_default_action_or_none(key, value, action):
-    found = treatment_of(gpu(), [fault(key, value)], RemediationPolicy())
+    found = choose_action(gpu(), [fault(key, value)], RemediationPolicy())
     assert (found and found.action) == action
 
 
 def test_the_most_important_fault_decides_and_a_mild_one_does_not():
     faults = [fault(FaultKey.NEEDS_RESET), fault(FaultKey.GPU_LOST), fault(FaultKey.NEEDS_REBOOT, address=TWO)]
-    assert treatment_of(gpu(), faults, RemediationPolicy()).fault.key is FaultKey.GPU_LOST
+    assert choose_action(gpu(), faults, RemediationPolicy()).fault.key is FaultKey.GPU_LOST
     mild = fault(FaultKey.ECC_UNCORRECTABLE, is_mild=True)
-    assert treatment_of(gpu(), [mild], RemediationPolicy()) is None
-    assert treatment_of(gpu("0000:99:00.0"), faults, RemediationPolicy()) is None
+    assert choose_action(gpu(), [mild], RemediationPolicy()) is None
+    assert choose_action(gpu("0000:99:00.0"), faults, RemediationPolicy()) is None
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_linked_gpus_are_drained_if_the_fault_the_architecture_or_the_policy_req
     linked = [gpu(one, link_domain="a", architecture=architecture) for one in (ONE, TWO)]
     others = [gpu("0000:99:00.0", link_domain="b"), gpu("0000:9a:00.0")]
     policy = RemediationPolicy(peers=rule)
-    found = treatment_of(linked[0], [fault(FaultKey.NEEDS_RESET, value)], policy, [*linked, *others])
+    found = choose_action(linked[0], [fault(FaultKey.NEEDS_RESET, value)], policy, [*linked, *others])
     assert found.peers == ((TWO,) if has_peers else ())
     assert found.awaits_driver is (value == "drain-p2p")
 
@@ -185,7 +185,7 @@ def test_two_tries_and_the_weekly_budgets_end_a_treatment():
     policy, now = RemediationPolicy(weekly_gpu=3, weekly_node=5), 10 * WEEK_SECONDS
     rows = [ActionRow(now - 10, "GPU-a", "reset"), ActionRow(now - WEEK_SECONDS - 1, "GPU-a", "reset")]
     assert spent(case(tries=1), rows, policy, now) == ""
-    assert "needs-reset was treated 2 times" in spent(case(tries=2), rows, policy, now)
-    assert "the GPU was treated 3 times" in spent(case(), [rows[0]] * 3, policy, now)
+    assert "needs-reset was remediated 2 times" in spent(case(tries=2), rows, policy, now)
+    assert "the GPU was remediated 3 times" in spent(case(), [rows[0]] * 3, policy, now)
     others = [ActionRow(now - 10, f"GPU-{number}", "reset") for number in range(5)]
     assert "5 treatments on this node" in spent(case(), others, policy, now)

@@ -17,7 +17,7 @@ MAX_TURNS = 60
 
 
 class RemediationRig:
-    """A node in a file, and the remediation that treats it. `restart` stands for a new process of the agent."""
+    """A node in a file, and its remediation. `restart` acts as a new process of the agent."""
 
     def __init__(self, folder, policy=None):
         self.folder, self.policy, self.clock = folder, policy or RemediationPolicy(), Clock()

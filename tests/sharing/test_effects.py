@@ -68,7 +68,7 @@ class Node:
         self._fail("running")
         return ()
 
-    def stop_unnamed(self, named: Any, *, deadline_s: float) -> tuple[str, ...]:
+    def stop_except(self, named: Any, *, deadline_s: float) -> tuple[str, ...]:
         return ()
 
     def _fail(self, call: str) -> None:
@@ -91,7 +91,7 @@ def hardware_fault(code: str) -> HardwareError:
 
 
 def test_a_gpu_under_mps_is_exclusive_before_its_daemon_runs_and_until_it_has_ended(node, effects) -> None:
-    found = effects.look(GPU, MpsSettings(), SOON)
+    found = effects.inspect(GPU, MpsSettings(), SOON)
     assert node.log == []
     assert effects.apply(GPU, MpsSettings(), found, SOON) == MpsChannel("/pipe", "/shm")
     effects.apply(GPU, MpsSettings(), found, SOON)
@@ -103,22 +103,22 @@ def test_a_gpu_under_mps_is_exclusive_before_its_daemon_runs_and_until_it_has_en
 
 
 def test_for_a_partition_the_compute_mode_of_the_mig_device_is_set(node, effects) -> None:
-    effects.apply(PART, MpsSettings(), effects.look(PART, MpsSettings(), SOON), SOON)
+    effects.apply(PART, MpsSettings(), effects.inspect(PART, MpsSettings(), SOON), SOON)
     assert node.log == ["MIG-0 EXCLUSIVE_PROCESS", "start MIG-0"]
 
 
 def test_mps_starts_on_a_mig_device_whose_compute_mode_cannot_be_set_but_not_on_such_a_gpu(node, effects) -> None:
     node.faults["set_compute_mode"] = hardware_fault("compute-mode-unsupported")
-    effects.apply(PART, MpsSettings(), effects.look(PART, MpsSettings(), SOON), SOON)
+    effects.apply(PART, MpsSettings(), effects.inspect(PART, MpsSettings(), SOON), SOON)
     assert node.log == ["start MIG-0"]
     with pytest.raises(HardwareError):
-        effects.apply(GPU, MpsSettings(), effects.look(GPU, MpsSettings(), SOON), SOON)
+        effects.apply(GPU, MpsSettings(), effects.inspect(GPU, MpsSettings(), SOON), SOON)
 
 
 @pytest.mark.parametrize("settings", [MpsSettings(), LONG])
 def test_a_device_without_a_compute_mode_can_be_shared(node, effects, settings) -> None:
     node.faults["compute_mode"] = hardware_fault("compute-mode-unsupported")
-    found = effects.look(GPU, settings, SOON)
+    found = effects.inspect(GPU, settings, SOON)
     effects.apply(GPU, settings, found, SOON)
     effects.undo(GPU, settings, found, SOON)
     assert node.modes == {}
@@ -126,7 +126,7 @@ def test_a_device_without_a_compute_mode_can_be_shared(node, effects, settings) 
 
 def test_undo_ignores_a_device_that_is_gone(node, effects) -> None:
     for settings, call in ((MpsSettings(), "compute_mode"), (LONG, "set_time_slice")):
-        found = effects.look(GPU, settings, SOON)
+        found = effects.inspect(GPU, settings, SOON)
         effects.apply(GPU, settings, found, SOON)
         node.faults[call] = hardware_fault("gpu-lost")
         effects.undo(GPU, settings, found, SOON)
@@ -165,10 +165,10 @@ def test_the_default_replaces_an_interval_that_another_program_set(node, effects
 def test_without_a_supervisor_or_support_for_time_slices_the_error_says_what_is_missing() -> None:
     plain = SharingEffects(object())
     with pytest.raises(SharingError, match="no MPS supervisor"):
-        plain.look(GPU, MpsSettings(), SOON)
+        plain.inspect(GPU, MpsSettings(), SOON)
     with pytest.raises(SharingError, match="can't be set by this agent's hardware backend"):
         plain.apply(GPU, LONG, {}, SOON)
-    assert plain.apply(GPU, DEFAULT, plain.look(GPU, DEFAULT, SOON), SOON) is None
+    assert plain.apply(GPU, DEFAULT, plain.inspect(GPU, DEFAULT, SOON), SOON) is None
 
 
 LIMITS = st.builds(

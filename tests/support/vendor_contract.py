@@ -1,4 +1,4 @@
-"""The contract suite of a vendor: what the rest of the driver relies on, shown on a machine that the vendor lays out.
+"""The contract suite of a vendor: checks of what the driver relies on, on a machine that the vendor sets up.
 
 A vendor's test derives from `VendorContract` and gives it a `bench`. The suite runs on every vendor of the registry and
 on the one of docs/new-vendor.md.

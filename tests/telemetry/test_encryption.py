@@ -8,9 +8,9 @@ import ssl
 
 import pytest
 
-from dra_driver.telemetry.encryption import LOOK_SECONDS, MountedCertificate
+from dra_driver.telemetry.encryption import CHECK_SECONDS, MountedCertificate
 from dra_driver.telemetry.port import Port
-from dra_driver.telemetry.status_connection import PageAnswer
+from dra_driver.telemetry.status_connection import PageResponse
 from tests.support.api.certificates import make_ca, make_leaf
 
 BODY = b"x" * 3_000_000  # more than the buffers of a connection hold
@@ -52,7 +52,7 @@ def clock():
 def port(mounted, clock):
     one = Port(
         ("127.0.0.1", 0),
-        {"/metrics": lambda: PageAnswer(200, BODY)},
+        {"/metrics": lambda: PageResponse(200, BODY)},
         quick={},
         encryption=MountedCertificate(mounted.folder, clock=clock),
     )
@@ -85,10 +85,10 @@ def test_a_renewed_certificate_is_used_and_one_that_is_broken_is_not(port, mount
     mounted("first-ca")
     assert scrape(port, made, "first-ca")[0] == 200
     (mounted.folder / "tls.key").write_text("half a key")
-    clock.now += LOOK_SECONDS
+    clock.now += CHECK_SECONDS
     assert scrape(port, made, "first-ca")[0] == 200
     mounted("second-ca")
-    clock.now += LOOK_SECONDS
+    clock.now += CHECK_SECONDS
     assert scrape(port, made, "second-ca")[0] == 200
 
 
@@ -96,7 +96,7 @@ def test_without_a_certificate_no_connection_is_answered_until_there_is_one(port
     with pytest.raises(OSError, match=r"(?i)reset|EOF|closed"):
         scrape(port, made, "first-ca")
     mounted("first-ca")
-    clock.now += LOOK_SECONDS
+    clock.now += CHECK_SECONDS
     assert scrape(port, made, "first-ca")[0] == 200
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dra_driver.telemetry.port import MAX_CONNECTIONS, Port
-from dra_driver.telemetry.status_connection import PageAnswer
+from dra_driver.telemetry.status_connection import PageResponse
 from tests.support.waiting import until
 
 
@@ -17,8 +17,8 @@ def open_port():
     ports = []
 
     def start(**options) -> Port:
-        pages = options.pop("pages", {"/metrics": lambda: PageAnswer(200, b"x" * 100_000)})
-        ports.append(Port(("127.0.0.1", 0), pages, quick={"/healthz": PageAnswer(200, b"ok\n")}, **options))
+        pages = options.pop("pages", {"/metrics": lambda: PageResponse(200, b"x" * 100_000)})
+        ports.append(Port(("127.0.0.1", 0), pages, quick={"/healthz": PageResponse(200, b"ok\n")}, **options))
         ports[-1].start()
         return ports[-1]
 
@@ -101,7 +101,7 @@ def test_a_client_that_sends_a_byte_at_a_time_is_disconnected(open_port):
 
 def test_a_client_that_does_not_read_the_answer_is_disconnected(open_port):
     large, asked = b"x" * (64 << 20), threading.Event()
-    port = open_port(connection_s=0.3, pages={"/metrics": lambda: asked.set() or PageAnswer(200, large)})
+    port = open_port(connection_s=0.3, pages={"/metrics": lambda: asked.set() or PageResponse(200, large)})
     with connect(port, b"GET /metrics HTTP/1.1\r\n\r\n") as client:
         assert asked.wait(60)
         until(lambda: not port._connections)
@@ -112,11 +112,11 @@ def test_a_client_that_does_not_read_the_answer_is_disconnected(open_port):
 def test_a_page_that_hangs_delays_no_other(open_port):
     released = threading.Event()
 
-    def hang() -> PageAnswer:
+    def hang() -> PageResponse:
         released.wait(60)
-        return PageAnswer(200, b"")
+        return PageResponse(200, b"")
 
-    port = open_port(pages={"/metrics": hang, "/readyz": lambda: PageAnswer(200, b"ok\n")})
+    port = open_port(pages={"/metrics": hang, "/readyz": lambda: PageResponse(200, b"ok\n")})
     stuck = [connect(port, b"GET /metrics HTTP/1.1\r\n\r\n") for _ in range(20)]
     assert status(get(port, "/healthz")) == "200"
     assert status(get(port, "/readyz")) == "200"
@@ -129,9 +129,9 @@ def test_a_page_that_hangs_delays_no_other(open_port):
 def test_many_scrapes_at_once_cost_few_renderings(open_port):
     times = []
 
-    def render() -> PageAnswer:
+    def render() -> PageResponse:
         times.append(1)
-        return PageAnswer(200, b"")
+        return PageResponse(200, b"")
 
     port = open_port(pages={"/metrics": render})
     scrapes = [connect(port, b"GET /metrics HTTP/1.1\r\n\r\n") for _ in range(200)]

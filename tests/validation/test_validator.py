@@ -14,7 +14,7 @@ from dra_driver.model.errors import UsageError
 from dra_driver.validation import validator as module
 from dra_driver.validation.result import ValidationLevel, ValidationVerdict
 from dra_driver.validation.setting import command_of
-from dra_driver.validation.turn import ValidationTurn
+from dra_driver.validation.validation_lock import ValidationLock
 from dra_driver.validation.validator import Validator
 from tests.support.facts import FULL_GPU, PARTITION
 from tests.support.fake_cuda import FakeCuda
@@ -57,7 +57,7 @@ class Bench:
         deadlines = dict.fromkeys((COMPUTE, THOROUGH, COMMAND), 60.0) | {
             ValidationLevel[name.upper()]: value for name, value in seconds.items()
         }
-        turn = ValidationTurn(self.folder)
+        turn = ValidationLock(self.folder)
         return Validator(self.hardware, turn, self.holders, command=command, deadlines=deadlines)
 
     def validate(self, mode="passes", level=COMPUTE, device=GPU, part=None, **seconds):

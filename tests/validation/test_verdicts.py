@@ -32,7 +32,7 @@ def test_one_bad_gpu_among_good_ones_has_failed():
     assert verdicts_of_node({A: BAD, B: None}, []) == NodeVerdicts(failed={A: "hang"}), "the other could not be tested"
 
 
-def test_devices_are_held_back_while_all_that_were_tested_have_failed():
+def test_devices_are_withheld_while_all_that_were_tested_have_failed():
     assert verdicts_of_node({A: BAD, B: None}, [B]) == NodeVerdicts(frozenset([A, B]))
 
 
@@ -42,7 +42,7 @@ def test_the_node_is_at_fault_where_each_of_several_gpus_failed():
     assert verdicts_of_node({PART: BAD, B: BAD}, []).is_node_at_fault
 
 
-def test_what_passes_or_fails_while_others_are_tested_is_held_back_until_all_are_released():
+def test_what_passes_or_fails_while_others_are_tested_is_withheld_until_all_are_released():
     before = verdicts_of_node({A: None, B: None}, [A, B])
     for one in (GOOD, BAD):
         now = verdicts_of_node({A: one, B: None}, [B]).after(before, [A, B])
@@ -52,9 +52,9 @@ def test_what_passes_or_fails_while_others_are_tested_is_held_back_until_all_are
 
 
 @given(st.dictionaries(st.sampled_from([A, B, PART, Subject("0000:61:00.0")]), st.sampled_from([GOOD, BAD, SERVED])))
-def test_no_good_device_is_ever_held_back(known):
+def test_no_good_device_is_ever_withheld(known):
     found = verdicts_of_node(known, [])
-    assert found.held_back == frozenset()
+    assert found.withheld == frozenset()
     assert all(known[subject] is BAD for subject in found.failed)
 
 

@@ -15,8 +15,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dra_driver.model.errors import NodeError
 from dra_driver.webhook.callers import Callers
-from dra_driver.webhook.certificates import make_pair
-from dra_driver.webhook.identity import load_pair
+from dra_driver.webhook.certificates import make_certificate_pair
+from dra_driver.webhook.identity import load_certificate_pair
 from dra_driver.webhook.review import review_configs
 from dra_driver.webhook.server import ReviewServer
 from tests.webhook.support.reviews import DRIVER, claim, review
@@ -54,11 +54,11 @@ def client(folder, name, authority=None):
 @pytest.fixture
 def asked(tmp_path):
     """Return a function that sends a review with or without a client certificate and returns the status."""
-    pair, servers = make_pair((NAME,), datetime.now(UTC)), []
+    pair, servers = make_certificate_pair((NAME,), datetime.now(UTC)), []
 
     def ask(callers, certificate=None, path="/configs"):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        load_pair(context, pair)
+        load_certificate_pair(context, pair)
         reviewers = {"/configs": lambda it, _waiting: review_configs(it, (DRIVER,))}
         server = ReviewServer(("127.0.0.1", 0), context, reviewers=reviewers, readiness=tuple, callers=callers)
         server.start()

@@ -1,4 +1,4 @@
-"""Bodies as values: all that an API server passes on is decoded, and no body takes much memory or time."""
+"""Decoding of request bodies: everything that an API server sends is decoded, within bounds of memory and time."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from dra_driver.claims.config import decode_config
 from dra_driver.model.errors import ClaimError
-from dra_driver.webhook.certificates import make_pair
+from dra_driver.webhook.certificates import make_certificate_pair
 from dra_driver.webhook.fleet import PublishedFleet
-from dra_driver.webhook.identity import load_pair
+from dra_driver.webhook.identity import load_certificate_pair
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.main import UNREAD, reviewers
@@ -73,8 +73,8 @@ def ask():
     )
     wire["metadata"]["uid"] = "s"
     fleet.replace_slices((wire,))
-    pair, context = make_pair(("localhost",), datetime.now(UTC)), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_pair(context, pair)
+    pair, context = make_certificate_pair(("localhost",), datetime.now(UTC)), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_certificate_pair(context, pair)
     linter = FleetLinter(fleet, (DRIVER,), kubernetes="1.35")
     answers = reviewers((DRIVER,), linter, ImageAdvisor(fleet, (DRIVER,)))
     server = ReviewServer(("127.0.0.1", 0), context, reviewers=answers, unread=UNREAD, readiness=tuple)

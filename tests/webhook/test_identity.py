@@ -12,8 +12,8 @@ import pytest
 from cryptography import x509
 
 from dra_driver.model.errors import ApiError, NodeError
-from dra_driver.webhook.certificates import LIFE, RENEW_BEFORE, Pair, make_pair, why_renew
-from dra_driver.webhook.identity import CertificateFolder, CertificateSecret, ServingIdentity, load_pair
+from dra_driver.webhook.certificates import LIFE, RENEW_BEFORE, CertificatePair, make_certificate_pair, renewal_reason
+from dra_driver.webhook.identity import CertificateFolder, CertificateSecret, ServingIdentity, load_certificate_pair
 from dra_driver.webhook.server import ReviewServer
 from tests.support.waiting import until
 
@@ -66,7 +66,7 @@ def source(api, now=NOW):
 def is_accepted(pair, trusted, name=NAMES[0]):
     """Return whether a client with these authorities accepts the pair in a handshake in memory."""
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_pair(server_context, pair)
+    load_certificate_pair(server_context, pair)
     client_context = ssl.create_default_context(cadata=trusted)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = client_context.wrap_bio(to_client, to_server, server_hostname=name)
@@ -86,7 +86,7 @@ def is_accepted(pair, trusted, name=NAMES[0]):
 
 def test_a_pair_is_accepted_with_its_own_authorities_and_for_its_own_names_only():
     now = datetime.now(UTC)
-    pair, other = make_pair(NAMES, now), make_pair(NAMES, now)
+    pair, other = make_certificate_pair(NAMES, now), make_certificate_pair(NAMES, now)
     assert all(is_accepted(pair, pair.authorities, name) for name in NAMES)
     assert not is_accepted(pair, other.authorities)
     assert not is_accepted(pair, pair.authorities, "elsewhere.dra.svc")
@@ -94,29 +94,31 @@ def test_a_pair_is_accepted_with_its_own_authorities_and_for_its_own_names_only(
 
 def test_an_old_certificate_is_trusted_after_a_renewal_and_the_number_of_authorities_is_limited():
     now = datetime.now(UTC)
-    old = make_pair(NAMES, now)
-    new = make_pair(NAMES, now, old.authorities)
+    old = make_certificate_pair(NAMES, now)
+    new = make_certificate_pair(NAMES, now, old.authorities)
     assert is_accepted(old, new.authorities)
     assert is_accepted(new, new.authorities)
     for _ in range(5):
-        new = make_pair(NAMES, now, new.authorities)
+        new = make_certificate_pair(NAMES, now, new.authorities)
     assert new.authorities.count("BEGIN CERTIFICATE") == 3
 
 
 def test_an_authority_that_has_expired_is_not_trusted_any_more():
-    old = make_pair(NAMES, NOW - LIFE - timedelta(days=1))
-    assert make_pair(NAMES, NOW, old.authorities).authorities.count("BEGIN CERTIFICATE") == 1
+    old = make_certificate_pair(NAMES, NOW - LIFE - timedelta(days=1))
+    assert make_certificate_pair(NAMES, NOW, old.authorities).authorities.count("BEGIN CERTIFICATE") == 1
 
 
 def test_a_pair_is_renewed_when_a_third_of_its_life_is_left_or_it_is_not_valid_here():
-    good = make_pair(NAMES, NOW)
-    assert why_renew(good, NAMES, NOW) == ""
-    assert why_renew(good, NAMES, NOW + LIFE - RENEW_BEFORE - timedelta(seconds=1)) == ""
-    assert "it ends" in why_renew(good, NAMES, NOW + LIFE - RENEW_BEFORE + timedelta(seconds=1))
-    assert "not for x.svc" in why_renew(good, ("x.svc",), NOW)
-    assert "key" in why_renew(Pair(good.certificate, make_pair(NAMES, NOW).key, good.authorities), NAMES, NOW)
-    assert why_renew(Pair("", "", ""), NAMES, NOW)
-    assert why_renew(Pair("no pem", "no pem", "no pem"), NAMES, NOW)
+    good = make_certificate_pair(NAMES, NOW)
+    assert renewal_reason(good, NAMES, NOW) == ""
+    assert renewal_reason(good, NAMES, NOW + LIFE - RENEW_BEFORE - timedelta(seconds=1)) == ""
+    assert "it ends" in renewal_reason(good, NAMES, NOW + LIFE - RENEW_BEFORE + timedelta(seconds=1))
+    assert "not for x.svc" in renewal_reason(good, ("x.svc",), NOW)
+    assert "key" in renewal_reason(
+        CertificatePair(good.certificate, make_certificate_pair(NAMES, NOW).key, good.authorities), NAMES, NOW
+    )
+    assert renewal_reason(CertificatePair("", "", ""), NAMES, NOW)
+    assert renewal_reason(CertificatePair("no pem", "no pem", "no pem"), NAMES, NOW)
 
 
 def test_an_empty_secret_is_filled_and_every_webhook_trusts_it(api):
@@ -166,7 +168,7 @@ def test_a_certificate_is_not_served_before_the_api_server_trusts_it(api):
 
 
 def test_a_certificate_in_files_is_reloaded_when_the_files_change(tmp_path):
-    pairs = [make_pair(NAMES, datetime.now(UTC)) for _ in range(2)]
+    pairs = [make_certificate_pair(NAMES, datetime.now(UTC)) for _ in range(2)]
     identity = ServingIdentity(CertificateFolder(tmp_path))
     with pytest.raises(NodeError, match="no certificate"):
         identity.reload()
@@ -182,7 +184,7 @@ def test_a_certificate_in_files_is_reloaded_when_the_files_change(tmp_path):
 
 def test_a_certificate_in_mounted_files_is_replaced_while_the_server_runs(tmp_path):
     """The files change as a kubelet changes a mounted Secret: a new folder, then one link is replaced."""
-    pairs = [make_pair(("localhost",), datetime.now(UTC)) for _ in range(2)]
+    pairs = [make_certificate_pair(("localhost",), datetime.now(UTC)) for _ in range(2)]
     for number, pair in enumerate(pairs):
         folder = tmp_path / f"..{number}"
         folder.mkdir()
@@ -221,7 +223,7 @@ def test_a_certificate_in_mounted_files_is_replaced_while_the_server_runs(tmp_pa
 
 
 def test_the_certificate_is_no_authority_and_its_authority_can_sign_no_other_authority():
-    pair = make_pair(NAMES, NOW)
+    pair = make_certificate_pair(NAMES, NOW)
     [leaf] = x509.load_pem_x509_certificates(pair.certificate.encode())
     assert not leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     [authority] = x509.load_pem_x509_certificates(pair.authorities.encode())

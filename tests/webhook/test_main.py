@@ -11,7 +11,7 @@ import pytest
 
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.webhook.certificates import make_pair
+from dra_driver.webhook.certificates import make_certificate_pair
 from dra_driver.webhook.main import Settings, Webhook
 from tests.support.api.embedded_client import slice_wire
 from tests.support.ports import free_port
@@ -24,7 +24,7 @@ UNITS = {"apiVersion": "gpu.resource.amd.com/v1alpha1", "kind": "GpuConfig", "co
 
 @pytest.fixture
 def pair(tmp_path):
-    made = make_pair(("localhost",), datetime.now(UTC))
+    made = make_certificate_pair(("localhost",), datetime.now(UTC))
     (tmp_path / "tls.crt").write_text(made.certificate)
     (tmp_path / "tls.key").write_text(made.key)
     return made

@@ -13,17 +13,17 @@ import pytest
 
 from dra_driver.model.errors import NodeError
 from dra_driver.webhook import handler
-from dra_driver.webhook.certificates import make_pair
+from dra_driver.webhook.certificates import make_certificate_pair
 from dra_driver.webhook.decoding import MAX_VALUES
 from dra_driver.webhook.handler import MAX_BYTES
-from dra_driver.webhook.identity import load_pair
+from dra_driver.webhook.identity import load_certificate_pair
 from dra_driver.webhook.review import refuse_unread, review_configs
 from dra_driver.webhook.server import ReviewServer
 from tests.support.waiting import until
 from tests.webhook.support.reviews import DRIVER, claim, config, review
 
 NAME = "localhost"
-PAIR = make_pair((NAME,), datetime.now(UTC))
+PAIR = make_certificate_pair((NAME,), datetime.now(UTC))
 
 
 def broken(_review, _deadline):
@@ -35,7 +35,7 @@ class Serving:
 
     def __init__(self):
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        load_pair(self.context, PAIR)
+        load_certificate_pair(self.context, PAIR)
         self.reasons = ()
         self.begun = threading.Event()
         self.answered = []
@@ -250,10 +250,10 @@ def test_odd_parameters_in_valid_json_are_judged(serving, parameters):
 
 
 def test_a_renewed_certificate_is_served_to_new_connections(serving):
-    renewed = make_pair((NAME,), datetime.now(UTC))
+    renewed = make_certificate_pair((NAME,), datetime.now(UTC))
     with pytest.raises(ssl.SSLCertVerificationError):
         ask(serving.connect(renewed.authorities))
-    load_pair(serving.context, renewed)
+    load_certificate_pair(serving.context, renewed)
     assert ask(serving.connect(renewed.authorities))[0] == 200
 
 

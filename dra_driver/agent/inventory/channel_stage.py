@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dra_driver.agent.inventory.node_inventory import Findings
-from dra_driver.agent.inventory.outer_stage import OuterStage
+from dra_driver.agent.inventory.node_inventory import InventoryInputs
+from dra_driver.agent.inventory.outer_stage import WrappingStage
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.port import ChannelOffering
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from dra_driver.agent.inventory.scanner import FactsStage
 
 
-class ChannelStage(OuterStage):
+class ChannelStage(WrappingStage):
     """Adds the channel to the findings of the inner stage."""
 
     def __init__(self, inner: FactsStage, hardware: ChannelOffering) -> None:
         super().__init__(inner)
         self._hardware = hardware
 
-    def assess(self, facts: Facts) -> Findings:
+    def assess(self, facts: Facts) -> InventoryInputs:
         """Return the findings of the inner stage with the channel. Raises: DriverError."""
         findings = self._inner.assess(facts)
         found = self._hardware.channel(findings.facts)

@@ -10,22 +10,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dra_driver.agent.inventory.node_inventory import Findings
-from dra_driver.agent.inventory.outer_stage import OuterStage
+from dra_driver.agent.inventory.node_inventory import InventoryInputs
+from dra_driver.agent.inventory.outer_stage import WrappingStage
 from dra_driver.hardware.facts import Facts
 
 if TYPE_CHECKING:
     from dra_driver.agent.inventory.scanner import FactsStage
 
 
-class LostGpusStage(OuterStage):
+class LostGpusStage(WrappingStage):
     """Adds the lost GPUs to the findings of the inner stage; `completed` returns facts with the lost GPUs."""
 
     def __init__(self, inner: FactsStage, completed: Callable[[Facts], Facts]) -> None:
         super().__init__(inner)
         self._completed = completed
 
-    def assess(self, facts: Facts) -> Findings:
+    def assess(self, facts: Facts) -> InventoryInputs:
         """Return the findings of the inner stage with the lost GPUs. Raises: DriverError."""
         here = replace(facts, gpus=tuple(gpu for gpu in facts.gpus if not gpu.is_lost))
         findings = self._inner.assess(here)

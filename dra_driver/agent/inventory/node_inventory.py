@@ -14,11 +14,11 @@ from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
 from dra_driver.inventory.offering import Inventory
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 
-FIRST_LOOK = Inventory(waiting_for="the first look at the hardware")
+NOT_READ_YET = Inventory(waiting_for="the first scan of the hardware")
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class InventoryInputs:
     """What an inventory is built from: the facts, how MIG is offered, whose the partitions are, and what is shared."""
 
     facts: Facts
@@ -27,18 +27,18 @@ class Findings:
 
 
 class NodeInventory:
-    """The newest inventory of one node, which is `FIRST_LOOK` until the hardware has been read."""
+    """The newest inventory of one node, which is `NOT_READ_YET` until the hardware has been read."""
 
     def __init__(self) -> None:
-        self._findings: Findings | None = None
-        self.current: Inventory = FIRST_LOOK
+        self._findings: InventoryInputs | None = None
+        self.current: Inventory = NOT_READ_YET
 
     @property
     def gpus(self) -> tuple[GpuFacts, ...]:
         """Return the GPUs as last read, offered or not."""
         return self._findings.facts.gpus if self._findings is not None else ()
 
-    def take(self, findings: Findings) -> Inventory:
+    def take(self, findings: InventoryInputs) -> Inventory:
         """Build the inventory from new findings, and return the previous one."""
         before, self._findings = self.current, findings
         built = build_inventory(findings.facts, findings.policy, findings.sharing)

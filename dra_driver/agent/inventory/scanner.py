@@ -2,7 +2,7 @@
 
 A cheap probe runs every two seconds. A full discovery runs when the probe's answer has changed, and once a minute in
 case the probe misses something. A change that this agent made itself starts no discovery: only the partitions of that
-GPU are read again. An event only makes the next look happen sooner: the facts always come from the hardware itself.
+GPU are read again. An event only makes the next probe happen sooner: the facts always come from the hardware itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Hashable
 from typing import Protocol
 
-from dra_driver.agent.inventory.node_inventory import Findings, NodeInventory
+from dra_driver.agent.inventory.node_inventory import InventoryInputs, NodeInventory
 from dra_driver.agent.listener import Listener
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.own_change import OwnChanges, facts_after
@@ -35,12 +35,12 @@ class FactsStage(Protocol):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the last findings are final; if not, the hardware has to be read again soon."""
+        """Return whether the last inputs are final; if not, the hardware has to be read again soon."""
 
     def fingerprint(self) -> Hashable:
-        """Return a value whose change makes new findings necessary."""
+        """Return a value that changes when the inputs of the inventory have to be determined again."""
 
-    def assess(self, facts: Facts) -> Findings:
+    def assess(self, facts: Facts) -> InventoryInputs:
         """Return the facts, read again or completed where needed, and how they are offered. Raises: DriverError."""
 
 
@@ -72,7 +72,7 @@ class Scanner:
         self._released = threading.Event()
         self._fingerprint: tuple[Hashable, Hashable] = (None, None)
         self._scanned_at = float("-inf")
-        self._asks, self._answered = 0, 0  # a request that comes during a look causes another look
+        self._asks, self._answered = 0, 0  # a request that comes during a scan causes another scan
         self._loop = Loop("scanner", self._turn, failure="hardware scan failed", fault_s=probe_s)
         self._facts: Facts | None = None  # the facts of the last discovery
         self._limits_memory: dict[str, bool] = {}  # by PCI address, as read while MIG mode was off
@@ -88,7 +88,7 @@ class Scanner:
         """End the thread. It is a daemon: if it hangs in a hardware call, it is left behind."""
         self._loop.stop(timeout_s)
 
-    def look_now(self) -> None:
+    def run_soon(self) -> None:
         """Make a full discovery now rather than at the next probe."""
         self._asks += 1
         self._loop.wake()
@@ -116,7 +116,7 @@ class Scanner:
     def resume(self) -> None:
         """Use the hardware again after `pause`."""
         self._is_paused = False
-        self.look_now()
+        self.run_soon()
 
     def reacquire(self) -> None:
         """Use the hardware again after `release`, unless another release or `pause` is in effect."""
@@ -124,7 +124,7 @@ class Scanner:
             self._releases = max(0, self._releases - 1)
             is_last = not self._releases
         if is_last:
-            self.look_now()
+            self.run_soon()
 
     @property
     def is_paused(self) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dra_driver.agent.inventory.node_inventory import Findings
-from dra_driver.agent.inventory.outer_stage import OuterStage
+from dra_driver.agent.inventory.node_inventory import InventoryInputs
+from dra_driver.agent.inventory.outer_stage import WrappingStage
 from dra_driver.agent.passthrough.passthrough_gpus import PassthroughGpus
 from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
 from dra_driver.hardware.facts import Facts
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from dra_driver.agent.inventory.scanner import FactsStage
 
 
-class PassthroughStage(OuterStage):
-    """Lets the inner stage assess what the vendor reports, and adds the GPUs for virtual machines."""
+class PassthroughStage(WrappingStage):
+    """Has the inner stage assess the vendor's facts, and adds the GPUs for virtual machines."""
 
     def __init__(self, inner: FactsStage, named: PassthroughGpus, returned: ReturnedGpus) -> None:
         super().__init__(inner)
         self._named, self._returned = named, returned
 
     def fingerprint(self) -> Hashable:
-        """Return a value whose change makes new findings necessary."""
+        """Return a value that changes when the inputs of the inventory have to be determined again."""
         return super().fingerprint(), self._named.fingerprint()
 
-    def assess(self, facts: Facts) -> Findings:
-        """Return the findings of the inner stage with the GPUs for virtual machines. Raises: DriverError."""
+    def assess(self, facts: Facts) -> InventoryInputs:
+        """Return the inputs from the inner stage, with the GPUs for virtual machines. Raises: DriverError."""
         reported = tuple(
             replace(gpu, passthrough=None)
             for gpu in facts.gpus

@@ -1,6 +1,6 @@
 """Returned GPUs: a GPU that a virtual machine had is compared and tested before another claim gets it.
 
-In: the GPU that is given back, and the facts of the next looks at the hardware. Out: the devices that are held back. A
+In: the GPU that is given back, and the facts of the next scans of the hardware. Out: the devices that are held back. A
 GPU with another identity (its UUID, its PCI numbers, its serial number) or firmware than before stays held back in this
 boot, and is a problem. If devices are tested before they are offered, the GPU has to pass a new test.
 """
@@ -75,7 +75,7 @@ class ReturnedGpus:
             text = f"GPU {address} came back from a virtual machine and has not passed its check: {why}"
             raise HardwareError("not-checked", text, retry=Retry.LATER)
 
-    def held_back(self, inventory: Inventory) -> frozenset[str] | None:
+    def withheld(self, inventory: Inventory) -> frozenset[str] | None:
         """Return the names of the devices of GPUs that are being checked."""
         returning = self._kept.returning
         every = inventory.offering.every() if returning else ()

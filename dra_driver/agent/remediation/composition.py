@@ -12,11 +12,11 @@ from pathlib import Path
 from dra_driver.agent.device_holders import NodeDeviceHolders
 from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
-from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.node_health import NodeHealth
 from dra_driver.agent.opened_node import OpenedNode
-from dra_driver.agent.remediation.node_remediation import HOST_ROOT, SLOT_PERIOD_S, NodeUnderTreatment
-from dra_driver.agent.remediation.proof import RemediationProof
+from dra_driver.agent.other_drivers import OtherDrivers
+from dra_driver.agent.remediation.node_remediation import HOST_ROOT, SLOT_PERIOD_S, AgentRemediationNode
+from dra_driver.agent.remediation.remediation_test import RemediationTest
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.port import Resettable
 from dra_driver.kube.leases import LeaseSlots
@@ -28,7 +28,7 @@ from dra_driver.remediation.policy import RemediationMode, RemediationPolicy
 from dra_driver.remediation.reboot_request import FILE_NAME, RebootRequest
 from dra_driver.remediation.remediation import Remediation
 from dra_driver.telemetry.logs import fields
-from dra_driver.validation.turn import ValidationTurn
+from dra_driver.validation.validation_lock import ValidationLock
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def make_remediation(
     publisher: Publisher,
     repair: Repair,
     allocated: AllocatedDevices,
-    neighbours: Neighbours,
+    other_drivers: OtherDrivers,
 ) -> Remediation | DryRun | None:
     """Return the remediation of the node's GPUs; None for hardware that can't be reset.
 
@@ -60,9 +60,9 @@ def make_remediation(
     names = [f"dra-driver-remediation-{number}" for number in range(policy.nodes)]
     slots = LeaseSlots(node.api, namespace=options.lease_namespace, names=names, period_s=SLOT_PERIOD_S)
     holders = NodeDeviceHolders(
-        node.hardware, node.ledger, inventory=inventory, allocated=allocated, neighbours=neighbours
+        node.hardware, node.ledger, inventory=inventory, allocated=allocated, other_drivers=other_drivers
     )
-    treated = NodeUnderTreatment(
+    remediated = AgentRemediationNode(
         node,
         node.hardware,
         inventory=inventory,
@@ -73,11 +73,11 @@ def make_remediation(
         allocated=allocated,
         slots=slots,
         reboot=_reboot_request(node, policy),
-        proof=RemediationProof(node.hardware, ValidationTurn(options.data_dir), holders, options.validation),
+        test=RemediationTest(node.hardware, ValidationLock(options.data_dir), holders, options.validation),
     )
     if not is_on:
-        return DryRun(treated, policy)
-    return Remediation(treated, options.data_dir, policy, boot_id=node.identity.boot_id)
+        return DryRun(remediated, policy)
+    return Remediation(remediated, options.data_dir, policy, boot_id=node.identity.boot_id)
 
 
 def _reboot_request(node: OpenedNode, policy: RemediationPolicy) -> RebootRequest:

@@ -1,6 +1,6 @@
 """Node remediation: the parts of the agent behind the interface that a remediation uses.
 
-In: the parts of an agent. Out: a `TreatedNode`. The module is imported only if the option is on.
+In: the parts of an agent. Out: a `RemediationNode`. The module is imported only if the option is on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.agent.node_health import NodeHealth
 from dra_driver.agent.opened_node import OpenedNode
-from dra_driver.agent.remediation.proof import RemediationProof
+from dra_driver.agent.remediation.remediation_test import RemediationTest
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.port import Resettable
@@ -47,7 +47,7 @@ SLOT_PERIOD_S, SLOT_KEPT_S = 3600, 600.0  # when a slot expires that is not rene
 HOST_ROOT = "1/root"  # below /proc: the root of the host's first process
 
 
-class NodeUnderTreatment:
+class AgentRemediationNode:
     """One node, for its remediation. Its methods belong to the remediation's thread."""
 
     def __init__(
@@ -63,12 +63,12 @@ class NodeUnderTreatment:
         allocated: AllocatedDevices,
         slots: LeaseSlots,
         reboot: RebootRequest,
-        proof: RemediationProof,
+        test: RemediationTest,
     ) -> None:
         self._node, self._hardware, self._inventory, self._health = node, hardware, inventory, health
         self._scanner, self._publisher, self._repair, self._allocated = scanner, publisher, repair, allocated
         self._slots = slots
-        self._proof = proof
+        self._test = test
         self._reboot = reboot
         self._kept = ExitStack()  # the locks of the devices that are kept from Prepare
         self._is_released = False
@@ -86,7 +86,7 @@ class NodeUnderTreatment:
         """Return whether the hardware was read after a time; if not, cause that to happen soon."""
         if self._scanner.looked_at > at:
             return True
-        self._scanner.look_now()
+        self._scanner.run_soon()
         return False
 
     def was_read_since(self, gpu: str, at: float) -> bool:
@@ -113,7 +113,7 @@ class NodeUnderTreatment:
 
     def send_event(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
         """Send an Event about the node, and about the pods that use these GPUs."""
-        self._health.tell(reason, text, gpus)
+        self._health.send_events(reason, text, gpus)
 
     def end_sharing(self, gpu: GpuFacts) -> None:
         """End the MPS daemons that no claim uses, including those of this GPU."""
@@ -152,7 +152,7 @@ class NodeUnderTreatment:
         return "a call of the driver's library to return"
 
     def resume(self) -> None:
-        """Undo `release_library` and look at the hardware."""
+        """Undo `release_library` and scan the hardware."""
         if self._is_released:
             self._is_released = False
             self._scanner.reacquire()
@@ -190,32 +190,32 @@ class NodeUnderTreatment:
         return self._reboot.is_asked
 
     def forget_errors(self, gpu: str) -> None:
-        """Forget the errors that were reported of a GPU before it was treated."""
+        """Forget the errors that were reported of a GPU before it was remediated."""
         self._health.forget_errors(gpu)
 
     def validate(self, gpu: GpuFacts) -> ValidationResult:
         """Validate a GPU that no claim or process uses."""
-        return self._proof.prove(gpu)
+        return self._test.run(gpu)
 
-    def take_slot(self) -> float:
+    def acquire_slot(self) -> float:
         """Return 0 if this node may act now, or else the seconds until another node's slot may end."""
-        wait = self._slots.take(self._node.options.node)
+        wait = self._slots.acquire(self._node.options.node)
         self._slot_at = time.monotonic()
         return wait
 
-    def keep_slot(self) -> None:
+    def renew_slot(self) -> None:
         """Keep the slot that this node has; it is renewed by one write every ten minutes."""
         if time.monotonic() - self._slot_at < SLOT_KEPT_S:
             return
         self._slot_at = time.monotonic()
         try:
-            self._slots.keep(self._node.options.node)
+            self._slots.renew(self._node.options.node)
         except DriverError as error:
             log.warning("slot of a remediation is not kept", extra=fields(code=error.code, err=str(error)))
 
-    def give_slot_back(self) -> None:
+    def release_slot(self) -> None:
         """Release the slot before its time is over."""
         try:
-            self._slots.give_back(self._node.options.node)
+            self._slots.release(self._node.options.node)
         except DriverError as error:
             log.warning("slot of a remediation not given back", extra=fields(code=error.code, err=str(error)))

@@ -96,8 +96,8 @@ class ClaimStatus:
         """Stop writing; another instance takes over."""
         self._loop.stop()
 
-    def look(self) -> None:
-        """Look again soon, because a claim was prepared."""
+    def wake(self) -> None:
+        """Write soon, because a claim was prepared."""
         self._loop.wake()
 
     def health_changed(self, taints: DeviceTaints) -> None:

@@ -56,15 +56,15 @@ class FaultEvents:
         self._application_at = float("-inf")
         self._loop = Loop("fault-events", self._turn, failure="events about faults failed")
 
-    def tell_node(self, reason: str, message: str) -> None:
+    def send_node_event(self, reason: str, message: str) -> None:
         """Send an Event about the node."""
         self._add((reason, message))
 
-    def tell_users(self, news: PodNotice) -> None:
+    def send_pod_events(self, news: PodNotice) -> None:
         """Send an Event about each pod that uses one of the devices, or used it when the fault began."""
         self._add(news)
 
-    def tell_of_application(self, devices: frozenset[str], message: str, at: float) -> None:
+    def send_application_event(self, devices: frozenset[str], message: str, at: float) -> None:
         """Send an Event about an error of an application, unless one was sent within the last minute."""
         with self._mutex:
             now = self._clock()

@@ -28,7 +28,7 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 30.0  # seconds between two looks, because a monitor that has stopped reports no change
+CHECK_SECONDS = 30.0  # seconds between two checks, because a monitor that has stopped reports no change
 APART_SECONDS = 10.0  # seconds between two writes
 READ_SECONDS = 1800.0  # seconds from one read of the Node to the next
 REFUSED_SECONDS = 3600.0  # seconds until a server that forbids it is asked again
@@ -92,16 +92,16 @@ class HealthCondition:
         """Stop writing; another instance takes over."""
         self._loop.stop()
 
-    def look(self) -> None:
-        """Look again soon, because faults have changed."""
+    def wake(self) -> None:
+        """Write soon, because faults have changed."""
         self._loop.wake()
 
     def turn(self) -> float:
-        """Write what has changed; return in how many seconds to look again. Raises: ApiError."""
+        """Write what has changed; return in how many seconds to run again. Raises: ApiError."""
         now, text = self._clock(), self._condition_text()
         is_due = text != self._written or now - self._read_at >= READ_SECONDS
         if text is None or not is_due or now < self._paused_until:
-            return LOOK_SECONDS
+            return CHECK_SECONDS
         if now - self._wrote_at < APART_SECONDS:
             return APART_SECONDS - (now - self._wrote_at)
         try:
@@ -112,9 +112,9 @@ class HealthCondition:
             self._paused_until = now + REFUSED_SECONDS
             why = fields(code=error.code, err=str(error))
             log.warning("the node's condition may not be written: is health.nodeCondition on in the chart?", extra=why)
-            return LOOK_SECONDS
+            return CHECK_SECONDS
         self._written, self._read_at = text, now
-        return LOOK_SECONDS
+        return CHECK_SECONDS
 
     def _condition_text(self) -> ConditionText | None:
         """Return what the Node should show; None while nothing is known of its devices."""

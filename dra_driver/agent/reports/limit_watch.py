@@ -23,8 +23,8 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 10.0
-TURN_SECONDS = 5.0  # time limit of one look
+CHECK_SECONDS = 10.0
+TURN_SECONDS = 5.0  # time limit of one check
 SHOWN_SECONDS = 600.0  # how long a limit that was lost and set again remains a problem, so that metrics show it
 REASON = "DeviceMemoryLimitLost"
 
@@ -42,7 +42,7 @@ class LimitWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limiter, self._api, self._node, self._driver, self._clock = limiter, api, node, driver, clock
-        self._loop = Loop("limits", self._turn, failure="check of memory limits failed", fault_s=LOOK_SECONDS)
+        self._loop = Loop("limits", self._turn, failure="check of memory limits failed", fault_s=CHECK_SECONDS)
         self._lost: dict[tuple[str, str], tuple[float, LostLimit]] = {}
 
     def start(self) -> None:
@@ -60,7 +60,7 @@ class LimitWatch:
         recent = [lost for at, lost in self._lost.values() if now - at < SHOWN_SECONDS]
         return tuple(Problem("sharing.limit-lost", lost.pod, lost.sentence) for lost in recent)
 
-    def look(self) -> tuple[LostLimit, ...]:
+    def check(self) -> tuple[LostLimit, ...]:
         """Check once; report and return the limits that were lost. Raises: DriverError."""
         lost = self._limiter.recheck(Deadline.after(TURN_SECONDS))
         now = self._clock()
@@ -72,10 +72,10 @@ class LimitWatch:
 
     def _turn(self) -> float:
         try:
-            self.look()
+            self.check()
         except DriverError as error:
             log.warning("memory limits not checked", extra=fields(code=error.code, err=str(error)))
-        return LOOK_SECONDS
+        return CHECK_SECONDS
 
     def _send_event(self, lost: LostLimit) -> None:
         for record in lost.claims:

@@ -39,8 +39,8 @@ class NewFaults:
             if sentence.startswith(FaultKey.REMEDIATION):
                 continue  # each stage of a remediation has its own Event
             if (subject, sentence) not in self._reported and not is_old:
-                self._events.tell_node(FAULT_REASON, f"GPU {subject.gpu}: {sentence}")
-                self._events.tell_users(notice)
+                self._events.send_node_event(FAULT_REASON, f"GPU {subject.gpu}: {sentence}")
+                self._events.send_pod_events(notice)
         self._reported = frozenset(blocking) | (self._reported & lasting)
 
 

@@ -12,7 +12,7 @@ from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.port import PageAccess, Port, SocketEncryption
 from dra_driver.telemetry.probes import QUICK_PAGES, probe_pages
 from dra_driver.telemetry.rendering import Page
-from dra_driver.telemetry.status_connection import PageAnswer
+from dra_driver.telemetry.status_connection import PageResponse
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def _listening(
     flag: str,
     address: str,
     pages: Mapping[str, Page],
-    quick: Mapping[str, PageAnswer],
+    quick: Mapping[str, PageResponse],
     *,
     encryption: SocketEncryption | None = None,
     access: PageAccess | None = None,

@@ -21,7 +21,7 @@ from dra_driver.agent.status.source import StatusSource
 from dra_driver.kube.reviews import ReviewApi, may_read, owner_of
 from dra_driver.model.errors import ApiError
 from dra_driver.telemetry.logs import fields
-from dra_driver.telemetry.status_connection import PageAnswer
+from dra_driver.telemetry.status_connection import PageResponse
 
 log = logging.getLogger(__name__)
 
@@ -30,18 +30,18 @@ FRESH_SECONDS = 60.0
 STALE_SECONDS = 600.0
 UNKNOWN_CALLERS_SECONDS = 0.2  # from one review of an unknown token to the next
 _MAX_KEPT = 64  # verdicts, and requests that wait for one
-_NO_TOKEN = PageAnswer(401, b"a bearer token is needed\n")
-_UNKNOWN = PageAnswer(401, b"the API server does not know this token\n")
-_FORBIDDEN = PageAnswer(403, b"the owner of this token may not get /metrics (a ClusterRole with nonResourceURLs)\n")
-_UNDECIDED = PageAnswer(503, b"the API server did not answer whether this token may read metrics\n")
-_BUSY = PageAnswer(503, b"too many requests wait for a review\n")
+_NO_TOKEN = PageResponse(401, b"a bearer token is needed\n")
+_UNKNOWN = PageResponse(401, b"the API server does not know this token\n")
+_FORBIDDEN = PageResponse(403, b"the owner of this token may not get /metrics (a ClusterRole with nonResourceURLs)\n")
+_UNDECIDED = PageResponse(503, b"the API server did not answer whether this token may read metrics\n")
+_BUSY = PageResponse(503, b"too many requests wait for a review\n")
 
-Decided = Callable[[PageAnswer | None], None]
+Decided = Callable[[PageResponse | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _ReaderVerdict:
-    refusal: PageAnswer | None
+    refusal: PageResponse | None
     at: float
 
 
@@ -102,7 +102,7 @@ class MetricsReaders:
                 with self._changed:
                     self._changed.wait_for(lambda: self._known or self._is_stopping, UNKNOWN_CALLERS_SECONDS)
 
-    def _verdict(self, token: str) -> PageAnswer | None:
+    def _verdict(self, token: str) -> PageResponse | None:
         digest, now = _digest(token), self._clock()
         kept = self._kept.get(digest)
         if kept is not None and now - kept.at < FRESH_SECONDS:  # another request waited for the same token
@@ -120,7 +120,7 @@ class MetricsReaders:
                 self._forget_one()
         return refusal
 
-    def _review(self, token: str) -> PageAnswer | None:
+    def _review(self, token: str) -> PageResponse | None:
         if self._api is None:
             self._api = self._source.review_api()
         user = owner_of(token, self._api)

@@ -1,1 +1,1 @@
-"""Constraints between the devices of a claim: agree, or differ, in one attribute. `make` knows all kinds."""
+"""Constraints between the devices of a claim: they must agree, or differ, in one attribute. `make` makes each kind."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from dra_driver.allocation.allocator import Allocator, PodAllocator
 from dra_driver.allocation.explaining.funnel import Funnel, funnels_on
 from dra_driver.allocation.explaining.node_kinds import NodeKinds, owners_of
-from dra_driver.allocation.explaining.sentences import choice_text, group_notes, held_text, pool_notes, why
+from dra_driver.allocation.explaining.sentences import choice_text, group_notes, held_text, misfit_text, pool_notes
 from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, AllocatorError, NodeOutcome
-from dra_driver.allocation.pools.pod_nodes import why_not_on
+from dra_driver.allocation.pools.pod_nodes import unsuitable_reason
 from dra_driver.allocation.pools.pools import Pool
 from dra_driver.model.wire import ClaimWire, Wire
 
@@ -114,7 +114,7 @@ def _kinds(
     """
     found: dict[Hashable, tuple[Wire, str, list[str]]] = {}
     for node in nodes:
-        skipped = why_not_on(pod, node, allocated) if pod is not None else ""
+        skipped = unsuitable_reason(pod, node, allocated) if pod is not None else ""
         key: Hashable = len(found)
         if kinds:
             key = (skipped, *([] if skipped else [one.key(node) for one in kinds]))
@@ -138,7 +138,7 @@ def _explain_node(
         return NodeExplanation(name, sentence, outcome, notes=_notes(asked, newer, node, outcome))
     pools, funnels = _pools_and_funnels(asked, node)
     notes = (*pool_notes(pools), *group_notes(asked, pools), *_notes(asked, newer, node, outcome))
-    return NodeExplanation(name, why(outcome, funnels, pools), outcome, funnels, notes)
+    return NodeExplanation(name, misfit_text(outcome, funnels, pools), outcome, funnels, notes)
 
 
 def _pools_and_funnels(asked: PodAllocator, node: Wire) -> tuple[list[Pool], tuple[Funnel, ...]]:

@@ -12,7 +12,7 @@ from dra_driver.allocation.pools.pools import Pool
 from dra_driver.model.wire import ClaimWire
 
 
-def why(outcome: NodeOutcome, funnels: Sequence[Funnel], pools: Sequence[Pool]) -> str:
+def misfit_text(outcome: NodeOutcome, funnels: Sequence[Funnel], pools: Sequence[Pool]) -> str:
     """Return the sentence for a node on which the claims do not fit."""
     if outcome.category in {Category.CEL_RUNTIME_ERROR, Category.CEL_COMPILE_ERROR}:
         failed = next((loss.device for one in funnels for loss in one.errors if loss.reason == outcome.error), "")

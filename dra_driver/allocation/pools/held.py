@@ -1,4 +1,4 @@
-"""What is already held: the devices and the capacity of claims that have an allocation.
+"""Everything that is already held: the devices and the capacity of claims that have an allocation.
 
 In: claims as wire dicts. Out: who holds each device, and how much of shared devices is taken.
 
@@ -26,7 +26,7 @@ class ClaimHoldings:
     by_pool: dict[PoolId, set[DeviceId]] = field(default_factory=dict)
 
     def add(self, claim: ClaimWire, *, shares: bool) -> set[PoolId]:
-        """Add what one claim holds; return the pools of its devices."""
+        """Add the devices and capacity of one claim; return the pools of its devices."""
         pools: set[PoolId] = set()
         allocation = (claim.get("status") or {}).get("allocation") or {}
         holder = claim_name(claim)

@@ -19,7 +19,7 @@ from dra_driver.model.wire import ClaimWire, Wire
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
-def why_not_on(pod: Wire, node: Wire, allocated: Sequence[ClaimWire] = ()) -> str:
+def unsuitable_reason(pod: Wire, node: Wire, allocated: Sequence[ClaimWire] = ()) -> str:
     """Return why a pod can't go to a node; "" if it can. `allocated` are its claims that hold devices already."""
     wanted, spec = pod.get("spec") or {}, node.get("spec") or {}
     tolerations: Sequence[Wire] = wanted.get("tolerations") or ()

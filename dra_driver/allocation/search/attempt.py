@@ -1,7 +1,8 @@
 """An attempt: the state of one search on one node, and how a device is placed and taken back.
 
 In: candidates, one at a time. Out: whether a candidate could be placed. Every placement can be undone, in reverse
-order. Where a version forgets to give something back (a "leak"), this module forgets it too and counts it in `leaks`.
+order. Where a version of the allocator fails to release something (a "leak"), this module does the same and counts it
+in `leaks`.
 
 Source: Kubernetes structured allocator, allocateDevice and its roll-back.
 """
@@ -115,7 +116,7 @@ class Attempt:
         self.results[alternative.claim].append(placed)
         return placed
 
-    def take_back(self, placed: PlacedDevice) -> None:
+    def remove(self, placed: PlacedDevice) -> None:
         """Undo the latest placement."""
         self.results[placed.alternative.claim].pop()
         if placed.is_share:

@@ -124,7 +124,7 @@ class SearchBounds:
         """Group an alternative's candidates by component; return None where they can't be judged."""
         symmetry = self._symmetry
         candidates = symmetry.candidates[alternative]
-        if alternative.is_all or symmetry.may_leave_traces(alternative):
+        if alternative.is_all or symmetry.may_leak_state(alternative):
             return None
         if any(symmetry.devices[number].is_shared for number in candidates):
             return None

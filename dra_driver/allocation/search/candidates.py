@@ -61,7 +61,7 @@ class PreparedNode:
         return self._devices[index]
 
     def count(self, alternative: Alternative) -> int:
-        """Return how many devices an alternative wants on this node."""
+        """Return how many devices an alternative requests on this node."""
         return len(self._all[alternative]) if alternative.is_all else alternative.count
 
     def all_devices(self, alternative: Alternative) -> list[DeviceRecord]:

@@ -1,4 +1,4 @@
-"""What a search knows about the devices of a node, whatever is placed; each fact is computed once.
+"""Facts about the devices of a node that do not depend on what is placed; each fact is computed once.
 
 In: devices and requests. Out: the account that a device takes counters from, its attribute values, what a request would
 consume of it, and whether a taint prevents the allocation. Nothing in here changes when a device is placed.
@@ -25,7 +25,7 @@ _UNKNOWN = object()
 
 
 class DeviceFacts:
-    """What an attempt knows about a device, whatever is placed; each field is filled when it is first needed."""
+    """Facts about a device that do not depend on what is placed; each field is filled when it is first needed."""
 
     __slots__ = ("account", "attributes", "counter_amounts", "group_uses", "groups", "key", "needs", "taints")
 

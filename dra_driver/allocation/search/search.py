@@ -146,7 +146,7 @@ class Search:
         if frame.has_choice:
             return self._next_alternative(frame, below)
         if frame.placed is not None:
-            self.attempt.take_back(frame.placed)
+            self.attempt.remove(frame.placed)
             frame.placed = None
         if below is Signal.TOO_MANY:
             self.stack.pop()

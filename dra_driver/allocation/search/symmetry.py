@@ -193,7 +193,7 @@ class Symmetry:
         """Return the component of a device."""
         return self._component_of[number]
 
-    def may_leave_traces(self, alternative: Alternative) -> bool:
+    def may_leak_state(self, alternative: Alternative) -> bool:
         """Return whether placing and refusing this alternative's candidates can leave something behind."""
         attempt = self.attempt
         if not attempt.context.rules.leaks:

@@ -21,7 +21,7 @@ from itertools import combinations, islice
 from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.pools.devices import DeviceId
 from dra_driver.allocation.pools.held import claim_name
-from dra_driver.allocation.pools.pod_nodes import why_not_on
+from dra_driver.allocation.pools.pod_nodes import unsuitable_reason
 from dra_driver.allocation.simulation.events import Job
 from dra_driver.allocation.simulation.placing import Placer
 from dra_driver.allocation.simulation.timeline import Timeline, devices_of, stays_on_drain
@@ -120,7 +120,7 @@ def fewest_moves(
     rooms = []
     for node in islice(state.nodes, max_tries):
         here = [one for one in movable if one[1] == node["metadata"]["name"]]
-        if not here or why_not_on(job.pod or {}, node, allocated):
+        if not here or unsuitable_reason(job.pod or {}, node, allocated):
             continue
         if _fits_without(state, node, here, job, allocated):
             rooms.append((node, _groups(state, here)))

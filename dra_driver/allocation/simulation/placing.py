@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 from dra_driver.allocation.allocator import Allocator, PodAllocator
 from dra_driver.allocation.explaining.explanation import explain
 from dra_driver.allocation.explaining.node_kinds import NodeKinds, owners_of, read_by
-from dra_driver.allocation.pools.pod_nodes import why_not_on
+from dra_driver.allocation.pools.pod_nodes import unsuitable_reason
 from dra_driver.model.wire import ClaimWire, Wire
 
 _MAX_ORDERS = 16  # kinds of jobs for which the order of nodes is kept
@@ -55,7 +55,7 @@ class Placer:
                 order.refresh(place)
         self._reasons.clear()
 
-    def why_not(self, claims: Sequence[ClaimWire], pod: Wire, allocated: Sequence[ClaimWire] = ()) -> str:
+    def misfit_reason(self, claims: Sequence[ClaimWire], pod: Wire, allocated: Sequence[ClaimWire] = ()) -> str:
         """Return why claims fit nowhere now. The answer for one job holds for all jobs that request the same."""
         key = repr(([claim.get("spec") for claim in claims], _placement(pod, allocated)))
         reason = self._reasons.get(key)
@@ -95,7 +95,7 @@ class _NodeOrder:
         self._key_of: dict[int, Hashable] = {}
         self._members: dict[Hashable, list[int]] = {}
         for place, node in enumerate(nodes):
-            if not why_not_on(pod, node, allocated):
+            if not unsuitable_reason(pod, node, allocated):
                 key = self._key_of[place] = kinds.key(node)
                 self._members.setdefault(key, []).append(place)  # appended in rising order, so the list is a heap
 

@@ -187,7 +187,7 @@ class Timeline:
         if job.blocked:
             return job.blocked
         waiting, allocated = self._split(job)
-        return self._placer().why_not(waiting, job.pod or {}, allocated)
+        return self._placer().misfit_reason(waiting, job.pod or {}, allocated)
 
     def _split(self, job: Job) -> tuple[list[ClaimWire], list[ClaimWire]]:
         """Return a job's claims that hold nothing yet, and those that do, because another job has them too."""

@@ -1,6 +1,6 @@
 """Candidates for the last word of a command line, found by walking the table of commands.
 
-In: words. Out: candidates, and whether file names fit as well. Only the command that the words name is imported.
+In: words. Out: candidates, and whether file names fit as well. Only the command on the line is imported.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _EXPLAINED = ("claim", "pod", *WORKLOADS)
 
 
 def candidates(group: click.Group, words: Sequence[str]) -> Candidates:
-    """Return what can complete the last word. `words` are all words after the program's name."""
+    """Return the words that can complete the last word. `words` are all words after the program's name."""
     before, typed = list(words[:-1]), words[-1] if words else ""
     if before[:1] == ["agent"]:
         flags = tuple((flag.name, flag.meaning) for flag in FLAGS if flag.name.startswith(typed))
@@ -79,7 +79,7 @@ def candidates(group: click.Group, words: Sequence[str]) -> Candidates:
 
 
 class _Walk(ShellComplete):
-    """Click's walk through commands and options, which offers values where click itself knows none."""
+    """Click's completion of commands and options, with values for options and arguments that click can't complete."""
 
     name = "words"
     source_template = ""

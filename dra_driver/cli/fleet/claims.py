@@ -56,7 +56,7 @@ def command(**given: Any) -> int:
     Exit status 1: there are flags, and --exit-code was given; 5: something in the cluster may not be read.
     """  # noqa: D301
     from dra_driver.views.access import unseen_document
-    from dra_driver.views.fleet.claim_branches import picture_of_claims
+    from dra_driver.views.fleet.claim_branches import claim_tree
     from dra_driver.views.fleet.device_files import DeviceFiles
     from dra_driver.views.worlds.reading import WantedObjects
 
@@ -67,7 +67,7 @@ def command(**given: Any) -> int:
         given,
         DocumentKind.CLAIM_TREE,
         "ResourceClaims",
-        lambda world: picture_of_claims(
+        lambda world: claim_tree(
             selected(world, "ResourceClaim", given),
             None if world.is_unseen("ResourceSlice") else world.of("ResourceSlice"),
             seen_pods(world),

@@ -106,7 +106,7 @@ def _write_template(given: dict[str, Any], only: Sequence[str]) -> int:
 
 def _branches(world: World, given: dict[str, Any], only: Sequence[str]) -> list[Branch]:
     """Return the selected nodes. Raises: InputError for a node that does not exist."""
-    from dra_driver.views.fleet.picture import picture_of_slices
+    from dra_driver.views.fleet.slice_tree import slice_tree
     from dra_driver.views.labels import label_selector
 
     has_labels = label_selector(given["labels"])
@@ -118,7 +118,7 @@ def _branches(world: World, given: dict[str, Any], only: Sequence[str]) -> list[
             hint = nearest(missing[0], sorted(name for name in known if name)[:20])
             raise InputError("missing", f"node {missing[0]} has no ResourceSlice", hint=hint)
         slices = [one for one in slices if one["spec"].get("nodeName") in only]
-    branches = picture_of_slices(slices, claims, seen_pods(world))
+    branches = slice_tree(slices, claims, seen_pods(world))
     if only:
         branches = [one for one in branches if {one.name, *one.like} & set(only)]
     if given["namespace"]:

@@ -103,13 +103,13 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
     from dra_driver.cli.inputs.worlds import print_unseen
     from dra_driver.views.worlds.rules import headline
     from dra_driver.views.worlds.scenario_run import moments_document
-    from dra_driver.views.worlds.unknown import not_known
+    from dra_driver.views.worlds.unknown import unknown_reason
 
     run = _read_run(scenario, given)
     world = run.world
     if run.is_empty and given["files"]:
         raise InputError("missing", f"no pod, no claim and no pod template is in {', '.join(given['files'])}")
-    if why := not_known(world):
+    if why := unknown_reason(world):
         print(f"dra-driver: what would happen is not known: {why}", file=sys.stderr)
         return ExitCode.ENVIRONMENT
     timeline = run.beginning()

@@ -1,6 +1,6 @@
 """Checks of ResourceClaims: not prepared in time, held by pods that have ended, on devices that are gone.
 
-Pure. In: `ClusterEvidence`, the current time, and `NodeEvidence` if the node's own ledger is at hand. Out: findings.
+Pure. In: `ClusterEvidence`, the current time, and `NodeEvidence` if the node's own ledger can be read. Out: findings.
 """
 
 from __future__ import annotations

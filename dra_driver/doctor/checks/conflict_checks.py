@@ -11,7 +11,7 @@ from dra_driver.doctor.checks.slice_checks import identities
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
 from dra_driver.model.wire import Wire
-from dra_driver.plugin.neighbours.device_plugin import allocatable_gpus
+from dra_driver.plugin.other_drivers.device_plugin import allocatable_gpus
 
 
 def check_conflicts(cluster: ClusterEvidence) -> Iterator[Finding]:

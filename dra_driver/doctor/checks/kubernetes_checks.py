@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dra_driver.doctor.checks.node_checks import CDI_BY_DEFAULT
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
-from dra_driver.doctor.gates import QUESTIONS
+from dra_driver.doctor.gates import PROBES
 from dra_driver.model.kubernetes import NEWEST_MINOR, OLDEST_MINOR
 from dra_driver.model.wire import Wire
 
@@ -54,7 +54,7 @@ def check_gates(cluster: ClusterEvidence) -> Iterator[Finding]:
     for gate, is_kept in cluster.kept.items():
         if not is_kept:
             yield Finding(
-                "kubernetes-gate-off", gate, f"missing without it: {QUESTIONS[gate].without}",
+                "kubernetes-gate-off", gate, f"missing without it: {PROBES[gate].without}",
                 "the API server dropped the field from a dry run",
                 f"switch the gate on in API server, scheduler, controller-manager and kubelets, or do without ({gate})",
             )  # fmt: skip

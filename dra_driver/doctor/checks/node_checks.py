@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.doctor.registrations import PluginSocket
-from dra_driver.hardware.mixing import hangs_when_mixed
+from dra_driver.hardware.mixed_mig import hangs_with_mixed_mig
 from dra_driver.hardware.passthrough.drivers import is_vfio
 from dra_driver.inventory.offering import Inventory
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState
@@ -79,7 +79,7 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
             "discovery, as the agent does it", "nvidia-smi should report the same; dmesg | grep NVRM shows why",
         )  # fmt: skip
     yield from _problems(inventory, is_all_vfio=is_all_vfio)
-    if hangs_when_mixed(facts.driver_version) and not any(one.code == _MIXED for one in inventory.problems):
+    if hangs_with_mixed_mig(facts.driver_version) and not any(one.code == _MIXED for one in inventory.problems):
         yield Finding(
             "driver-risky-version", f"driver {facts.driver_version}",
             "workloads hang once some GPUs of a node are in MIG mode and others are not", "the driver's version",

@@ -16,7 +16,7 @@ from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.wire import attribute_wire
 from dra_driver.model.wire import DeviceWire, SliceWire, Wire
-from dra_driver.plugin.neighbours.device_plugin import allocatable_gpus
+from dra_driver.plugin.other_drivers.device_plugin import allocatable_gpus
 
 # Labels by which other software marks nodes with NVIDIA GPUs. Source: GPU feature discovery, node feature discovery.
 # By default, node feature discovery puts the class of the PCI device before its vendor in the label.

@@ -51,7 +51,7 @@ class Stream:
 
 
 Application = Callable[[HttpRequest], Response | Stream | None]
-"""A function that returns the answer; None closes the connection without an answer, as a server that dies would."""
+"""A function that returns the answer; None closes the connection without an answer, as a server that crashes does."""
 
 
 class LoopbackServer:
@@ -80,11 +80,11 @@ class LoopbackServer:
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        self.hang_up()
+        self.close_connections()
         if self._acceptor is not None:
             self._acceptor.join(5)
 
-    def hang_up(self) -> None:
+    def close_connections(self) -> None:
         """Close every open connection, as a server that crashes would."""
         with self._lock:
             connections = list(self._connections)

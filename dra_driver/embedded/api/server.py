@@ -110,9 +110,9 @@ class EmbeddedApi:
         self.store.compact()
         self._watchers.end_all(is_expired=True)
 
-    def hang_up(self) -> None:
+    def close_connections(self) -> None:
         """Close every open connection at once."""
-        self._http.hang_up()
+        self._http.close_connections()
 
     @property
     def open_watches(self) -> int:

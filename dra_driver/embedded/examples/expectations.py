@@ -31,7 +31,7 @@ from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.wire import DeviceWire
 
 
-def unmet(expectation: Expectation, report: ExampleReport) -> str:
+def mismatch(expectation: Expectation, report: ExampleReport) -> str:
     """Return what was observed instead of what was expected; "" if the expectation was met."""
     match expectation:
         case PodRuns(pod):

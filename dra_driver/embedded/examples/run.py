@@ -17,7 +17,7 @@ from dra_driver.claims.metadata_reading import DescribedDevice, read_metadata
 from dra_driver.embedded.api.kinds import CLAIMS, PODS, SLICES, kind_of
 from dra_driver.embedded.api.port import Api
 from dra_driver.embedded.api_rules.quotas import refusal
-from dra_driver.embedded.examples.expectations import unmet
+from dra_driver.embedded.examples.expectations import mismatch
 from dra_driver.embedded.examples.reading import Example
 from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, ExampleReport, PodReport
 from dra_driver.embedded.examples.sentences import ClaimStatusHas, NodeHasLabel
@@ -62,7 +62,7 @@ class ExampleRunner:
             for claim in (one for one in report.claims if one.label in asked):
                 claim.device_status = self._device_status(claim)
             report.unmet = [
-                f"line {s.line}: {s.text}: {why}" for s in example.expects if (why := unmet(s.meaning, report))
+                f"line {s.line}: {s.text}: {why}" for s in example.expects if (why := mismatch(s.meaning, report))
             ]
             yield report
         finally:

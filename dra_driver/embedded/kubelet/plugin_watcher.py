@@ -61,7 +61,7 @@ class PluginWatcher:
     def stop(self) -> None:
         """Stop watching and close every connection, as a kubelet that ends does."""
         self._stop.set()
-        if registering := self._registering:  # it would wait in vain for a process to listen on the socket
+        if registering := self._registering:  # no process will ever listen on the socket that it waits for
             registering.give_up()
         if self._thread is not None:
             self._thread.join(20)

@@ -1,4 +1,4 @@
-"""What a container needs of AMD's GPUs: /dev/kfd once, and the card and the render node of each device.
+"""Edits for containers with AMD's GPUs: /dev/kfd once, and the card and the render node of each device.
 
 In: facts and the dev root. Out: edits. Libraries come with the container's image, so nothing is mounted.
 

@@ -86,7 +86,7 @@ class AmdHardware(SysfsObservation):
         return common_edits(self._roots)
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:  # noqa: ARG002 - see AmdGpu.part
-        """Return what one device needs. Raises: HardwareError("hardware.node-missing", "hardware.gpu-lost")."""
+        """Return the edits for one device. Raises: HardwareError("hardware.node-missing", "hardware.gpu-lost")."""
         if not isinstance(gpu, AmdGpu):
             raise HardwareError("gpu-lost", f"{gpu.pci_address} is not a GPU of AMD", retry=Retry.NEVER)
         return device_edits(gpu, self._roots)

@@ -21,7 +21,7 @@ from dra_driver.hardware.sysfs.hwmon import margins, read_sensors
 
 def read_all_vitals(roots: Roots, resets: ResetLog | None = None) -> Iterator[Vitals]:
     """Yield the vitals of each GPU, as its files show them now."""
-    by_gpu = resets.look() if resets is not None else {}
+    by_gpu = resets.read() if resets is not None else {}
     none = DriverReset.NONE if resets is not None and resets.is_read else None
     for function in read_functions(roots, AMD, DRIVERS):
         yield read_vitals(function, roots, by_gpu.get(function.address, none))

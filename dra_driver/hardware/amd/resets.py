@@ -38,7 +38,7 @@ class ResetLog:
         self._records = records
         self._states: dict[str, DriverReset] = {}
 
-    def look(self) -> dict[str, DriverReset]:
+    def read(self) -> dict[str, DriverReset]:
         """Return how the last reset of each GPU went; one that went well is returned once."""
         began = time.time()
         for _, at, text in self._records.new():

@@ -189,7 +189,8 @@ def _copy_speeds(cuda: Cuda) -> Mapping[str, int]:
         "copyOutMiBs": lambda: cuda.copy_out(host, device, COPY_BYTES),
     }
     for name, copy in directions.items():
-        # The best of many counts: the first wakes the link, and other work of the machine slows some down.
+        # The fastest of many copies is used: the first one wakes the link, and other work on the machine slows some
+        # down.
         found[name] = round(COPY_BYTES / MIB / max(min(_seconds(copy) for _ in range(COPIES)), 1e-6))
         if found[name] < COPY_FLOOR_MIB_S:
             raise SlowCopies(f"{name}: {found[name]} MiB/s is less than {COPY_FLOOR_MIB_S}")

@@ -1,4 +1,4 @@
-"""What a container needs of Gaudi accelerators: nodes, variables that name all of a claim's cards, and the hook.
+"""Edits for containers with Gaudi accelerators: nodes, variables that name all of a claim's cards, and the hook.
 
 In: facts and roots. Out: edits. A variable has one value for a claim, because two devices that each set it would
 overwrite each other. The hook gives the cards' network interfaces to the container. Where its program is missing from

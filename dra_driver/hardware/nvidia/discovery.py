@@ -60,7 +60,7 @@ class Discovery:
         addresses = {function.address for function in sysfs.read_pci_functions(self._roots)}
         return gpu.pci_address not in addresses if addresses else not self.is_present()
 
-    def look(self) -> Facts:
+    def discover(self) -> Facts:
         """Read everything and return it; the caller holds the lock of the library's use.
 
         Raises: HardwareError("hardware.driver-changed", retry LATER): a new process must replace this one.
@@ -89,7 +89,7 @@ class Discovery:
         return facts
 
     def fingerprint(self) -> Fingerprint:
-        """Return a value that changes when `look` would return something else. Never opens the library."""
+        """Return a value that changes when `discover` would return something else. Never opens the library."""
         nodes = sysfs.read_nodes(self._roots)
         caps = tuple(node for node in nodes if node[0].startswith("nvidia-caps/"))
         files = (
@@ -103,11 +103,11 @@ class Discovery:
         probed, mig = session.probe(PROBE_S, self._overdue_s) if session is not None else (None, ())
         if not self._is_waiting:
             return Fingerprint((files, probed), mig, caps)
-        found = tuple(library.look_at(path) for path in library.candidates(self._roots))
+        found = tuple(library.library_file(path) for path in library.candidates(self._roots))
         return Fingerprint((files, probed, found, int(time.monotonic() / RETRY_S)), mig, caps)
 
     def end(self) -> None:
-        """Shut the library down; calls do not wait for it until the next `look`.
+        """Shut the library down; calls do not wait for it until the next `discover`.
 
         The caller holds the lock of the library's use.
         """

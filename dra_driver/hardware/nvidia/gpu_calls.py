@@ -18,7 +18,7 @@ from dra_driver.hardware.nvidia.gpu_worker import GpuWorker
 from dra_driver.hardware.nvidia.library_use import LibraryUse
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 from dra_driver.hardware.nvidia.nvml.nvml import Nvml
-from dra_driver.hardware.nvidia.worker import WorkerEnded
+from dra_driver.hardware.nvidia.worker import WorkerStopped
 from dra_driver.model.errors import HardwareError, Retry
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class GpuCalls:
             )
         try:
             return job.take()
-        except WorkerEnded as ended:
+        except WorkerStopped as ended:
             raise _not_open(gpu) from ended
 
     def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from dra_driver.hardware.port import Roots
 
 @dataclass(frozen=True, slots=True)
 class GpuProbe:
-    """What a probe of a GPU saw: `mig` changes with its mode and partitions, `rest` when it is lost or exchanged."""
+    """A probe of a GPU: `mig` changes with its mode and partitions, `rest` when it is lost or exchanged."""
 
     rest: Hashable
     mig: Hashable = None
@@ -79,7 +79,7 @@ class GpuWorker:
         """Start a new reading, unless one is under way."""
         if self._reading is None:
             read = partial(read_gpu, self.nvml, self.index, self._roots, self.profiles)
-            self._reading = self.worker.submit(read, gives_way=True)
+            self._reading = self.worker.submit(read, is_preemptible=True)
 
     def find(self, uuid: str) -> Handle:
         """Return the GPU's handle, looked up by index, because a look-up by UUID may have to wait for all other GPUs.
@@ -114,7 +114,7 @@ class GpuWorker:
         if self._probe is None:
             with_fabric = self.last is not None and self.last.links.is_fabric_unknown
             probe = partial(probe_gpu, self.nvml, self.index, with_fabric=with_fabric)
-            self._probe = self.worker.submit(probe, gives_way=True)
+            self._probe = self.worker.submit(probe, is_preemptible=True)
 
     def finish_probe(self, timeout_s: float, overdue_s: float) -> GpuProbe:
         """Return what the probe found (or, if it is late, the previous one), and whether the GPU answers at all."""

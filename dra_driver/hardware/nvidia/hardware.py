@@ -66,7 +66,7 @@ class NvidiaHardware(GpuActions):
         return read_channel(self._roots, facts)
 
     def channel_edits(self) -> Edits:
-        """Return what a container with the channel needs."""
+        """Return the edits for a container with the channel."""
         from dra_driver.hardware.nvidia.edits.imex import channel_edits  # noqa: PLC0415 - only where a channel is wanted
 
         return channel_edits(self._roots)
@@ -90,7 +90,7 @@ class NvidiaHardware(GpuActions):
         """
         with self._use.lock:
             try:
-                return self._discovery.look()
+                return self._discovery.discover()
             finally:
                 self._returned.set()
 
@@ -122,7 +122,7 @@ class NvidiaHardware(GpuActions):
         return common
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
-        """Return what one device needs. Raises: HardwareError("hardware.node-missing")."""
+        """Return the edits for one device. Raises: HardwareError("hardware.node-missing")."""
         from dra_driver.hardware.nvidia.edits.edits import partition_edits, whole_gpu_edits  # noqa: PLC0415
 
         if partition is None:

@@ -40,7 +40,7 @@ class LibraryFile:
     mtime_ns: int
 
 
-def look_at(path: str) -> LibraryFile | None:
+def library_file(path: str) -> LibraryFile | None:
     """Describe a library file; None where there is none."""
     stamp = stamp_of(path)
     return None if stamp is None else LibraryFile(path, stamp.size, stamp.mtime_ns)

@@ -7,7 +7,7 @@ reading can't show is remembered: the links of a GPU whose MIG mode hides them, 
 from __future__ import annotations
 
 from dra_driver.hardware.facts import Facts, GpuFacts, Problem
-from dra_driver.hardware.mixing import mixing_problems
+from dra_driver.hardware.mixed_mig import mixed_mig_problems
 from dra_driver.hardware.nvidia import sysfs
 from dra_driver.hardware.nvidia.edits.nodes import is_missing
 from dra_driver.hardware.nvidia.gpu_worker import GpuWorker
@@ -30,7 +30,7 @@ class NodeFacts:
         self._roots = roots
         self._overdue_s = overdue_s
         self._edges: set[Edge] = set()
-        self._not_on_bus: frozenset[str] = frozenset()  # GPUs that the library knew when sysfs did not show them
+        self._not_on_bus: frozenset[str] = frozenset()  # GPUs that the library reported while sysfs did not show them
         self.lost: frozenset[str] = frozenset()
         self.driver_version: str | None = None
 
@@ -43,7 +43,7 @@ class NodeFacts:
         self.driver_version = state.driver_version
         gpus = join_gpus(readings, self._edges)
         version = names.strict_version(state.driver_version) if state.driver_version else None
-        problems += mixing_problems(gpus, version)
+        problems += mixed_mig_problems(gpus, version)
         return Facts(
             vendor=VENDOR,
             gpus=gpus,

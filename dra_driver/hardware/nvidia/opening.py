@@ -30,7 +30,7 @@ class Opened:
         version = sysfs.read_driver_version(roots)
         if version and self.driver_version and version != self.driver_version:
             return True
-        found = library.look_at(self.file.path) if self.file else None
+        found = library.library_file(self.file.path) if self.file else None
         return found is not None and found != self.file
 
 
@@ -61,8 +61,8 @@ def open_library(roots: Roots, driver: Worker) -> Opened:
     try:
         Nvml(driver.mark).init()
     except NvmlFault as fault:
-        raise _not_open(fault, version, Opened(library.look_at(path), None)) from None
-    return Opened(library.look_at(path), version)
+        raise _not_open(fault, version, Opened(library.library_file(path), None)) from None
+    return Opened(library.library_file(path), version)
 
 
 def _load_first(roots: Roots, driver: Worker) -> str:

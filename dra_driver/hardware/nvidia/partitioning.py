@@ -136,7 +136,7 @@ class Partitioning:
             # the caller needs the original refusal, not a failure to take the change back
             with contextlib.suppress(HardwareError, NvmlFault):
                 if switch.is_asked:
-                    self._calls.ask(gpu, switch.take_back, time.monotonic() + _TAKE_BACK_S)
+                    self._calls.ask(gpu, switch.revert, time.monotonic() + _TAKE_BACK_S)
             raise
 
     def _until_free(self, gpu: GpuFacts, work: Work[T], end: float, what: str) -> T:
@@ -190,7 +190,7 @@ class _Switch:
         if nvml.mig_mode(handle)[0] != self.enabled:  # the library accepted the change, but the GPU needs more time
             raise NvmlFault("nvmlDeviceGetMigMode", "IN_USE")
 
-    def take_back(self, nvml: Nvml, handle: Handle, _gpu: GpuFacts) -> None:
+    def revert(self, nvml: Nvml, handle: Handle, _gpu: GpuFacts) -> None:
         """Cancel a change that did not take effect in time, so that none stays pending. Raises: NvmlFault."""
         current, pending = nvml.mig_mode(handle)
         if current != self.enabled and pending == self.enabled:
@@ -205,7 +205,7 @@ def _is_switched_off(nvml: Nvml, handle: Handle, gpu: GpuFacts) -> bool:
     except (HardwareError, NvmlFault):
         with contextlib.suppress(NvmlFault):
             if switch.is_asked:
-                switch.take_back(nvml, handle, gpu)
+                switch.revert(nvml, handle, gpu)
         return False
     return True
 

@@ -26,7 +26,7 @@ WATCH_ENDS_S = 2.0  # a watch uses the library for at most half a second more, u
 
 @dataclass(frozen=True, slots=True)
 class DriverState:
-    """What the library reports about the node as a whole. Versions are spelled as there; None where it reports none."""
+    """What the library reports about the node as a whole. None for a version that it does not report."""
 
     count: int
     driver_version: str | None
@@ -71,7 +71,7 @@ class NvmlSession:
         self._driver = driver
         self._nvml = Nvml(driver.mark)
         self._gpus: list[GpuWorker] = []
-        self._by_address: dict[str, GpuWorker] = {}  # as far as calls asked; checked before each use
+        self._by_address: dict[str, GpuWorker] = {}  # filled by calls; each entry is checked before it is used
         self._growing = threading.Lock()  # discovery and probe may count the GPUs at the same time
         self._counting: LibraryCall[DriverState] | None = None
         self._closing: LibraryCall[None] | None = None

@@ -2,11 +2,11 @@
 
 A worker is one daemon thread that does its jobs one after another. A job marks each library call before making it, so
 that other threads can see which call is in flight and since when. A call can't be interrupted; a thread that waits for
-a job stops waiting after a time of its own choice, and the job's result can be taken later. A job that only reads gives
-way to one that changes something: it is abandoned between two library calls, and started again later.
+a job stops waiting after its own time limit, and the job's result can be taken later. A job that only reads is
+preempted by one that changes something: it is abandoned between two library calls, and started again later.
 
-A worker's thread runs on the core of the thread that waits for it: to wake one on a core that sleeps takes longer than
-most work on one GPU. Only speed depends on this. Source: sched_setaffinity(2); docs/decisions/0014.
+A worker's thread runs on the core of the thread that waits for it: waking a thread on a core that sleeps takes longer
+than most work on one GPU. Only speed depends on this. Source: sched_setaffinity(2); docs/decisions/0014.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ T = TypeVar("T")
 class LibraryCall(Generic[T]):
     """One piece of work and, once it is done, its result."""
 
-    def __init__(self, work: Callable[[], T], *, gives_way: bool = False) -> None:
+    def __init__(self, work: Callable[[], T], *, is_preemptible: bool = False) -> None:
         self._work = work
-        self.gives_way = gives_way
+        self.is_preemptible = is_preemptible
         self.is_done = False  # whether the work has ended, successfully or not
         self._working = threading.Lock()  # held until then; an Event would make a condition and a second lock
         self._working.acquire()
@@ -37,15 +37,15 @@ class LibraryCall(Generic[T]):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Do the work, unless its result is no longer wanted; only the worker's thread calls this, and `end` after it.
+        """Do the work, unless its result is no longer needed; only the worker's thread calls this, and `end` after it.
 
-        Raises: GiveWay, and nothing else: the work has then not been done.
+        Raises: JobPreempted, and nothing else: the work has then not been done.
         """
         if self._is_dropped:
             return
         try:
             self._result.append(self._work())
-        except GiveWay:
+        except JobPreempted:
             raise
         except BaseException as error:  # noqa: BLE001 - handed to whoever takes the result
             self._error = error
@@ -67,7 +67,7 @@ class LibraryCall(Generic[T]):
         return self.is_done
 
     def drop(self) -> None:
-        """Declare that the result is no longer wanted; work that has not begun is skipped."""
+        """Declare that the result is no longer needed; work that has not begun is skipped."""
         self._is_dropped = True
 
     def take(self) -> T:
@@ -77,18 +77,18 @@ class LibraryCall(Generic[T]):
         return self._result[0]
 
 
-class GiveWay(BaseException):
+class JobPreempted(BaseException):
     """A job is abandoned for another one. No handler of ordinary errors in the job may catch this."""
 
 
-class WorkerEnded(Exception):
+class WorkerStopped(Exception):
     """The worker was stopped before this job was submitted."""
 
 
 class JobQueue:
     """The jobs that wait for one thread.
 
-    The thread is woken by an eventfd. To write to one, Python gives the interpreter's lock away, so that the woken
+    The thread is woken by an eventfd. While Python writes to one, it releases the interpreter's lock, so that the woken
     thread, on the same core, begins at once. One that is woken by a lock or a `SimpleQueue` would first have to wait
     for the interpreter's lock, which is two more changes of threads for each job.
     Source: eventfd(2); docs/decisions/0014.
@@ -124,36 +124,36 @@ class Worker:
         self._lock = threading.Lock()
         self._call: tuple[str, float] | None = None  # the call in flight, and since when (monotonic seconds)
         self._jobs = 0  # jobs that are waiting or running
-        self._urgent = 0  # jobs that are waiting and do not give way
-        self._gives_way = False  # whether the running job gives way to them
+        self._urgent = 0  # jobs that are waiting and are not preemptible
+        self._is_preemptible = False  # whether the running job is preempted by them
         self._is_stopped = False
-        self._place = SameCore()
+        self._place = CorePinning()
 
-    def submit(self, work: Callable[[], T], *, gives_way: bool = False) -> LibraryCall[T]:
-        """Queue `work` behind the jobs that are already waiting. A stopped worker refuses it with WorkerEnded.
+    def submit(self, work: Callable[[], T], *, is_preemptible: bool = False) -> LibraryCall[T]:
+        """Queue `work` behind the jobs that are already waiting. A stopped worker refuses it with WorkerStopped.
 
-        Work that gives way must be harmless to abandon before any library call, and to begin again.
+        Preemptible work must be harmless to abandon before any library call, and to begin again.
         """
-        job = LibraryCall(work, gives_way=gives_way)
+        job = LibraryCall(work, is_preemptible=is_preemptible)
         with self._lock:
             if self._is_stopped:
-                job.refuse(WorkerEnded(self._name))
+                job.refuse(WorkerStopped(self._name))
                 return job
             if self._thread is None:
                 self._queue = JobQueue()
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-            (self._place.leave if gives_way else self._place.follow)(self._thread)
+            (self._place.unpin if is_preemptible else self._place.pin)(self._thread)
             self._jobs += 1
-            self._urgent += not gives_way
+            self._urgent += not is_preemptible
             self._queue.add(job)  # type: ignore[arg-type]
         self._queue.wake()
         return job
 
     def mark(self, call: str) -> None:
-        """Record that the running job makes this library call now. Raises: GiveWay instead if it gives way."""
-        if self._gives_way and self._urgent:
-            raise GiveWay
+        """Record that the running job makes this library call now. Raises: JobPreempted instead if it is preempted."""
+        if self._is_preemptible and self._urgent:
+            raise JobPreempted
         self._call = (call, time.monotonic())
 
     @property
@@ -178,17 +178,17 @@ class Worker:
 
     def _run(self) -> None:
         while (job := self._queue.take()) is not None:
-            if not job.gives_way:
+            if not job.is_preemptible:
                 with self._lock:
                     self._urgent -= 1
             self.mark("start")
-            self._gives_way = job.gives_way
+            self._is_preemptible = job.is_preemptible
             is_done = True
             try:
                 job.run()
-            except GiveWay:
+            except JobPreempted:
                 is_done = False
-            self._gives_way, self._call = False, None
+            self._is_preemptible, self._call = False, None
             if is_done:
                 with self._lock:
                     self._jobs -= 1
@@ -200,20 +200,20 @@ class Worker:
         with self._lock:
             if self._is_stopped:
                 self._jobs -= 1
-                job.refuse(WorkerEnded(self._name))
+                job.refuse(WorkerStopped(self._name))
                 return
             self._queue.add(job)
         self._queue.wake()
 
 
-class SameCore:
+class CorePinning:
     """Where one thread runs: on the core of the one that waits for it, or wherever this process may run."""
 
     def __init__(self) -> None:
         self._core = -1  # -1 while the thread is not bound
         self._is_refused = False
 
-    def follow(self, thread: threading.Thread) -> None:
+    def pin(self, thread: threading.Thread) -> None:
         """Let a thread run on the core on which the calling one runs now."""
         if self._is_refused or thread.native_id is None:
             return
@@ -225,7 +225,7 @@ class SameCore:
         except (OSError, AttributeError):
             self._is_refused = True
 
-    def leave(self, thread: threading.Thread) -> None:
+    def unpin(self, thread: threading.Thread) -> None:
         """Let a thread run wherever this process may run. The calling thread may itself be bound to a core."""
         if self._core < 0 or thread.native_id is None:
             return

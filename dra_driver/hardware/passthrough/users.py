@@ -24,7 +24,7 @@ _PCI_DEVICE = re.compile(r"^drm-pdev:\s*([0-9a-f:.]{12,17})$", re.MULTILINE)
 
 
 def node_names(roots: Roots, address: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return the nodes below /dev of a GPU: those that its vendor knows, and those of the display system."""
+    """Return the nodes below /dev of a GPU: those of its vendor, and those of the display system."""
     drawn = entries_of(function_folder(roots, address) / "drm")
     return tuple(dict.fromkeys((*known, *(f"dri/{name}" for name in drawn if name.startswith(("card", "render"))))))
 

@@ -44,7 +44,7 @@ class OwnBus(Protocol):
 
 
 class ChildWriter:
-    """Writes in a child process for each write."""
+    """Makes each write in a child process of its own, which can be killed if the kernel hangs."""
 
     def write(self, path: Path, text: str, deadline_s: float) -> None:
         """Write a text in one call. Raises: OSError as the kernel reports it, TimeoutError after the deadline."""

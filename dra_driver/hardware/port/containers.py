@@ -36,7 +36,7 @@ class ChannelOffering(Protocol):
         """Return the channel of a node with these GPUs, why it has none, or None where there is no fabric at all."""
 
     def channel_edits(self) -> Edits:
-        """Return what a container with the channel needs.
+        """Return the edits for a container with the channel.
 
         Raises: HardwareError("hardware.no-channel", LATER), ("hardware.imex-not-ready", LATER).
         """

@@ -77,7 +77,7 @@ class Hardware(Protocol):
         """
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
-        """Return what one device needs: its nodes, with their current major and minor from stat or the driver's tables.
+        """Return the edits for one device: its nodes, with their current numbers from stat or the driver's tables.
 
         `partition` is the MIG partition of `gpu` that is meant, None for the whole GPU.
 

@@ -43,20 +43,20 @@ class SimulatedBus:
             self._kernel = kernel
         return BusAccess(self._kernel.roots(self._roots), self._kernel)
 
-    def away(self, addresses: Iterable[str]) -> frozenset[str]:
+    def bound_elsewhere(self, addresses: Iterable[str]) -> frozenset[str]:
         """Return which of these GPUs the vendor's driver does not have; none if there is no bus."""
         kernel = self._kernel
         return (
             frozenset(one for one in addresses if kernel.driver_of(one) not in {_DRIVER, ""}) if kernel else frozenset()
         )
 
-    def without_away(self, facts: Facts) -> Facts:
+    def without_gpus_bound_elsewhere(self, facts: Facts) -> Facts:
         """Return the facts without the GPUs that another driver has: a vendor's library does not report those."""
-        away = self.away(gpu.pci_address for gpu in facts.gpus)
-        if not away:
+        bound_elsewhere = self.bound_elsewhere(gpu.pci_address for gpu in facts.gpus)
+        if not bound_elsewhere:
             return facts
-        gone = [Problem("hardware.gpu-not-driven", one, self._bound_to(one)) for one in sorted(away)]
-        here = tuple(gpu for gpu in facts.gpus if gpu.pci_address not in away)
+        gone = [Problem("hardware.gpu-not-driven", one, self._bound_to(one)) for one in sorted(bound_elsewhere)]
+        here = tuple(gpu for gpu in facts.gpus if gpu.pci_address not in bound_elsewhere)
         return replace(facts, gpus=here, problems=(*facts.problems, *gone))
 
     def _bound_to(self, address: str) -> str:

@@ -73,15 +73,15 @@ class SimulatedHardware:
 
     def fingerprint(self) -> Fingerprint:
         """Return a value that changes with the profile's file, every partition, and GPUs handed to virtual machines."""
-        away = tuple(sorted(self._bus.away(self._profile.gpus)))
-        return Fingerprint((self._profile.stamp(), away), tuple(sorted(self._changes.read().items())))
+        bound_elsewhere = tuple(sorted(self._bus.bound_elsewhere(self._profile.gpus)))
+        return Fingerprint((self._profile.stamp(), bound_elsewhere), tuple(sorted(self._changes.read().items())))
 
     def discover(self) -> Facts:
         """Return the facts of the profile as it is on disk now.
 
         Raises: HardwareError("hardware.profile-unusable") while the file is gone or faulty.
         """
-        return self._bus.without_away(self._profile.facts())
+        return self._bus.without_gpus_bound_elsewhere(self._profile.facts())
 
     def channel(self, facts: Facts) -> ChannelFacts | None:
         """Return a channel where all GPUs are in one clique; see port.ChannelOffering."""
@@ -228,9 +228,13 @@ class SimulatedHardware:
 
     def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
         """Return the state of GPUs on the bus; one that the profile lacks is gone."""
-        known, away = self._profile.gpus, self._bus.away(gpus)
+        known, bound_elsewhere = self._profile.gpus, self._bus.bound_elsewhere(gpus)
         return {
-            gpu: BusState.ELSEWHERE if gpu in away else known[gpu].health.bus if gpu in known else BusState.GONE
+            gpu: BusState.ELSEWHERE
+            if gpu in bound_elsewhere
+            else known[gpu].health.bus
+            if gpu in known
+            else BusState.GONE
             for gpu in gpus
         }
 

@@ -30,7 +30,7 @@ _LEAST, _MAX = -1000, 1 << 40
 class ResetOutcome(enum.StrEnum):
     """What a reset of a simulated GPU does."""
 
-    CURES = "cures"  # what a reset can cure
+    CURES = "cures"  # the reset ends the fault
     NOTHING = "nothing"
     FAILS = "fails"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
-from dra_driver.hardware.mixing import MIXED, mixing_problems
+from dra_driver.hardware.mixed_mig import MIXED, mixed_mig_problems
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.simulated.mig import MigTable, Placement
 from dra_driver.hardware.simulated.partition_changes import GpuChanges, current_placements
@@ -37,7 +37,7 @@ def facts_of(profile: Profile, node_name: str) -> Facts:
         gpus=found,
         driver_version=profile.driver_version,
         runtime_version=profile.cuda_driver_version,
-        problems=(*lost, *mixing_problems(found, profile.driver_version)),
+        problems=(*lost, *mixed_mig_problems(found, profile.driver_version)),
     )
 
 
@@ -60,7 +60,7 @@ class ChangedFacts:
                 gpus.append(last)
             else:
                 gpus.append(_partitioned_again(initial, of_profile[pci], now, node_name) if now else initial)
-        mixing = mixing_problems(gpus, profile.driver_version)
+        mixing = mixed_mig_problems(gpus, profile.driver_version)
         kept = (problem for problem in self.initial.problems if problem.code != MIXED)
         facts = replace(self.initial, gpus=tuple(gpus), problems=(*kept, *mixing))
         return ChangedFacts(self.initial, facts, changes)

@@ -1,4 +1,4 @@
-"""Resets of simulated GPUs: what a reset cured stays cured until the profile is changed.
+"""Resets of simulated GPUs: a fault that a reset ended does not return until the profile is changed.
 
 In: a reset of a GPU. Out: the health that is reported afterwards. Resets are kept with everything else that changes at
 run time, so that a restarted agent sees the same GPU; a reboot forgets them, because the profile then describes the

@@ -1,4 +1,4 @@
-"""Geometry: how an administrator wants GPUs to be partitioned permanently, where partitions are not created on demand.
+"""Geometry: the permanent partitions that an administrator declares, where none are created on demand.
 
 In: a name or a list, the configurations of a file, and a GPU. Out: MIG mode and placements, or why they are impossible.
 Pure. A name is looked up in a file in the MIG manager's format (`geometry_file`); if it is not there, it is one of

@@ -24,7 +24,7 @@ _GPUS_KEPT = 32
 
 @dataclass(frozen=True, slots=True)
 class _Placements:
-    """A GPU's placements as devices, what its counter set holds, and what replaces capacities of the whole GPU."""
+    """A GPU's placements as devices, the content of its counter set, and the new capacities of the whole GPU."""
 
     counters: Mapping[str, int]
     capacity: Mapping[str, int]

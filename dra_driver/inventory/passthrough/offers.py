@@ -21,7 +21,9 @@ from dra_driver.inventory.mig.current_gpus import CurrentGpu
 WHOLE = "gpu"  # the one counter of a GPU that is not partitioned on demand
 
 
-def with_machines(offer: GpuOffer, current: CurrentGpu, held: Collection[str], describer: Describer) -> GpuOffer:
+def with_passthrough_device(
+    offer: GpuOffer, current: CurrentGpu, held: Collection[str], describer: Describer
+) -> GpuOffer:
     """Return the offer of a GPU with the device for virtual machines, if they may have the GPU.
 
     `held` are the names of the devices that claims hold. A physical function whose virtual functions are for virtual

@@ -42,7 +42,7 @@ def replica_memory(memory: int, replicas: int) -> int:
 
 
 def allot(capacity: Mapping[str, int], rule: SharingRule) -> Allotment | str:
-    """Return what a device that a rule shares has, and how much one share takes; or why it can't be shared, as a text.
+    """Return the amounts of a shared device and of one share of it, or the reason why it can't be shared, as a text.
 
     With n replicas exactly n shares fit; with a portion, shares fit as long as enough is left for them.
     """

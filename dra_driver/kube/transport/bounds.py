@@ -31,7 +31,7 @@ class BrokenError(OSError):
     """The connection ended before the answer did, or the bytes that arrived are not HTTP."""
 
 
-class AnswerBounds:
+class ResponseLimits:
     """What may still be read of one answer."""
 
     def __init__(self, seconds: float) -> None:
@@ -51,7 +51,7 @@ class BoundedReader:
         self._input = select.poll()
         self._input.register(sock, select.POLLIN)
         self.buffer = bytearray()
-        self.bounds = AnswerBounds(0.0)
+        self.bounds = ResponseLimits(0.0)
 
     def is_quiet(self) -> bool:
         """Return whether the other side has neither ended the connection nor sent anything that is still unread."""

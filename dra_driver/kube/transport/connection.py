@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dra_driver.kube.transport.bounds import AnswerBounds, BoundedReader, BrokenError
-from dra_driver.kube.transport.http_answer import HttpAnswer
+from dra_driver.kube.transport.bounds import BoundedReader, BrokenError, ResponseLimits
+from dra_driver.kube.transport.http_response import HttpResponse
 
 # A dead peer (node gone, connection forgotten by a firewall) is noticed within about a minute, even by a silent watch.
 _SOCKET_OPTIONS = (
@@ -64,30 +64,30 @@ class Connection:
         self.sock = _connected(address, context, seconds)
         self.sock.settimeout(0)  # the reader does the waiting
         self._reader = BoundedReader(self.sock)
-        self._answer: HttpAnswer | None = None
+        self._answer: HttpResponse | None = None
 
     def ask(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, seconds: float
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Send a request, and return the answer once its head was read. All of it has to arrive within `seconds`.
 
         Raises: ValueError for a target or a field that HTTP does not allow; BrokenError, TooLargeError,
         TimeoutError, OSError.
         """
         message = _head(method, target, (("Host", self._address.field), *headers.items()), body)
-        self._reader.bounds = AnswerBounds(seconds)
+        self._reader.bounds = ResponseLimits(seconds)
         try:
             self._reader.send(message + body if body else message)
         except _ENDED as err:
             self._answer = self._early_answer(err)
         else:
-            self._answer = HttpAnswer(self._reader, has_body=method != "HEAD")
+            self._answer = HttpResponse(self._reader, has_body=method != "HEAD")
         return self._answer
 
-    def _early_answer(self, err: OSError) -> HttpAnswer:
+    def _early_answer(self, err: OSError) -> HttpResponse:
         """Return what the server answered before it stopped reading the request. Raises: BrokenError."""
         try:
-            answer = HttpAnswer(self._reader)
+            answer = HttpResponse(self._reader)
         except OSError:
             raise BrokenError("the connection ended within the request") from err
         answer.ends_connection = True

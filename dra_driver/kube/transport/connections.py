@@ -21,7 +21,7 @@ from dra_driver.kube.transport.connection import Address, Connection
 from dra_driver.model.errors import ApiError, Retry
 
 CONNECT_SECONDS = 5.0
-_LOOK_SECONDS = 10.0  # how often to look for replaced CA and certificate files
+_CHECK_SECONDS = 10.0  # how often to look for replaced CA and certificate files
 
 
 class Connections:
@@ -39,7 +39,7 @@ class Connections:
         self._generation = 0
         self._context: ssl.SSLContext | None = None
         self._stamp: tuple[object, ...] = ()
-        self._look_at = 0.0
+        self._check_at = 0.0
 
     def lend(self, seconds: float) -> AbstractContextManager[Connection]:
         """Lend a connection for one request.
@@ -50,7 +50,7 @@ class Connections:
         """
         return _Lent(self, seconds)
 
-    def take(self, seconds: float) -> Connection:
+    def acquire(self, seconds: float) -> Connection:
         """Return a connection for one request. Raises: as `lend`."""
         started = time.monotonic()
         try:
@@ -63,23 +63,23 @@ class Connections:
             self._room.put(None)
             raise
 
-    def give_back(self, connection: Connection, *, has_failed: bool) -> None:
+    def release(self, connection: Connection, *, has_failed: bool) -> None:
         """Take a connection back after its request."""
         try:
             if has_failed:
                 connection.close()
-                self.renew(connection.generation)
+                self.discard_generation(connection.generation)
             else:
                 self._take_back(connection)
         finally:
             self._room.put(None)
 
-    def renew(self, generation: int) -> None:
+    def discard_generation(self, generation: int) -> None:
         """Drop a generation whose connections may all be dead, and check the files again at once."""
         with self._lock:
             if self._generation == generation:
                 self._next_generation()
-                self._look_at = 0.0
+                self._check_at = 0.0
 
     def own_connection(self) -> Connection:
         """Return a new connection that is not among the kept ones.
@@ -120,14 +120,14 @@ class Connections:
         try:
             return Connection(self._address, context, seconds, generation=generation)
         except BaseException:
-            self.renew(generation)
+            self.discard_generation(generation)
             raise
 
     def _refresh(self) -> None:
         """Build the TLS context if there is none, or if a file behind it has changed."""
-        if self._tls is None or self._clock() < self._look_at:
+        if self._tls is None or self._clock() < self._check_at:
             return
-        self._look_at = self._clock() + _LOOK_SECONDS
+        self._check_at = self._clock() + _CHECK_SECONDS
         stamp = self._tls.stamp()
         if self._context is not None and stamp == self._stamp:
             return
@@ -152,13 +152,13 @@ class _Lent:
         self._connections, self._seconds = connections, seconds
 
     def __enter__(self) -> Connection:
-        self._connection = self._connections.take(self._seconds)
+        self._connection = self._connections.acquire(self._seconds)
         return self._connection
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._connections.give_back(self._connection, has_failed=kind is not None)
+        self._connections.release(self._connection, has_failed=kind is not None)
 
 
 def _address_of(server: str, tls: TlsMaterial | None) -> Address:

@@ -16,7 +16,7 @@ from ssl import SSLError
 
 from dra_driver.kube import answers
 from dra_driver.kube.transport.connection import CertificateError, Connection
-from dra_driver.kube.transport.http_answer import HttpAnswer
+from dra_driver.kube.transport.http_response import HttpResponse
 from dra_driver.model.errors import ApiError, Retry
 
 _PIECE_BYTES = 64 * 1024
@@ -43,7 +43,7 @@ class LineStream:
         self._max_s, self._line_s = max_s, line_s
         self._lock = threading.Lock()
         self._connection: Connection | None = None
-        self._answer: HttpAnswer | None = None
+        self._answer: HttpResponse | None = None
         self._is_closed = False
 
     def open(self) -> None:
@@ -101,7 +101,7 @@ class LineStream:
         self.close()
         self._drop()
 
-    def _ask(self) -> HttpAnswer:
+    def _ask(self) -> HttpResponse:
         with self._translated("unreachable"):
             connection, target, headers = self._connect()
             with self._lock:
@@ -110,7 +110,7 @@ class LineStream:
                     raise ConnectionAbortedError("closed")
             return connection.ask("GET", target, headers, None, min(HEAD_SECONDS, self._max_s))
 
-    def _refusal(self, answer: HttpAnswer) -> ApiError:
+    def _refusal(self, answer: HttpResponse) -> ApiError:
         with self._translated("unreachable"):
             body = bytearray()
             while len(body) < _REFUSAL_BYTES and (piece := answer.piece(_REFUSAL_BYTES)):

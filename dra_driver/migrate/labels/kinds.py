@@ -24,7 +24,7 @@ from dra_driver.migrate.labels.requirement import (
 
 
 def mig_capable(rule: LabelRequirement, kind: DeviceKind) -> Translation:
-    """Translate the label that tells whether a GPU can be partitioned."""
+    """Translate the label that says whether a GPU can be partitioned."""
     wanted = _truths(rule)
     if wanted is None or rule.operator == EXISTS:
         return "" if rule.operator == EXISTS else NotExpressible("the label is true or false on every node")
@@ -45,7 +45,7 @@ def _truths(rule: LabelRequirement) -> set[bool] | None:
 
 
 def present(rule: LabelRequirement, _: DeviceKind) -> Translation:
-    """Translate the label that tells whether the node has a GPU."""
+    """Translate the label that says whether the node has a GPU."""
     wanted = _truths(rule)
     if rule.operator == EXISTS or (wanted is not None and True in wanted):
         return ""
@@ -53,7 +53,7 @@ def present(rule: LabelRequirement, _: DeviceKind) -> Translation:
 
 
 def sharing_strategy(rule: LabelRequirement, kind: DeviceKind) -> Translation:
-    """Translate the label that tells how devices are shared."""
+    """Translate the label that says how devices are shared."""
     if rule.operator == EXISTS:
         return ""
     if rule.operator not in {IN, NOT_IN}:

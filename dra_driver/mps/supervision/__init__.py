@@ -1,1 +1,1 @@
-"""The supervisor of MPS daemons: what it knows of each daemon, how it notices that one ended, and what it does then."""
+"""The supervisor of MPS daemons: its record of each daemon, how it detects the end of one, and what it does then."""

@@ -1,4 +1,4 @@
-"""Daemon entries: what the supervisor knows of each daemon. Only one command at a time may change a device's entry.
+"""Daemon entries: the supervisor's record of each daemon. Only one command at a time may change a device's entry.
 
 In: the keys of daemons' folders. Out: entries, held exclusively.
 """

@@ -26,7 +26,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 REPAIR_S = 10.0  # how long one attempt to restart a daemon may take
-LOOK_S = 1.0  # how long a running daemon has to answer: a client can prevent that, and Unprepare waits meanwhile
+CHECK_S = 1.0  # how long a running daemon has to answer: a client can prevent that, and Unprepare waits meanwhile
 _NOT_READY = "sharing.mps-not-ready"
 
 
@@ -165,7 +165,7 @@ class DaemonSupervisor:
     def _repair_now(self, entry: DaemonEntry) -> None:
         state = daemon.current(entry.folder, self._context())
         runs = state is not None and state.process is not None and state.process.is_alive()
-        deadline = time.monotonic() + (LOOK_S if runs else REPAIR_S)
+        deadline = time.monotonic() + (CHECK_S if runs else REPAIR_S)
         if state is None or not state.is_wanted:
             self._stop(entry, deadline)
         else:

@@ -1,4 +1,4 @@
-"""The watch over daemons: it notices when a daemon ends, and has it repaired when the next attempt is due.
+"""The watch over daemons: it detects that a daemon has ended, and has it repaired when the next attempt is due.
 
 In: the kernel's notice that a process has ended (pidfd, no polling), and attempts that failed. Out: repairs, each in a
 thread of its own, and log files that don't grow without limit.

@@ -33,7 +33,7 @@ class ComputeUnits(StepPerformer[ComputeUnitsStep, RecordedComputeUnits]):
         """Return the record of a step whose units have not been chosen yet."""
         return RecordedComputeUnits(step.device)
 
-    def look(self, step: ComputeUnitsStep, _deadline: Deadline) -> RecordedComputeUnits:
+    def inspect(self, step: ComputeUnitsStep, _deadline: Deadline) -> RecordedComputeUnits:
         """Return the intent; refuse a GPU that can't do this. Raises: SharingError("compute-units-unsupported")."""
         self._chooser(step)
         return self.intent(step)

@@ -28,7 +28,7 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 JOIN_SECONDS = 4.0  # how long limiting the new pods of one claim may take
 
 
@@ -39,7 +39,7 @@ class LatePods:
         self, ledger: Ledger, api: ClaimApi, cgroups: PodCgroups, locks: NodeLocks, limiter: MemoryLimiter
     ) -> None:
         self._ledger, self._api, self._cgroups, self._locks, self._limiter = ledger, api, cgroups, locks, limiter
-        self._loop = Loop("late-pods", self._turn, failure="check for new pods failed", fault_s=LOOK_SECONDS)
+        self._loop = Loop("late-pods", self._turn, failure="check for new pods failed", fault_s=CHECK_SECONDS)
         self._known: frozenset[str] = frozenset()
 
     def resume(self) -> None:
@@ -61,8 +61,8 @@ class LatePods:
         """Whether the thread is running."""
         return self._loop.is_running
 
-    def look(self) -> bool:
-        """Look once, and return whether any claim has limits. The API is asked only if there are new pods."""
+    def check(self) -> bool:
+        """Check once, and return whether any claim has limits. The API is asked only if there are new pods."""
         present = frozenset(self._cgroups.all())
         if present <= self._known:
             self._known = present
@@ -75,11 +75,11 @@ class LatePods:
 
     def _turn(self) -> float | None:
         try:
-            if self.look() or self._limited():
-                return LOOK_SECONDS
+            if self.check() or self._limited():
+                return CHECK_SECONDS
         except DriverError as error:
             log.warning("cannot check for new pods", extra=fields(code=error.code, err=str(error)))
-            return LOOK_SECONDS
+            return CHECK_SECONDS
         self._known = frozenset()  # so that all pods count as new after the next start
         return None
 

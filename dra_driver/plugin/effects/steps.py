@@ -21,12 +21,12 @@ class Effects:
     def __init__(self, performers: Iterable[StepPerformer[Any, Any]]) -> None:
         self._performers = {performer.kind: performer for performer in performers}
 
-    def look(self, steps: Iterable[Step], deadline: Deadline) -> tuple[RecordedStep, ...]:
+    def inspect(self, steps: Iterable[Step], deadline: Deadline) -> tuple[RecordedStep, ...]:
         """Return what has to be recorded before anything is done.
 
         Raises: HardwareError, SharingError, for what would otherwise be refused only after a partition was made.
         """
-        return tuple(self._performers[step.kind].look(step, deadline) for step in steps)
+        return tuple(self._performers[step.kind].inspect(step, deadline) for step in steps)
 
     def carried_over(self, steps: Iterable[Step], recorded: Iterable[RecordedStep]) -> tuple[RecordedStep, ...]:
         """Return the recorded steps that the plan no longer has, then those of the plan, as recorded if they were."""

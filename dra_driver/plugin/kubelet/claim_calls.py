@@ -25,7 +25,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 
-class ClaimAnswer(NamedTuple):
+class ClaimResponse(NamedTuple):
     """The answer for one claim: its devices, or the code of an error and the text for the kubelet's Event."""
 
     devices: tuple[PreparedDevice, ...] = ()
@@ -53,7 +53,7 @@ class ClaimCall:
         """Do what the method does for one claim, and return its devices. Raises: DriverError."""
         raise NotImplementedError
 
-    def _message(self, answer: ClaimAnswer) -> Any:
+    def _message(self, answer: ClaimResponse) -> Any:
         """Return the answer for one claim as a message."""
         raise NotImplementedError
 
@@ -81,16 +81,16 @@ class ClaimCall:
                 return
             answers[claim.uid] = self._message(self._answer(claim, deadline))
 
-    def _answer(self, claim: Any, deadline: Deadline) -> ClaimAnswer:
+    def _answer(self, claim: Any, deadline: Deadline) -> ClaimResponse:
         """Work on one claim, and return the answer for it."""
         started = time.monotonic()
         try:
-            answer = ClaimAnswer(self._work(claim, deadline))
+            answer = ClaimResponse(self._work(claim, deadline))
         except DriverError as error:
-            answer = ClaimAnswer((), error.code, f"{error} [{error.code}]")
+            answer = ClaimResponse((), error.code, f"{error} [{error.code}]")
         except Exception as error:
             log.exception("bug: unexpected error", extra=fields(rpc=self.rpc, claim_uid=claim.uid))
-            answer = ClaimAnswer((), "driver.bug", f"{type(error).__name__}: {error} [driver.bug]")
+            answer = ClaimResponse((), "driver.bug", f"{type(error).__name__}: {error} [driver.bug]")
         took_s, name = time.monotonic() - started, f"{claim.namespace}/{claim.name}"
         self._log.add(CallOutcome(self.rpc, name, claim.uid, took_s, len(answer.devices), answer.code, answer.text))
         return answer
@@ -111,7 +111,7 @@ class PrepareCall(ClaimCall):
     def _work(self, claim: Any, deadline: Deadline) -> tuple[PreparedDevice, ...]:
         return self._preparer.prepare(claim.namespace, claim.name, claim.uid, deadline)
 
-    def _message(self, answer: ClaimAnswer) -> Any:
+    def _message(self, answer: ClaimResponse) -> Any:
         with_shares = self._version == "v1.DRAPlugin"
         devices = [_encode(self._messages, device, with_shares=with_shares) for device in answer.devices]
         return self._messages.NodePrepareResourceResponse(devices=devices, error=answer.text)
@@ -131,7 +131,7 @@ class UnprepareCall(ClaimCall):
         self._preparer.unprepare(claim.uid, deadline)
         return ()
 
-    def _message(self, answer: ClaimAnswer) -> Any:
+    def _message(self, answer: ClaimResponse) -> Any:
         return self._messages.NodeUnprepareResourceResponse(error=answer.text)
 
 

@@ -1,4 +1,4 @@
-"""Same-name drivers: notices another driver that hands out the same GPUs and is registered under our name.
+"""Same-name drivers: detects another driver that hands out the same GPUs and is registered under our name.
 
 In: the kubelet's folder of registration sockets. Out: the reason to publish nothing, empty if there is no such driver,
 and a callback when it changes. Each socket is asked once for its driver (GetInfo, as the kubelet does); after that,
@@ -25,14 +25,14 @@ from dra_driver.model.stamp import Stamp
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
 from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, REGISTRATION_SERVICE
 from dra_driver.plugin.kubelet.sockets import identity, is_refused
-from dra_driver.plugin.rpc.answer import RpcFault
 from dra_driver.plugin.rpc.client import call
+from dra_driver.plugin.rpc.response import RpcFault
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 60.0
+CHECK_SECONDS = 60.0
 FOLDER_SECONDS = 2.0  # between two checks whether the folder has changed
 ASK_SECONDS = 1.0
 CODE = "node.namesake"
@@ -73,28 +73,28 @@ class SameNameDrivers:
         *,
         driver: str,
         changed: Callable[[], None] = lambda: None,
-        look_s: float = LOOK_SECONDS,
+        check_s: float = CHECK_SECONDS,
         folder_s: float = FOLDER_SECONDS,
     ) -> None:
         self._folder, self._data_dir, self._driver = registrar_dir, data_dir, driver
-        self._changed, self._look_s, self._folder_s = changed, look_s, folder_s
+        self._changed, self._check_s, self._folder_s = changed, check_s, folder_s
         self._known: dict[tuple[Path, Stamp], RegisteredPlugin] = {}
-        self._seen: Stamp | None = None  # the folder's state when it was last looked at
-        self._waited: float | None = None  # seconds since the last look; None before the first turn
+        self._seen: Stamp | None = None  # the folder's state when it was last checked
+        self._waited: float | None = None  # seconds since the last check; None before the first turn
         self._loop = Loop(
-            "same-name", self._turn, failure="check for another driver failed", fault_s=min(folder_s, look_s)
+            "same-name", self._turn, failure="check for another driver failed", fault_s=min(folder_s, check_s)
         )
         self.reason = ""
         self._has_contender = False
 
     @property
-    def contender(self) -> str:
+    def competing_agent(self) -> str:
         """Return the reason if the other driver is an agent of this driver with a data folder of its own, else ""."""
         return self.reason if self._has_contender else ""
 
     def start(self) -> None:
         """Check once, so that `reason` is known on return, and go on checking in a thread, which calls `changed`."""
-        self._look()
+        self._check()
         self._loop.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
@@ -117,12 +117,12 @@ class SameNameDrivers:
                 continue
             if not plugin.is_marked:
                 return f"another driver is registered as {self._driver} (socket {path})"
-            if plugin.started <= started():  # of two agents of this driver, the one that started later gives way
+            if plugin.started <= started():  # of two agents of this driver, the one that started later stops publishing
                 self._has_contender = True
                 return f"another agent of this driver is registered (socket {path}, folder {_folder_of(plugin)})"
         return ""
 
-    def _look(self) -> bool:
+    def _check(self) -> bool:
         """Check once and return whether the reason has changed."""
         self._seen = identity(self._folder)
         found = self.find()
@@ -137,16 +137,16 @@ class SameNameDrivers:
         return True
 
     def _turn(self) -> float:
-        pause = min(self._folder_s, self._look_s)
-        if self._waited is None:  # `start` has just looked
+        pause = min(self._folder_s, self._check_s)
+        if self._waited is None:  # `start` has just checked
             self._waited = 0.0
             if self.reason:
                 self._changed()
             return pause
         self._waited += self._folder_s
-        if self._waited >= self._look_s or identity(self._folder) != self._seen:
+        if self._waited >= self._check_s or identity(self._folder) != self._seen:
             self._waited = 0.0
-            if self._look():
+            if self._check():
                 self._changed()
         return pause
 

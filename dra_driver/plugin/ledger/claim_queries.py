@@ -1,4 +1,4 @@
-"""Claim queries: what the ledger knows of claims, of what they hold, and of MIG modes.
+"""Claim queries: what the ledger has recorded about claims, what they hold, and MIG modes.
 
 Every query sees the rows as `LedgerAccess` shows them. The latest records are kept in memory with their rows, because
 parsing a row again costs more than reading it.

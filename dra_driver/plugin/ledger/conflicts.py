@@ -27,7 +27,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What a claim in a namespace holds: a device, a share of one by its id, or a part of a GPU ("gpu/part")."""
+    """A hold of a claim in a namespace: on a device, on a share by its id, or on a part of a GPU ("gpu/part")."""
 
     device: str
     share_id: str

@@ -24,7 +24,14 @@ from dra_driver.plugin.ledger.claim_queries import ClaimQueries
 from dra_driver.plugin.ledger.conflicts import Conflict, conflicts_of, conflicts_query, wanted_of
 from dra_driver.plugin.ledger.connections import NO_ROOM
 from dra_driver.plugin.ledger.device_effects import DeviceEffects
-from dra_driver.plugin.ledger.ledger_rows import delete, disown_ended_mode, disown_modes, insert, own_modes, remove
+from dra_driver.plugin.ledger.ledger_rows import (
+    delete,
+    insert,
+    record_mode_changes,
+    remove,
+    remove_ended_mode_record,
+    remove_mode_records,
+)
 from dra_driver.plugin.ledger.record import NEVER_GONE, ClaimRecord, ClaimState, row_of_record, steps_text
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep
 from dra_driver.plugin.ledger.unreleased import UnreleasedClaims, unreleased_conflicts, unreleased_query
@@ -81,7 +88,8 @@ class Ledger(ClaimQueries):
     ) -> bool:
         """Record the intent to prepare a claim (`intend`) in one query, if the ledger does not know the claim yet.
 
-        Return False, with nothing written, if the ledger knows the claim or if other claims hold what it is to hold.
+        Return False, with nothing written, if the ledger has the claim already or if other claims hold one of its
+        devices.
         Raises: LedgerError.
         """
         intent = self._intent(record, claim, occupied)
@@ -109,7 +117,7 @@ class Ledger(ClaimQueries):
             )
             if not conflicts:
                 insert(connection, row, wanted)
-                own_modes(connection, record)
+                record_mode_changes(connection, record)
                 if self.keeps_spans:
                     spans.begin(connection, row)
             return conflicts
@@ -132,7 +140,7 @@ class Ledger(ClaimQueries):
         self._execute("UPDATE claims SET state = ?, steps = ? WHERE uid = ?", (state, text, uid))
 
     def hold(self, uid: str, occupied: Sequence[str], held: Collection[str]) -> None:
-        """Record what a claim occupies and does not hold yet (`held` is what it holds).
+        """Record the parts that a claim occupies and does not hold yet (`held` are those that it holds).
 
         An agent that offered the claim's GPU differently may have recorded less. Raises: LedgerError.
         """
@@ -159,13 +167,13 @@ class Ledger(ClaimQueries):
             sql = "INSERT OR REPLACE INTO mig_modes (gpu, boot_id) VALUES (?, ?)"
             self._execute(sql, (gpu, boot_id), is_synced=False)
 
-    def disown_ended_mode(self, gpu: str, uid: str) -> None:
+    def remove_ended_mode_record(self, gpu: str, uid: str) -> None:
         """Remove the record that a GPU's MIG mode is this driver's while other claims with parts of it are undone.
 
         The caller is undoing the claim `uid`, holds the GPU's lock and has switched the mode off. If no other claim has
         a part of the GPU, `forget` removes the record together with the claim instead. Raises: LedgerError.
         """
-        self._write(lambda connection: disown_ended_mode(connection, gpu, uid), is_synced=False)
+        self._write(lambda connection: remove_ended_mode_record(connection, gpu, uid), is_synced=False)
 
     def set_boot(self, uid: str, boot_id: str) -> None:
         """Record that the claim's effects were made again in this boot. Raises: LedgerError."""
@@ -197,7 +205,7 @@ class Ledger(ClaimQueries):
 
         def job(connection: sqlite3.Connection) -> None:
             remove(connection, record, pods, self._boot_id)
-            disown_modes(connection, modes_off)
+            remove_mode_records(connection, modes_off)
 
         try:
             self._write(job)

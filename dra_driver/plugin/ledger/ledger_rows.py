@@ -65,7 +65,7 @@ def add_tables(connection: sqlite3.Connection) -> None:
 
 
 def insert(connection: sqlite3.Connection, row: Wire, holds: tuple[tuple[str, str], ...]) -> None:
-    """Write a claim's row (`row_of_record`) and what it holds."""
+    """Write a claim's row (`row_of_record`) and its holds."""
     connection.execute(_insert_sql(tuple(row)), row)
     connection.executemany(
         "INSERT OR IGNORE INTO holds (device, claim_uid, share_id) VALUES (?, ?, ?)",
@@ -78,7 +78,7 @@ def _insert_sql(columns: tuple[str, ...]) -> str:
     return f"INSERT INTO claims ({', '.join(columns)}) VALUES ({', '.join(f':{column}' for column in columns)})"  # noqa: S608
 
 
-def own_modes(connection: sqlite3.Connection, record: ClaimRecord) -> None:
+def record_mode_changes(connection: sqlite3.Connection, record: ClaimRecord) -> None:
     """Record that this driver switches MIG mode on for the partitions of an intent that need it."""
     for step in record.steps_of(RecordedPartition):
         if step.switches_mode and step.gpu is not None:
@@ -86,7 +86,7 @@ def own_modes(connection: sqlite3.Connection, record: ClaimRecord) -> None:
             connection.execute(sql, (step.gpu.pci_address, record.boot_id))
 
 
-def disown_modes(connection: sqlite3.Connection, gpus: Iterable[str]) -> None:
+def remove_mode_records(connection: sqlite3.Connection, gpus: Iterable[str]) -> None:
     """Remove the records of MIG modes that this driver has switched off again.
 
     The record stays if a claim occupies a part of the GPU by now, because that claim may have switched the mode on.
@@ -96,7 +96,7 @@ def disown_modes(connection: sqlite3.Connection, gpus: Iterable[str]) -> None:
         connection.execute(sql, (gpu, *parts_of(gpu)))
 
 
-def disown_ended_mode(connection: sqlite3.Connection, gpu: str, uid: str) -> None:
+def remove_ended_mode_record(connection: sqlite3.Connection, gpu: str, uid: str) -> None:
     """Remove the record of a GPU's MIG mode, unless a claim that is not being undone occupies a part of the GPU.
 
     The claim `uid` has just been undone and does not count.
@@ -119,7 +119,7 @@ def parts_of(gpu: str) -> tuple[str, str]:
 
 
 def delete(connection: sqlite3.Connection, uid: str) -> None:
-    """Remove a claim and what it holds."""
+    """Remove a claim and its holds."""
     connection.execute("DELETE FROM holds WHERE claim_uid = ?", (uid,))
     connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
 

@@ -1,4 +1,4 @@
-"""Claim record: what the ledger knows of one claim, and how that is written as a row.
+"""Claim record: the ledger's record of one claim, and how it is written as a row.
 
 The steps are those of `recorded_steps`; an agent undoes those whose kind it knows and keeps the others. Keys and
 columns that a newer agent added are ignored, but not lost.

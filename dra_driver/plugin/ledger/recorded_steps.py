@@ -1,4 +1,4 @@
-"""Recorded steps: what the ledger knows of each step of a claim, which is all that undoing the step needs.
+"""Recorded steps: what the ledger keeps of each step of a claim, which is everything that is needed to undo it.
 
 They are values: one type for each kind of step, and `UnknownStep` for those of a newer agent. `step_records` writes and
 reads them; `plugin.effects` registers, by kind, the code that carries the steps out and undoes them.

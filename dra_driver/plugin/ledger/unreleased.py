@@ -78,7 +78,7 @@ def boot_seconds() -> float:
 
 
 def keep_unreleased(connection: sqlite3.Connection, record: ClaimRecord, pods: Collection[str], boot_id: str) -> None:
-    """Record what a claim holds as unreleased, before its holds are removed. Shares and replicas are left out."""
+    """Record the devices of a claim as unreleased, before its holds are removed. Shares and replicas are left out."""
     exclusive = record.exclusive_names()
     if not pods or not exclusive:
         return
@@ -98,7 +98,7 @@ def keep_unreleased(connection: sqlite3.Connection, record: ClaimRecord, pods: C
 def unreleased_conflicts(
     rows: Collection[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]
 ) -> tuple[Conflict, ...]:
-    """Return the conflicts between what the claim `uid` wants and `rows` of unreleased claims of this boot."""
+    """Return the conflicts between what the claim `uid` requests and `rows` of unreleased claims of this boot."""
     if not rows:
         return ()
     names = {name for name, _ in wanted}

@@ -31,7 +31,7 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks, gpu_lock
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
-from dra_driver.plugin.neighbours.nvidia_checkpoint import (
+from dra_driver.plugin.other_drivers.nvidia_checkpoint import (
     FILE,
     CheckpointedClaim,
     CheckpointedPartition,

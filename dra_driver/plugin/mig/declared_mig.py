@@ -60,7 +60,7 @@ class DeclaredMig:
         """Return whether there is anything to apply."""
         return self._source.is_declared
 
-    def stand_aside(self) -> int:
+    def suspend(self) -> int:
         """Change nothing, because partitions are made on demand; this is logged once. Return 0."""
         if not self._is_aside:
             log.info("declared geometry not applied: partitions are made on demand")

@@ -55,7 +55,7 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
         """Return the record of a GPU that a claim is to use as a whole."""
         return RecordedMode(GpuReference.of(step.gpu))
 
-    def look(self, step: MigModeStep, _deadline: Deadline) -> RecordedMode:
+    def inspect(self, step: MigModeStep, _deadline: Deadline) -> RecordedMode:
         """Return the intent, with the boot in which it is recorded."""
         return replace(self.intent(step), boot_id=self._boot_id)
 
@@ -141,7 +141,7 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
         self._switched_on.discard(gpu.pci_address)
         if end is ModeEnd.BESIDE_OTHERS:
             with tolerate_full_disk("record that a MIG mode is off"):
-                self._ledger.disown_ended_mode(gpu.pci_address, uid)
+                self._ledger.remove_ended_mode_record(gpu.pci_address, uid)
 
     def switch_off_unneeded(self, gpu: GpuFacts, uid: str, deadline: Deadline) -> bool:
         """Switch MIG mode off if it is ours and neither a partition nor a claim other than `uid` needs it.

@@ -49,7 +49,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         """Return the record of a partition before the hardware has been asked."""
         return RecordedPartition(step.device, GpuReference.of(step.gpu), step.placement.profile, step.placement.start)
 
-    def look(self, step: MigPartitionStep, _deadline: Deadline) -> RecordedPartition:
+    def inspect(self, step: MigPartitionStep, _deadline: Deadline) -> RecordedPartition:
         """Return the intent with the owner: this driver, if the placement is empty now. Raises: HardwareError."""
         now = self._placement_now(step)
         return RecordedPartition(

@@ -11,7 +11,7 @@ from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware, ProcessLister
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.validation.turn import overlap
+from dra_driver.validation.validation_lock import overlap
 
 
 def holding_claims(ledger: Ledger, device: str) -> str:

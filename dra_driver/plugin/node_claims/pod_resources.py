@@ -26,8 +26,8 @@ from dra_driver.model.names import is_dns_label
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as messages
 from dra_driver.plugin.node_claims.claim_results import ClaimName, results, uid_of
-from dra_driver.plugin.rpc.answer import RpcFault
 from dra_driver.plugin.rpc.client import call
+from dra_driver.plugin.rpc.response import RpcFault
 
 SERVICE = "v1.PodResourcesLister"
 ASK_SECONDS = 5.0

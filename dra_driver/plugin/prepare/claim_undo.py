@@ -21,8 +21,8 @@ from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState
 from dra_driver.plugin.ledger.recorded_steps import ends_with_power, is_only_file
 from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
-from dra_driver.plugin.neighbours.leftovers import remove_leftover
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
+from dra_driver.plugin.other_drivers.leftovers import remove_leftover
 from dra_driver.plugin.prepare.release_watch import ReleaseWatch
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
 from dra_driver.plugin.steps.step_run import UndoRun

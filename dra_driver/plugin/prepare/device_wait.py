@@ -14,12 +14,12 @@ from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED
 from dra_driver.plugin.prepare.claim_undo import ClaimUndo
 from dra_driver.plugin.prepare.release_watch import ReleaseWatch
-from dra_driver.plugin.prepare.waiting import InterruptiblePause, LookTimer
+from dra_driver.plugin.prepare.waiting import CheckTimer, InterruptiblePause
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-HOLDER_LOOK_SECONDS = 1.0  # between two checks whether the holder of a device still exists
+HOLDER_CHECK_SECONDS = 1.0  # between two checks whether the holder of a device still exists
 
 
 class DeviceWait:
@@ -35,7 +35,7 @@ class DeviceWait:
             undo,
             release_watch,
         )
-        self._looks = LookTimer(HOLDER_LOOK_SECONDS)
+        self._checks = CheckTimer(HOLDER_CHECK_SECONDS)
 
     def await_release(
         self, plan: PreparePlan, conflicts: tuple[Conflict, ...], patience: Deadline, started: float
@@ -56,7 +56,7 @@ class DeviceWait:
             self._look_at_holders(conflicts)
             if patience.has_passed() or self._pause.is_over:
                 raise _in_use(conflicts, time.monotonic() - started)
-            self._pause.await_change(min(HOLDER_LOOK_SECONDS, patience.remaining()), seen)
+            self._pause.await_change(min(HOLDER_CHECK_SECONDS, patience.remaining()), seen)
             conflicts = self._ledger.conflicts(plan.claim, plan.occupied, boot_id=self._boot_id)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class DeviceWait:
         if any(conflict.pods for conflict in conflicts):
             self._release_watch.watch()  # the agent that has watched these pods so far may have ended
         for record in {conflict.record.uid: conflict.record for conflict in conflicts if not conflict.pods}.values():
-            if not self._looks.is_due(record.uid):
+            if not self._checks.is_due(record.uid):
                 continue
             with suppress(PrepareError):  # another call works on it, or it can't be undone: it still holds the device
                 if record.state in UNFINISHED:

@@ -25,7 +25,7 @@ from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare.claim_edits import ClaimEdits
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
 
-POLL_SECONDS = 0.1  # between two looks at the inventory
+POLL_SECONDS = 0.1  # between two readings of the inventory
 LATE_SECONDS = 6.0  # enough for a new device, which is in the inventory within 5 s, and for a new permission
 API_SECONDS = 10.0  # how long one request may take
 _API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)

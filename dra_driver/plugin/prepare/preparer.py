@@ -31,7 +31,7 @@ from dra_driver.plugin.prepare.device_wait import DeviceWait
 from dra_driver.plugin.prepare.planner import Planner
 from dra_driver.plugin.steps.step_run import StepRun
 from dra_driver.telemetry.logs import fields
-from dra_driver.validation.turn import ValidationTurn
+from dra_driver.validation.validation_lock import ValidationLock
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Preparer:
         undo: ClaimUndo,
         wait: DeviceWait,
         late_pods: LatePods,
-        validation: ValidationTurn,
+        validation: ValidationLock,
     ) -> None:
         self._boot_id, self._ledger, self._locks, self._planner = boot_id, ledger, locks, planner
         self._effects, self._undo, self._wait, self._late_pods = effects, undo, wait, late_pods
@@ -122,8 +122,8 @@ class Preparer:
     def _prepare_if_unknown(self, plan: PreparePlan, own: Collection[str], deadline: Deadline) -> bool:
         """Prepare a claim that needs only partitions and a file, if the ledger does not know the claim yet.
 
-        Return False, with nothing done, if the ledger knows it or other claims hold a device. Most claims are new, and
-        looking for their row first would cost a tenth of the transaction, which notices it anyway.
+        Return False, with nothing done, if the ledger has it already or other claims hold a device. Most claims are
+        new, and looking for their row first would cost a tenth of the transaction, which notices it anyway.
         """
         if not all(isinstance(step, _SIMPLE_STEPS) for step in plan.steps):
             return False
@@ -183,7 +183,7 @@ class Preparer:
         A claim that needs only a file is recorded as prepared at once, in one transaction. After a crash before the
         file was written, `refresh_cdi` writes it, and the kubelet, which got no answer, asks again.
         """
-        steps = self._effects.look(plan.steps, deadline)
+        steps = self._effects.inspect(plan.steps, deadline)
         state = ClaimState.PREPARED if is_only_file(steps) else ClaimState.PREPARING
         record = record_of_plan(plan, self._boot_id, steps, state)
         return record, state is ClaimState.PREPARED or not ends_with_power(steps)

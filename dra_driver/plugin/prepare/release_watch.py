@@ -26,7 +26,7 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.25
+CHECK_SECONDS = 0.25
 FAULT_SECONDS = 2.0  # pause after a check that failed: a full disk may make the ledger fail for a long time
 
 
@@ -60,12 +60,12 @@ class ReleaseWatch:
 
     def _turn(self) -> float | None:
         try:
-            return LOOK_SECONDS if self._look() else None
+            return CHECK_SECONDS if self._check() else None
         except DriverError as error:
             log.warning("cannot read which devices are unreleased", extra=fields(code=error.code, err=str(error)))
             return FAULT_SECONDS
 
-    def _look(self) -> bool:
+    def _check(self) -> bool:
         """Release what no pod uses any more, and return whether something is still unreleased."""
         kept = () if self._ledger.is_read_only else self._ledger.unreleased.of_boot(self._boot_id)
         if not kept:

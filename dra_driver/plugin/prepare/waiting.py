@@ -74,26 +74,26 @@ class InterruptiblePause:
 
     def _watch(self) -> None:
         """Wake every call when the ledger changes, until no call is sleeping."""
-        known = self._look()
+        known = self._ledger_version()
         while True:
             time.sleep(POLL_SECONDS)
             with self._condition:  # checked before the ledger is read, because it may have been closed by now
                 if self.is_over or not self._sleepers:
                     self._is_watched = False
                     return
-            now = self._look()
+            now = self._ledger_version()
             if now != known:
                 known = now
                 self.wake()
 
-    def _look(self) -> object:
+    def _ledger_version(self) -> object:
         try:
             return self._ledger.version()
         except DriverError:  # a call will meet the same error, and report it
             return None
 
 
-class LookTimer:
+class CheckTimer:
     """Decides which of many waiting calls checks something: one call in `interval_s` seconds for each key."""
 
     def __init__(self, interval_s: float) -> None:

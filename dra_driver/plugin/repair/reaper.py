@@ -81,7 +81,7 @@ class Reaper:
         self._repair.settle_modes()
         return count + self._repair.settle_sharing() + sum(chore.tidy() for chore in self._chores)
 
-    def look_now(self) -> None:
+    def run_soon(self) -> None:
         """Run again soon, because something changed."""
         self._loop.wake()
 

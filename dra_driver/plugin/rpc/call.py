@@ -1,4 +1,4 @@
-"""RPC call: what a method of a gRPC service knows of one call, and how the call ends.
+"""RPC call: one call as a method of a gRPC service sees it, and how the call ends.
 
 Source: gRPC over HTTP2, "Requests" (Timeout), "Responses" (Trailers, percent-encoding) and the status codes of gRPC.
 """

@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 
 from dra_driver.plugin.rpc import frames
-from dra_driver.plugin.rpc.answer import HEAD_BYTES, STREAM, AnswerReader, RpcAnswer, RpcFault
 from dra_driver.plugin.rpc.header_fields import literal
+from dra_driver.plugin.rpc.response import HEAD_BYTES, STREAM, ResponseReader, RpcFault, RpcResponse
 from dra_driver.plugin.rpc.stream import framed
 
 _PIECE_BYTES = 64 * 1024
 
 
-def call(path: Path, method: str, message: bytes, *, seconds: float, max_bytes: int) -> RpcAnswer:
+def call(path: Path, method: str, message: bytes, *, seconds: float, max_bytes: int) -> RpcResponse:
     """Call a method, given as "/service/method", of the server that listens at `path`, and return its answer.
 
     The message may have 16 KiB, and its answer `max_bytes`. The whole call may take `seconds`.
@@ -28,7 +28,7 @@ def call(path: Path, method: str, message: bytes, *, seconds: float, max_bytes: 
     RESOURCE_EXHAUSTED for an answer that is too long, INTERNAL for one that is not gRPC, or the server's own code.
     """
     until = time.monotonic() + seconds
-    reader = AnswerReader(max_bytes)
+    reader = ResponseReader(max_bytes)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(_left(until))

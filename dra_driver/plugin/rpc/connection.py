@@ -1,7 +1,7 @@
 """RPC connection: one HTTP/2 connection of a client, with its streams.
 
 In: bytes from the socket, read by whichever thread finds them there. Out: complete requests, each once, and what
-`AnswerWriter` writes. If a client breaks the rules of HTTP/2, its connection is closed.
+`ResponseWriter` writes. If a client breaks the rules of HTTP/2, its connection is closed.
 Source: RFC 9113, sections 3.4, 5 and 6.
 """
 
@@ -16,7 +16,7 @@ from dra_driver.plugin.rpc.call import StatusCode
 from dra_driver.plugin.rpc.frames import Http2Frame
 from dra_driver.plugin.rpc.header_fields import FieldDecoder
 from dra_driver.plugin.rpc.stream import RpcStream
-from dra_driver.plugin.rpc.writer import AnswerWriter, ConnectionLost
+from dra_driver.plugin.rpc.writer import ConnectionLost, ResponseWriter
 
 STREAMS = 512  # the most that may be open at the same time
 REQUEST_BYTES = 1 << 20  # the most that a request may have; the kubelet's have about a hundred bytes for each claim
@@ -29,7 +29,7 @@ class RpcConnection:
 
     def __init__(self, sock: socket.socket) -> None:
         """Send the server's settings. Raises: ConnectionLost."""
-        self._sock, self._writer = sock, AnswerWriter(sock)
+        self._sock, self._writer = sock, ResponseWriter(sock)
         self._reading = threading.Lock()  # guards everything below, except that streams are removed without it
         self._buffer = bytearray()
         self._has_preface = self._has_more = self._is_leaving = False

@@ -1,6 +1,6 @@
-"""Header fields: HPACK blocks of the other side come in, and names and values go out.
+"""Header fields. In: the peer's HPACK blocks. Out: names and values.
 
-The other side may refer to fields that it sent before, so the blocks of a connection have to be read in order. The
+The peer may refer to fields that it sent before, so the blocks of a connection have to be read in order. The
 fields that we send are written in full each time, and need no state.
 Source: RFC 7541.
 """

@@ -31,7 +31,7 @@ class ConnectionLost(Exception):
     """The client is gone, or has broken the rules."""
 
 
-class AnswerWriter:
+class ResponseWriter:
     """The writing side of a connection. Any thread may call any method."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -1,8 +1,9 @@
 """Step performer: records, carries out and undoes one kind of step.
 
-There is one performer for each kind, registered in `plugin.effects.steps`. Its methods are called in this order: `look`
-before anything is recorded or done; then `perform` for each step of the plan; finally `undo`, in reverse order and from
-records alone. Each of them starts from the node's current state, so it may be repeated after a crash at any line.
+There is one performer for each kind, registered in `plugin.effects.steps`. Its methods are called in this order:
+`inspect` before anything is recorded or done; then `perform` for each step of the plan; finally `undo`, in reverse
+order and from records alone. Each of them starts from the node's current state, so it may be repeated after a crash at
+any line.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ class StepPerformer(Generic[P, R]):
     kind: ClassVar[str]
 
     def intent(self, step: P) -> R:
-        """Return what to record about a planned step before the node has been looked at."""
+        """Return what to record about a planned step before the node has been inspected."""
         raise NotImplementedError
 
-    def look(self, step: P, _deadline: Deadline) -> R:
+    def inspect(self, step: P, _deadline: Deadline) -> R:
         """Return the intent, completed with what is found on the node; refuse what can't work. Nothing is changed.
 
         Raises: HardwareError, SharingError.

@@ -1,4 +1,4 @@
-"""Known sizes: what the estimate knows about the values of nodes and of local variables.
+"""Known sizes: the sizes of the values of nodes and of local variables, as far as they are known.
 
 Out: for each node, its path from the device, its size and, for a container, the sizes of its entries.
 
@@ -49,7 +49,7 @@ class Local:
 
 
 class KnownSizes:
-    """The part of the estimate that knows sizes and paths."""
+    """The part of the estimate that keeps sizes and paths."""
 
     __slots__ = ("_entries", "_locals", "_paths", "_sizes")
 

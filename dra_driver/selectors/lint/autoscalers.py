@@ -52,7 +52,7 @@ _WHOLE = {"attributes": {_TYPE: {"string": str(DeviceType.GPU)}}}  # the device 
 
 
 def autoscaler_findings(subject: LintSubject, autoscaler: Autoscaler) -> Iterator[LintFinding]:
-    """Report what the selector needs and the autoscaler does not know of a node that it could start."""
+    """Report facts that the selector needs and that the autoscaler does not have about a node that it could start."""
     unknown = sorted({(*key, text) for key, text in _names(subject) if not _is_known(key, autoscaler)})
     for *_, text in unknown:
         yield LintFinding(
@@ -71,7 +71,7 @@ def autoscaler_findings(subject: LintSubject, autoscaler: Autoscaler) -> Iterato
 
 
 def _is_known(key: tuple[str, str, str], autoscaler: Autoscaler) -> bool:
-    """Return whether an autoscaler knows what a selector reads; annotations give the `type` of any driver's devices."""
+    """Return whether an autoscaler supports a name that a selector reads; annotations give the `type` of any device."""
     is_any = autoscaler is Autoscaler.CLUSTER_AUTOSCALER and key[0] == "attributes" and key[1] != _STANDARD
     return key in _KNOWN[autoscaler] or (is_any and key[2] == _TYPE)
 
@@ -101,7 +101,7 @@ def _only_parts(subject: LintSubject) -> str:
 
 
 def _is_of_other_drivers(subject: LintSubject) -> bool:
-    """Return whether the selector reads nothing but the driver, and accepts none that Karpenter knows."""
+    """Return whether the selector reads nothing but the driver, and accepts none that Karpenter supports."""
     return not list(_names(subject)) and all(
         outcome(subject.selector, prepare_device({}, driver)) is False for driver in _KARPENTERS_DRIVERS
     )

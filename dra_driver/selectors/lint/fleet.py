@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, Outcome, outcomes
-from dra_driver.selectors.lint.guards import accesses, guarded, leaves
+from dra_driver.selectors.lint.guards import clauses, reads_of, with_presence_tests
 from dra_driver.selectors.near_misses import nearest_misses
 from dra_driver.selectors.remedies.names import NamePlace
 from dra_driver.selectors.remedies.places import place_mistakes
@@ -46,7 +46,7 @@ def _missing(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding
     root, expression = subject.selector.program.root, subject.selector.expression
     for name in names:
         lacking = _count(subject, found, f"no such key: {name}")
-        clause = next((text_of(leaf, expression) for leaf in leaves(root) if accesses(leaf, name)), "")
+        clause = next((text_of(leaf, expression) for leaf in clauses(root) if reads_of(leaf, name)), "")
         message = (
             f"{lacking} of {subject.total} devices lack {name}: on them the expression fails, which aborts scheduling"
         )
@@ -68,8 +68,8 @@ def guard_missing_names(subject: LintSubject) -> str | None:
         missing = next((m[1] for one in now if isinstance(one, str) and (m := _MISSING.fullmatch(one))), None)
         if missing is None:
             is_fixed = all(isinstance(one, bool) for one in now)
-            return selector.expression if is_fixed and keeps(before, now) else None
-        text = None if missing in unknown else guarded(selector.program.root, selector.expression, missing)
+            return selector.expression if is_fixed and keeps_verdicts(before, now) else None
+        text = None if missing in unknown else with_presence_tests(selector.program.root, selector.expression, missing)
         better = recompiled(subject, text) if text is not None else None
         if better is None:
             return None
@@ -87,7 +87,7 @@ def _unknown_names(subject: LintSubject) -> set[str]:
     }
 
 
-def keeps(before: list[Outcome], after: list[Outcome]) -> bool:
+def keeps_verdicts(before: list[Outcome], after: list[Outcome]) -> bool:
     """Return whether every verdict stayed the same; an error may have become a verdict."""
     return all(isinstance(old, str) or old is new for old, new in zip(before, after, strict=True))
 

@@ -13,12 +13,12 @@ _LOGICAL = frozenset({"_&&_", "_||_"})
 _LOOSE = frozenset({"_||_", "_?_:_"})
 
 
-def leaves(root: Node) -> list[Node]:
+def clauses(root: Node) -> list[Node]:
     """List the clauses below the outermost && and ||, looking through bindings."""
     return terms_below(root, _LOGICAL)
 
 
-def accesses(root: Node, name: str) -> list[Node]:
+def reads_of(root: Node, name: str) -> list[Node]:
     """List the plain reads of a name in a clause, which can fail with "no such key: name"."""
     found: list[Node] = []
     pending = [root]
@@ -30,11 +30,11 @@ def accesses(root: Node, name: str) -> list[Node]:
     return found
 
 
-def guarded(root: Node, expression: str, name: str) -> str | None:
+def with_presence_tests(root: Node, expression: str, name: str) -> str | None:
     """Put a presence test before every clause that reads a name; return None where that is impossible."""
     inserts: dict[int, tuple[int, str, bool]] = {}
-    for leaf in leaves(root):
-        inner = accesses(leaf, name)
+    for leaf in clauses(root):
+        inner = reads_of(leaf, name)
         if not inner:
             continue
         if any(_is_local(access, leaf) for access in inner) or not hasattr(leaf, "start"):
@@ -69,7 +69,7 @@ def _guard(access: Node, expression: str) -> str:
         return ""
     if type(access) is Select:
         return f"has({text_of(access, expression)})"
-    assert type(access) is Call  # noqa: S101  (as `accesses` returns)
+    assert type(access) is Call  # noqa: S101  (as `reads_of` returns)
     held, key = access.args
     if not hasattr(held, "start") or not hasattr(key, "start"):
         return ""

@@ -16,8 +16,8 @@ from dra_driver.model.semver import Semver
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.lint.bounds import reachable_bound
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcomes
-from dra_driver.selectors.lint.fleet import keeps, recompiled
-from dra_driver.selectors.lint.guards import leaves
+from dra_driver.selectors.lint.fleet import keeps_verdicts, recompiled
+from dra_driver.selectors.lint.guards import clauses
 from dra_driver.selectors.remedies.literal_texts import exponent_of, version_text
 from dra_driver.selectors.remedies.mistake import place_of
 from dra_driver.selectors.remedies.operators import operator_mistakes
@@ -83,7 +83,7 @@ def _short(cost: int) -> str:
 def _driver_guard(subject: LintSubject) -> Iterator[LintFinding]:
     """Report a class whose first clause does not compare the driver: its selectors see the devices of every driver."""
     root, expression = subject.selector.program.root, subject.selector.expression
-    first = leaves(root)[0]
+    first = clauses(root)[0]
     if any(type(node) is Select and node.field == "driver" and _is_device(node.operand) for node in all_nodes(first)):
         return
     domains = {
@@ -98,7 +98,7 @@ def _driver_guard(subject: LintSubject) -> Iterator[LintFinding]:
     is_safe = (
         better is not None
         and any(view.driver == driver for view in subject.views)  # otherwise the domain may not be a driver's name
-        and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
+        and keeps_verdicts(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
     )
     message = "a class sees the devices of every driver: compare device.driver first"
     yield LintFinding(
@@ -171,7 +171,7 @@ def _mistakes(subject: LintSubject, known: set[str]) -> Iterator[LintFinding]:
         is_safe = (
             better is not None
             and len(subject.views) > 0
-            and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
+            and keeps_verdicts(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
         )
         fix = mistake.text if better else None
         yield LintFinding(mistake.rule, mistake.message, mistake.clause, fix, is_safe=is_safe)
@@ -214,7 +214,7 @@ def _version_text(
         is_safe = (
             better is not None
             and operator != "!="
-            and keeps(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
+            and keeps_verdicts(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
         )
         message = f"the attribute is a version: comparing it with a string {effect}"
         yield LintFinding("string-version", message, clause, fix if better else None, is_safe=is_safe)

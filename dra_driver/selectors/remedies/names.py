@@ -72,7 +72,7 @@ class KnownNames:
         return next(iter(held.kinds)) if held and len(held.kinds) == 1 else ""
 
     def values(self, place: NamePlace) -> set[Any]:
-        """Return values of a name; at most 256, and none for names that only this driver's table knows."""
+        """Return values of a name; at most 256, and none for names that occur only in this driver's table."""
         held = self._held.get(place)
         return held.values if held else set()
 

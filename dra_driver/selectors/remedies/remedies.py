@@ -38,7 +38,7 @@ class Remedy:
 def remedy(
     expression: str, declarations: Declarations, names: KnownNames, compiles: Callable[[str], bool]
 ) -> Remedy | None:
-    """Return the remedy for an expression, or None if no rule here knows what is wrong with it."""
+    """Return the remedy for an expression, or None if no rule here finds the mistake."""
     text, sentences, seen = expression, [], {expression}
     for _ in range(_MAX_ROUNDS):
         check_cancelled()

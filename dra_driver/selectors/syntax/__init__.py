@@ -1,1 +1,1 @@
-"""From text to a syntax tree that knows the position of every node; macros are expanded."""
+"""From text to a syntax tree that has the position of every node; macros are expanded."""

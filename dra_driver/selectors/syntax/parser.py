@@ -22,7 +22,7 @@ from dra_driver.selectors.syntax.nodes import (
     Select,
     balance,
 )
-from dra_driver.selectors.syntax.recovery import outermost
+from dra_driver.selectors.syntax.recovery import find_outermost
 from dra_driver.selectors.syntax.source import NOWHERE, SyntaxFault
 from dra_driver.selectors.syntax.terms import Terms
 from dra_driver.selectors.syntax.tree_copies import BadMacro, Expansion
@@ -274,7 +274,7 @@ class _Parser(Terms):
 
     def _unfinished_test(self, start: int) -> None:
         """Report the argument of a has() that a syntax error cut short, because the server recovers and checks it."""
-        top = outermost(self._tokens[start : self._at])
+        top = find_outermost(self._tokens[start : self._at])
         if top is not None:
             self.faults.append(SyntaxFault(top, "invalid argument to has() macro"))
 

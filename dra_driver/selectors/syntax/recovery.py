@@ -16,7 +16,7 @@ _POSTFIX, _OPERAND = 8, 9
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
-def outermost(tokens: list[Token]) -> int | None:
+def find_outermost(tokens: list[Token]) -> int | None:
     """Find the outermost node of an unfinished argument."""
     binding, top, selects = _OPERAND + 1, None, False
     depth, after_operand = 0, False

@@ -14,7 +14,7 @@ from dra_driver.views.access import unseen_document
 from dra_driver.views.board.board import Board
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.fleet.branch import Branch
-from dra_driver.views.fleet.picture import picture_of_slices
+from dra_driver.views.fleet.slice_tree import slice_tree
 from dra_driver.views.fleet.summary import class_rows, namespace_rows
 
 _MAX = 500
@@ -24,7 +24,7 @@ _MAX_HOLDERS = 200
 def attention(board: Board) -> OutputDocument:
     """Return the document of all flags. Codes with few flags come first, because they are easily overlooked."""
     claims = board.of("ResourceClaim")
-    branches = picture_of_slices(board.of("ResourceSlice"), claims, None if board.is_live else board.of("Pod") or None)
+    branches = slice_tree(board.of("ResourceSlice"), claims, None if board.is_live else board.of("Pod") or None)
     flags = list(_flags(branches))
     counts = Counter(one["code"] for one in flags)
     content = {

@@ -93,7 +93,7 @@ class Board:
         world = World(kubernetes=DEFAULT_VERSION)
         return cls(world, apply_rules(world, None, {}), source, is_live=True)
 
-    def hide(self, unseen: UnseenObjects) -> None:
+    def mark_unreadable(self, unseen: UnseenObjects) -> None:
         """Record that objects of a kind may not be read. It replaces what was recorded of this kind before."""
         others = [one for one in self.world.unseen if one.kind != unseen.kind]
         self.world.unseen = [*others, unseen]
@@ -101,7 +101,7 @@ class Board:
             self.loaded.add(unseen.kind)  # nothing of this kind will come, so pages need not wait for it
         self.version += 1
 
-    def serve(self, kubernetes: str) -> None:
+    def set_version(self, kubernetes: str) -> None:
         """Set the version of the cluster. Its gates are derived from the fields of its slices."""
         self.world.kubernetes = kubernetes
         self._apply_rules()

@@ -1,4 +1,4 @@
-"""The branches that make up the picture of a cluster, as values and as a document.
+"""The branches that make up the tree of a cluster, as values and as a document.
 
 In: names and text. Out: a tree of `Branch`es.
 """

@@ -50,7 +50,7 @@ def holdings(claims: Sequence[ClaimWire]) -> dict[DeviceId, list[Holding]]:
     return held
 
 
-def picture_of_claims(
+def claim_tree(
     claims: Sequence[ClaimWire],
     slices: Sequence[SliceWire] | None,
     pods: Sequence[Wire] | None = None,

@@ -1,6 +1,6 @@
-"""The fleet in figures: what each node has and what is free, and what each namespace and class of devices holds.
+"""The fleet in figures: devices and free devices of each node, and devices held by each namespace and class.
 
-In: the branches of `picture`, and claims as wire dicts. Out: rows. Nodes with equal figures share a row. Pure.
+In: the branches of `slice_tree`, and claims as wire dicts. Out: rows. Nodes with equal figures share a row. Pure.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class HolderRow:
-    """What a namespace holds, or what requests of a class hold; `waiting` counts claims without devices."""
+    """The devices that a namespace or the requests of a class hold; `waiting` counts claims without devices."""
 
     name: str
     claims: int
@@ -146,7 +146,7 @@ def totals(rows: Sequence[NodeRow]) -> NodeRow:
 
 
 def namespace_rows(claims: Iterable[ClaimWire]) -> list[HolderRow]:
-    """Return what each namespace holds."""
+    """Return the devices that each namespace holds."""
     return _holder_rows(
         (str(one["metadata"].get("namespace") or "default"), one, len(_held_results(one))) for one in claims
     )

@@ -18,7 +18,7 @@ from dra_driver.model.names import pool_name
 from dra_driver.model.vendors import registered_or_default
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
-from dra_driver.plugin.neighbours.device_plugin import live_sockets
+from dra_driver.plugin.other_drivers.device_plugin import live_sockets
 from dra_driver.views.access import ClusterAccess
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.node.fault_rows import fault_rows

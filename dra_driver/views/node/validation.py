@@ -22,13 +22,13 @@ from dra_driver.model.errors import DriverError, InputError
 from dra_driver.model.names import normal_pci_address, pool_name
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.neighbours.leftovers import read_leftovers
 from dra_driver.plugin.node_claims.device_holders import held_among, holding_claims, processes_on
 from dra_driver.plugin.node_claims.pod_resources import PodResources
+from dra_driver.plugin.other_drivers.leftovers import read_leftovers
 from dra_driver.validation.manual_results import ResultsFile
 from dra_driver.validation.result import ValidationLevel, ValidationResult
 from dra_driver.validation.tested_devices import TestedDevice, devices_of, unshared_name
-from dra_driver.validation.turn import ValidationTurn
+from dra_driver.validation.validation_lock import ValidationLock
 from dra_driver.validation.validator import DEADLINES, Validator
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.node.report import withheld_reason
@@ -147,7 +147,7 @@ def validate_devices(
     deadlines = {**DEADLINES, order.level: order.deadline_s or DEADLINES.get(order.level, 0.0)}
     with _turn_folder(selected.data) as folder:
         validator = Validator(
-            selected.hardware, ValidationTurn(folder), holders, command=order.command, deadlines=deadlines
+            selected.hardware, ValidationLock(folder), holders, command=order.command, deadlines=deadlines
         )
         try:
             for one in devices:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import yaml
 
 from dra_driver.documents.json_stream import load_json
-from dra_driver.documents.kept_stream import kept_stream
+from dra_driver.documents.spooled_stream import spooled_stream
 from dra_driver.documents.yaml_stream import load_yaml_stream
 from dra_driver.documents.yaml_values import TooDeepError
 from dra_driver.model.errors import InputError
@@ -114,7 +114,7 @@ def _load_file(origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
 
 def _load_pipe(file: BinaryIO, origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
     """Read the documents of a file that can be read only once, and its text if it is short. Raises: OSError."""
-    with kept_stream(file, MAX_STREAM + 1) as kept:
+    with spooled_stream(file, MAX_STREAM + 1) as kept:
         found = _streamed(kept, origin, entries)
         is_short = kept.seek(0, os.SEEK_END) <= MAX_KEPT
         kept.seek(0)

@@ -29,6 +29,7 @@ from dra_driver.views.schemas.console import (
 )
 from dra_driver.views.schemas.fleets import BRANCH, BRANCHES, HOLDER, NODE_FIGURES, UNSEEN
 from dra_driver.views.schemas.others import (
+    ACTION_ROW,
     CHECK,
     CHECKED_FILE,
     CORDON,
@@ -38,7 +39,6 @@ from dra_driver.views.schemas.others import (
     MIGRATED,
     REMEDIATION,
     TESTED,
-    TREATMENT,
 )
 from dra_driver.views.schemas.parts import (
     ALLOCATION,
@@ -91,7 +91,7 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
         "faults": list_of(FAULT),
     },
     DocumentKind.NODE_HEALTH: {"faults": list_of(FAULT)},
-    DocumentKind.NODE_REMEDIATION: {"remediations": list_of(REMEDIATION), "actions": list_of(TREATMENT)},
+    DocumentKind.NODE_REMEDIATION: {"remediations": list_of(REMEDIATION), "actions": list_of(ACTION_ROW)},
     DocumentKind.CORDON: CORDON,
     DocumentKind.DEMO_RUN: DEMO_RUN,
     DocumentKind.VALIDATION: {"node": TEXT, "driver": TEXT, "devices": list_of(TESTED)},

@@ -69,7 +69,7 @@ REMEDIATION = record(
     stageSince=_TIME,
     message=TEXT,
 )
-TREATMENT = record(at=_TIME, uuid=TEXT, action=TEXT, outcome=MAYBE_TEXT)
+ACTION_ROW = record(at=_TIME, uuid=TEXT, action=TEXT, outcome=MAYBE_TEXT)
 TESTED = record(
     device=TEXT,
     uuid=TEXT,

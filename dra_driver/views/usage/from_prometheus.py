@@ -139,10 +139,10 @@ def _claim_series(asked: PrometheusQueries) -> ClaimSeries:
 
 
 def _increases(asked: PrometheusQueries, metric: str, *, keeps_count: bool) -> list[Sample]:
-    """Return by how much a counter of each claim grew.
+    """Return the increase of a counter for each claim.
 
-    With `keeps_count`, the counter goes on after a restart of the agent, so of the series before and after it only the
-    larger counts. Other counters start again at 0: their series are added up, and of a series that was reset, the
+    With `keeps_count`, the counter continues after a restart of the agent, so only the larger of the series before and
+    after it counts. Other counters start again at 0: their series are added up, and for a series that was reset the
     increase counts.
     """
     outer = "max" if keeps_count else "sum"

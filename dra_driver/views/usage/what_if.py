@@ -21,7 +21,7 @@ Gpu = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What following the advice would free. `unplaced` are claims for which no smaller device was found."""
+    """The devices that the advice would free. `unplaced` are claims for which no smaller device was found."""
 
     changes: int
     gpus: int

@@ -21,7 +21,7 @@ _NO_CONDITION = Remedy(("a selector is a condition, true or false: compare this 
 
 
 def remedy_of(one: CompiledSelector, judged: QueryVerdicts, given: SelectorInputs) -> Remedy | None:
-    """Return the remedy of one expression of a query, or None if no rule knows what is wrong."""
+    """Return the remedy of one expression of a query, or None if no rule finds the mistake."""
     if one.error is None and not given.fleet.devices:
         return None
     if one.error is not None and one.error.kind is CompileErrorKind.RESULT_TYPE:

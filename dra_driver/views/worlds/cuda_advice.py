@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_driver.claims.cuda_need import CudaNeed, cuda_needs
+from dra_driver.claims.cuda_requirement import CudaRequirement, cuda_requirements
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.semver import Semver
 from dra_driver.model.wire import Wire
@@ -22,9 +22,9 @@ from dra_driver.views.worlds.world import World
 def cuda_advice(
     world: World, engine: KubernetesEngine, subject: ExplainedSubject, views: list[DeviceView]
 ) -> Iterator[str]:
-    """Yield two sentences for each need that some devices do not meet: what is missing, and the selector to add."""
+    """Yield two sentences for each requirement that some devices do not meet: the lack, and the selector to add."""
     metadata = [{"metadata": claim["metadata"]} for claim in subject.claims]
-    needs = [need for wire in ([subject.pod] if subject.pod else []) + metadata for need in cuda_needs(wire)]
+    needs = [need for wire in ([subject.pod] if subject.pod else []) + metadata for need in cuda_requirements(wire)]
     if not needs:
         return
     for claim in subject.claims:
@@ -35,7 +35,7 @@ def cuda_advice(
                     yield from _sentences(need, request["name"], reached)
 
 
-def _sentences(need: CudaNeed, request: str, reached: list[DeviceView]) -> Iterator[str]:
+def _sentences(need: CudaRequirement, request: str, reached: list[DeviceView]) -> Iterator[str]:
     served = [(view, _versions(view)) for view in reached]
     known = [(cuda, driver) for _, (cuda, driver) in served if cuda is not None]
     old = [cuda for cuda, driver in known if not need.is_met_by(cuda, driver)]

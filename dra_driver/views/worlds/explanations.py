@@ -14,7 +14,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.subjects import ExplainedSubject
-from dra_driver.views.worlds.unknown import holds_nevertheless
+from dra_driver.views.worlds.unknown import is_certain
 from dra_driver.views.worlds.world import World
 
 MAX_WRITTEN = 256  # kinds of nodes that a document describes device by device
@@ -27,7 +27,7 @@ def exit_code(judged: Sequence[Explained], world: World) -> ExitCode:
     if any(explanation is not None and explanation.aborts for _, explanation in judged):
         return ExitCode.ABORTS_SCHEDULING
     if not all(
-        subject.is_known if explanation is None else holds_nevertheless(world, ok=explanation.ok)
+        subject.is_known if explanation is None else is_certain(world, ok=explanation.ok)
         for subject, explanation in judged
     ):
         return ExitCode.ENVIRONMENT

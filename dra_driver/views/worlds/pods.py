@@ -184,7 +184,7 @@ def is_terminating(pod: Wire) -> bool:
 
 
 def allocation_of(claim: Wire) -> Wire | None:
-    """Return what a claim holds, or None if it holds nothing."""
+    """Return the allocation of a claim, or None if it has none."""
     return (claim.get("status") or {}).get("allocation") or None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dra_driver.allocation.features import GATES, gates_on
 from dra_driver.allocation.pools.replicas import Replica
-from dra_driver.doctor.gates import QUESTIONS, answer
+from dra_driver.doctor.gates import PROBES, has_field
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import ApiError
 from dra_driver.model.kubernetes import COMPATIBILITY_GROUPS, LIST_ATTRIBUTES, OPTIONAL_NODE_OPERATIONS, is_known
@@ -128,10 +128,12 @@ def ask_gates(api: KubeApi, minor: int, nodes: Sequence[Wire]) -> dict[str, bool
     """Ask an API server which fields it keeps, by dry-run creates. Gates without an answer are left out."""
     kept = {}
     node = nodes[0]["metadata"]["name"] if nodes else "node"
-    for gate, question in QUESTIONS.items():
+    for gate, question in PROBES.items():
         path, body = question.request(NVIDIA_DRIVER, node, minor)
         try:
-            kept[gate] = answer(question, api.request("POST", path, body=body, query={"dryRun": "All"}, timeout_s=10.0))
+            kept[gate] = has_field(
+                question, api.request("POST", path, body=body, query={"dryRun": "All"}, timeout_s=10.0)
+            )
         except ApiError:
             continue
     return kept

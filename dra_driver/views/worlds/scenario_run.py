@@ -67,7 +67,7 @@ class ScenarioRun:
 
 
 def moments_document(moments: Sequence[EventOutcome], rearrangements: Sequence[Rearrangement]) -> OutputDocument:
-    """Return the document of all moments, and of the moves that would make room for what waits in the end."""
+    """Return the document of all moments, and of the moves that would make room for the jobs that wait at the end."""
     content = {"moments": [moment_document(moment) for moment in moments], "rearrangements": plain(rearrangements)}
     return OutputDocument(DocumentKind.SIMULATION, content)
 

@@ -29,7 +29,7 @@ from dra_driver.views.worlds.pods import (
     unknown_resources,
     unserved,
 )
-from dra_driver.views.worlds.unknown import not_known
+from dra_driver.views.worlds.unknown import unknown_reason
 from dra_driver.views.worlds.workload_pods import Workload
 from dra_driver.views.worlds.workloads import SHORT_KINDS
 from dra_driver.views.worlds.world import World
@@ -155,7 +155,7 @@ def _workloads(world: World, kind: str, namespace: str, name: str) -> list[Workl
 def _claim(world: World, claim: Wire) -> ExplainedSubject:
     name = f"claim {claim_name(claim)}"
     if not allocation_of(claim):
-        if why := not_known(world):
+        if why := unknown_reason(world):
             return ExplainedSubject(name, answer=f"it is not known whether {name} fits: {why}", is_known=False)
         return ExplainedSubject(name, claims=(claim,))
     users = [one["name"] for one in (claim.get("status") or {}).get("reservedFor") or ()]
@@ -195,7 +195,7 @@ def _waiting(
             name, pod, answer=f"{name} is not scheduled before its scheduling gates are gone: {held}"
         )
     asks = asked.resources or any(not allocation_of(claim) for claim in asked.claims)
-    if asks and (why := not_known(world)):
+    if asks and (why := unknown_reason(world)):
         return ExplainedSubject(name, pod, answer=f"it is not known whether {name} fits: {why}", is_known=False)
     notes = _resource_notes(world, pod)
     if asked.resources:

@@ -13,12 +13,12 @@ _NEEDED = ("ResourceSlice", "DeviceClass")  # without these, no verdict is possi
 _HOLDERS = frozenset({"ResourceClaim", "Pod", "ResourceClaimTemplate"})  # unseen ones can only hold more devices
 
 
-def not_known(world: World) -> str:
+def unknown_reason(world: World) -> str:
     """Return the reason why no verdict is possible; "" if one is."""
     missing = [kinds_word(kind) for kind in _NEEDED if world.is_unseen(kind)]
     return f"{' and '.join(missing)} may not be read (bind ClusterRole {VIEWER})" if missing else ""
 
 
-def holds_nevertheless(world: World, *, ok: bool) -> bool:
+def is_certain(world: World, *, ok: bool) -> bool:
     """Return whether a verdict would be the same if everything were seen: unseen claims can only hold more devices."""
     return not world.unseen or (not ok and all(one.kind in _HOLDERS for one in world.unseen))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dra_driver.allocation.pools.pod_nodes import why_not_on
+from dra_driver.allocation.pools.pod_nodes import unsuitable_reason
 from dra_driver.embedded.scheduling.pod_templates import PodTemplate
 from dra_driver.model.wire import Wire
 
@@ -57,7 +57,7 @@ def pods_of(template: PodTemplate, nodes: Sequence[Wire]) -> Iterator[Wire]:
     metadata = {**template.pod["metadata"], "ownerReferences": owners}
     daemon = replace(template, pod={**template.pod, "metadata": metadata, "spec": {**spec, "tolerations": tolerations}})
     for node in nodes:
-        if why_not_on(daemon.pod, node):
+        if unsuitable_reason(daemon.pod, node):
             continue
         name = node["metadata"]["name"]
         pod = daemon.named(f"{template.name}-{name}")

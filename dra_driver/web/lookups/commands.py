@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from dra_driver.kube.secret_file import secret_file
-from dra_driver.web.worker.answers import MAX_BYTES, WorkerAnswer, refusal
+from dra_driver.web.worker.responses import MAX_BYTES, WorkerResponse, refusal
 
 SECONDS = 60.0
 FRESH_SECONDS = 15.0
@@ -34,11 +34,11 @@ class Commands:
 
     def __init__(self, kubeconfig: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._kubeconfig, self._clock = kubeconfig, clock
-        self._known: dict[tuple[str, ...], tuple[float, WorkerAnswer]] = {}
-        self._asked: dict[tuple[str, ...], asyncio.Task[WorkerAnswer]] = {}
+        self._known: dict[tuple[str, ...], tuple[float, WorkerResponse]] = {}
+        self._asked: dict[tuple[str, ...], asyncio.Task[WorkerResponse]] = {}
         self._places = asyncio.Semaphore(2)
 
-    async def run(self, *words: str) -> WorkerAnswer:
+    async def run(self, *words: str) -> WorkerResponse:
         """Return the document that a command writes, or its message as an error."""
         at, answer = self._known.get(words, (float("-inf"), refusal(500, "bug", "")))
         if self._clock() - at < FRESH_SECONDS:
@@ -47,7 +47,7 @@ class Commands:
             self._asked[words] = asyncio.create_task(self._ran(words))
         return await asyncio.shield(self._asked[words])
 
-    async def _ran(self, words: tuple[str, ...]) -> WorkerAnswer:
+    async def _ran(self, words: tuple[str, ...]) -> WorkerResponse:
         try:
             async with self._places:
                 answer = await self._answer(words)
@@ -59,7 +59,7 @@ class Commands:
         finally:
             del self._asked[words]
 
-    async def _answer(self, words: tuple[str, ...]) -> WorkerAnswer:
+    async def _answer(self, words: tuple[str, ...]) -> WorkerResponse:
         if not self._kubeconfig:
             return await _document_of(words)
         with secret_file(self._kubeconfig.encode()) as file:
@@ -71,7 +71,7 @@ class Commands:
         return bool(self._kubeconfig)
 
 
-async def _document_of(words: tuple[str, ...], *descriptors: int) -> WorkerAnswer:
+async def _document_of(words: tuple[str, ...], *descriptors: int) -> WorkerResponse:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "dra_driver", *words, "--output", "json",
@@ -87,6 +87,6 @@ async def _document_of(words: tuple[str, ...], *descriptors: int) -> WorkerAnswe
             process.send_signal(signal.SIGKILL)
         return refusal(422, "question.too-slow", f"this took longer than {SECONDS:g} s and was ended")
     if process.returncode in _WITH_DOCUMENT and stdout.startswith(b"{") and len(stdout) < MAX_BYTES:
-        return WorkerAnswer(200, stdout)
+        return WorkerResponse(200, stdout)
     text = stderr.decode(errors="replace")[-_MAX_SHOWN:].strip()
     return refusal(502, "command", text.removeprefix("dra-driver: ") or f"{words[0]} ended with {process.returncode}")

@@ -18,7 +18,7 @@ from dra_driver.model.names import is_dns_label
 from dra_driver.model.wire import Wire
 from dra_driver.web.lookups.commands import Commands
 from dra_driver.web.rights import Rights
-from dra_driver.web.worker.answers import WorkerAnswer, of_fault, refusal, written
+from dra_driver.web.worker.responses import WorkerResponse, of_fault, refusal, written
 
 # The values of `views.usage.report.Grouping`. Importing that module would double the time until the first page.
 GROUPINGS = ("claim", "pod", "namespace", "class", "node", "pool")
@@ -64,11 +64,11 @@ class ViewerLookups:
     rights: Rights | None = None
     commands: Commands = field(default_factory=Commands)
 
-    async def answer(self, name: str, given: Mapping[str, Any]) -> WorkerAnswer:
+    async def answer(self, name: str, given: Mapping[str, Any]) -> WorkerResponse:
         """Return the answer to one of `QUESTIONS`."""
         offers = self._offers()
         if name == "offers":
-            return WorkerAnswer(200, written(offers))
+            return WorkerResponse(200, written(offers))
         if not offers[name]:
             return refusal(404, "off", _OFF[name], _HOW[name])
         try:
@@ -88,7 +88,7 @@ class ViewerLookups:
         dashboards = has_prometheus and sees_all
         return {"doctor": has_cluster, "usage": usage, "dashboard": dashboards, "namespaces": places}
 
-    async def _usage(self, given: Mapping[str, Any]) -> WorkerAnswer:
+    async def _usage(self, given: Mapping[str, Any]) -> WorkerResponse:
         """Return the usage. Raises: InputError."""
         namespace, grouping = str(given.get("namespace") or ""), str(given.get("by") or "namespace")
         days = _number(given, "days", 7, 400)
@@ -105,11 +105,11 @@ class ViewerLookups:
             words += self.cluster
         return await self.commands.run(*words, *(("--namespace", namespace) if namespace else ()))
 
-    async def _dashboard(self, given: Mapping[str, Any]) -> WorkerAnswer:
+    async def _dashboard(self, given: Mapping[str, Any]) -> WorkerResponse:
         """Return a dashboard. Raises: InputError, UsageError."""
         source, name = self.source, str(given.get("name") or "fleet")
         hours = _number(given, "hours", 6, _MAX_HOURS)
-        return WorkerAnswer(200, written(await asyncio.to_thread(_drawn, source, name, hours)))
+        return WorkerResponse(200, written(await asyncio.to_thread(_drawn, source, name, hours)))
 
 
 def _drawn(source: UsageSource, name: str, hours: int) -> Wire:

@@ -47,7 +47,7 @@ class ViewerAccess:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedViewer:
-    """A viewer whom the cluster knows. Viewers with an equal `key` may share what is read with `access`.
+    """A viewer whom the cluster has authenticated. Viewers with an equal `key` may share what is read with `access`.
 
     `kubeconfig` is the text of a kubeconfig with the viewer's own token, for commands; "" if there is none.
     """

@@ -25,7 +25,7 @@ _UNKNOWN_VIEWER = "the cluster does not know this viewer: the token may have exp
 
 
 class ViewerAuthorizer:
-    """Admits viewers whom the cluster knows.
+    """Admits viewers whom the cluster authenticates.
 
     `hosts` are the names under which pages are opened; those of the loopback address are always allowed.
     """

@@ -32,17 +32,17 @@ class ObjectChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class KindHidden:
+class KindUnreadable:
     """Objects that may not be read."""
 
     unseen: UnseenObjects
 
 
 @dataclass(frozen=True, slots=True)
-class ServerKnown:
+class VersionRead:
     """The version of the cluster."""
 
     kubernetes: str
 
 
-BoardUpdate = PageRead | ObjectChanged | KindHidden | ServerKnown
+BoardUpdate = PageRead | ObjectChanged | KindUnreadable | VersionRead

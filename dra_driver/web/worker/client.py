@@ -16,9 +16,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.web.worker.answers import MAX_BYTES, WorkerAnswer, refusal, unpacked
 from dra_driver.web.worker.board_updates import BoardUpdate
 from dra_driver.web.worker.bounds import SECONDS
+from dra_driver.web.worker.responses import MAX_BYTES, WorkerResponse, refusal, unpacked
 
 if TYPE_CHECKING:
     from dra_driver.web.worker.process import Load
@@ -87,7 +87,7 @@ class WorkerClient:
         """Send an update of the board, from one thread at a time. Raises: OSError if the worker is gone."""
         self._feed.send(update)
 
-    async def ask(self, question: BoardQuestion) -> WorkerAnswer:
+    async def ask(self, question: BoardQuestion) -> WorkerResponse:
         """Return the answer to a question."""
         if self._places is None:
             self._places = asyncio.Semaphore(_AT_ONCE)
@@ -100,7 +100,7 @@ class WorkerClient:
         finally:
             self._waiting -= 1
 
-    async def _asked(self, question: BoardQuestion) -> WorkerAnswer:
+    async def _asked(self, question: BoardQuestion) -> WorkerResponse:
         seconds = SECONDS[question["ask"]]
         ours, theirs = socket.socketpair()
         with ours:

@@ -25,10 +25,10 @@ from typing import Any, NoReturn
 from dra_driver.model.errors import DriverError
 from dra_driver.views.board.board import Board
 from dra_driver.views.progress import ProgressLines
-from dra_driver.web.worker.answers import WorkerAnswer, of_fault, refusal, written
 from dra_driver.web.worker.bounds import SECONDS
 from dra_driver.web.worker.loading import SendMessage, progress_lines
 from dra_driver.web.worker.questions import ANSWERS, BoardQuestion
+from dra_driver.web.worker.responses import WorkerResponse, of_fault, refusal, written
 from dra_driver.web.worker.update_applier import UpdateApplier
 
 _MAX_QUESTION = 4 << 20  # bytes
@@ -143,10 +143,10 @@ def _ended_with(line: socket.socket) -> Iterator[None]:
     fcntl.fcntl(line, fcntl.F_SETFL, flags)  # room for the answer is such a signal, too
 
 
-def _answered(board: Board, question: BoardQuestion) -> WorkerAnswer:
+def _answered(board: Board, question: BoardQuestion) -> WorkerResponse:
     """Answer one question. Raises nothing."""
     try:
-        return WorkerAnswer(200, written(ANSWERS[str(question["ask"])](board, question)))
+        return WorkerResponse(200, written(ANSWERS[str(question["ask"])](board, question)))
     except DriverError as fault:
         return of_fault(fault)
     except (MemoryError, RecursionError):

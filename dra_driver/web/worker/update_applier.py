@@ -15,7 +15,7 @@ from dra_driver.views.board.board import Board
 from dra_driver.views.objects.equal_slices import EqualSlices
 from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.progress import NoProgress
-from dra_driver.web.worker.board_updates import BoardUpdate, KindHidden, ObjectChanged, PageRead, ServerKnown
+from dra_driver.web.worker.board_updates import BoardUpdate, KindUnreadable, ObjectChanged, PageRead, VersionRead
 
 _DECODER = json.JSONDecoder()
 
@@ -37,10 +37,10 @@ class UpdateApplier:
             case ObjectChanged(kind, wire, False):
                 if self._has_shape(kind, wire):
                     board.change(kind, wire)
-            case KindHidden(unseen):
-                board.hide(unseen)
-            case ServerKnown(kubernetes):
-                board.serve(kubernetes)
+            case KindUnreadable(unseen):
+                board.mark_unreadable(unseen)
+            case VersionRead(kubernetes):
+                board.set_version(kubernetes)
 
     def _objects(self, page: PageRead) -> list[Wire]:
         if page.kind == "ResourceSlice" and page.is_first:

@@ -20,7 +20,7 @@ from lane.sandbox import until
 from lane.stage import Stage
 from lane.workload import container, devices, pod, request, template
 
-# A flag tells the doctor which machine to look at.
+# A flag selects the machine that the doctor examines.
 pytestmark = pytest.mark.parametrize("agent", ["simulated"], indirect=True)
 # Off by default in versions before 1.36.
 GATES = {"DRAPartitionableDevices", "DRAConsumableCapacity", "DRADeviceTaints", "DRAExtendedResource"}

@@ -19,7 +19,7 @@ import yaml
 
 from dra_driver.claims.config import validate
 from dra_driver.views.fleet.devices import fleet_of_profile
-from dra_driver.webhook.certificates import LIFE, make_pair
+from dra_driver.webhook.certificates import LIFE, make_certificate_pair
 from lane.api import Object, Refused
 from lane.chart import CHART, NAMESPACE, Chart
 from lane.chart import rendered as chart_objects
@@ -201,7 +201,7 @@ def test_kubectl_shows_what_the_page_shows(served: Served, tmp_path: Path) -> No
 
 def test_an_expired_certificate_is_renewed_and_reviews_go_on(served: Served) -> None:
     names = (f"{NAME}.{NAMESPACE}.svc", f"{NAME}.{NAMESPACE}.svc.cluster.local")
-    expired = make_pair(names, datetime.now(UTC) - LIFE - timedelta(days=1))
+    expired = make_certificate_pair(names, datetime.now(UTC) - LIFE - timedelta(days=1))
     served.daemon.stop(20)
     secret = served.cluster.api.get("Secret", NAME, NAMESPACE)
     pem = {"tls.crt": expired.certificate, "tls.key": expired.key, "ca.crt": expired.authorities}
@@ -244,7 +244,7 @@ def test_a_webhook_whose_certificate_is_renewed_from_outside_needs_no_rights(
 ) -> None:
     """As with cert-manager, the files are mounted and caBundle is filled in from outside."""
     names = (f"{NAME}.{NAMESPACE}.svc", f"{NAME}.{NAMESPACE}.svc.cluster.local")
-    pair = make_pair(names, datetime.now(UTC))
+    pair = make_certificate_pair(names, datetime.now(UTC))
     tmp_path.chmod(0o755)
     (tmp_path / "tls.crt").write_text(pair.certificate)
     (tmp_path / "tls.key").write_text(pair.key)

@@ -190,7 +190,7 @@ def test_pods_share_an_amd_gpu_and_keep_to_different_compute_units(
         assert all("/dev/dri/renderD128" in stage.seen(name).nodes for name in ("one", "two"))
         start(stage, "greedy", "whole")
         stage.delete_pod("one")
-        start(stage, "three", "part")  # gets what the first one had, and the claim for a GPU gets no share
+        start(stage, "three", "part")  # gets the share of the first one, and the claim for a GPU gets no share
         stage.check("three")
         assert stage.seen("three").environment["HSA_CU_MASK"] == "0:0-75"
         stage.pending("greedy", "cannot allocate all claims")

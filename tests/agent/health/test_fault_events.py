@@ -60,11 +60,11 @@ class NodeWithClaims:
         self.users.claim_ended()
 
     def fault(self, message="needs-reset: it does", device=GPU, at=None):
-        self.events.tell_users(PodNotice(frozenset([device]), FAULT_REASON, message, at or self.at))
+        self.events.send_pod_events(PodNotice(frozenset([device]), FAULT_REASON, message, at or self.at))
         self.settle()
 
     def crash(self):
-        self.events.tell_of_application(frozenset([GPU]), "an application's error, Xid 13", self.at)
+        self.events.send_application_event(frozenset([GPU]), "an application's error, Xid 13", self.at)
         self.settle()
 
     def settle(self):

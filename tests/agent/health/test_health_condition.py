@@ -1,4 +1,4 @@
-"""The condition of the Node: what it says and when it is written, on a stand-in for the API server."""
+"""The condition of the Node: its content and when it is written, with a stand-in for the API server."""
 
 import pytest
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.agent.inventory.node_inventory import Findings, NodeInventory
+from dra_driver.agent.inventory.node_inventory import InventoryInputs, NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.own_change import OwnChanges
@@ -28,7 +28,7 @@ class OnDemand:
 
     def assess(self, facts):
         uuids = frozenset(p.uuid for gpu in facts.gpus for p in gpu.partitions)
-        return Findings(facts, replace(ON_DEMAND, ownership=replace(ON_DEMAND.ownership, uuids=uuids)))
+        return InventoryInputs(facts, replace(ON_DEMAND, ownership=replace(ON_DEMAND.ownership, uuids=uuids)))
 
 
 class Bench:

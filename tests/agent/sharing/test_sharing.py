@@ -57,7 +57,7 @@ def world(tmp_path):
 
 def test_without_a_file_nothing_is_shared_and_no_request_is_made(world):
     sharing = CurrentSharingRules(None, "node", api=world.node, allocated=world)
-    assert sharing.look() is NOTHING_SHARED
+    assert sharing.read() is NOTHING_SHARED
     assert sharing.with_allocated(Ownership()) == Ownership()
     assert (sharing.fingerprint(), world.looks, world.node.asked) == (None, 0, 0)
 
@@ -70,10 +70,10 @@ def test_a_file_that_is_invalid_at_the_start_is_refused(world):
 def test_a_file_that_changes_is_read_again(world):
     sharing = world.sharing()
     before = sharing.fingerprint()
-    assert sharing.look().rules[0].replicas == 4
+    assert sharing.read().rules[0].replicas == 4
     world.write(FOUR.replace("4", "7"))
     assert sharing.fingerprint() != before
-    assert sharing.look().rules[0].replicas == 7
+    assert sharing.read().rules[0].replicas == 7
 
 
 def test_an_invalid_change_of_the_file_leaves_the_rules_in_force_and_is_a_problem_until_corrected(world, caplog):
@@ -83,39 +83,39 @@ def test_an_invalid_change_of_the_file_leaves_the_rules_in_force_and_is_a_proble
             world.path.unlink()
         else:
             world.write(text)
-        assert sharing.look().rules[0].replicas == 4
+        assert sharing.read().rules[0].replicas == 4
         (problem,) = sharing.problems
         assert problem.code == "sharing.config"
     logged = len(caplog.records)
-    sharing.look()
+    sharing.read()
     assert len(caplog.records) == logged, "logged more than once for one change"
     world.write(FOUR)
-    sharing.look()
+    sharing.read()
     assert sharing.problems == ()
 
 
 def test_labels_are_read_only_where_a_rule_names_some(world):
-    world.sharing().look()
+    world.sharing().read()
     assert world.node.asked == 0
     world.node.labels = {"pool": "a"}
-    assert world.sharing(LABELS).look().labels == {"pool": "a"}
+    assert world.sharing(LABELS).read().labels == {"pool": "a"}
 
 
 def test_rules_need_the_labels_once_and_keep_the_known_ones_while_the_server_does_not_answer(world):
     sharing = world.sharing(LABELS)
     world.node.is_away = True
     with pytest.raises(ApiError):
-        sharing.look()
+        sharing.read()
     world.node.is_away, world.node.labels = False, {"pool": "a"}
-    assert sharing.look().labels == {"pool": "a"}
+    assert sharing.read().labels == {"pool": "a"}
     world.node.is_away = True
-    assert sharing.look().labels == {"pool": "a"}
+    assert sharing.read().labels == {"pool": "a"}
 
 
 def test_devices_allocated_when_the_rules_were_new_count_as_held_for_a_while(world):
     sharing = world.sharing()
     world.allocated = frozenset({("gpu-a", False), ("gpu-b", True)})
-    sharing.look()
+    sharing.read()
     known = sharing.with_allocated(Ownership(forms=frozenset({("gpu-c", False)})))
     assert known.forms == {("gpu-a", False), ("gpu-b", True), ("gpu-c", False)}
     world.now += SETTLE_SECONDS / 2
@@ -124,14 +124,14 @@ def test_devices_allocated_when_the_rules_were_new_count_as_held_for_a_while(wor
     assert sharing.with_allocated(Ownership()) == Ownership()
     assert world.looks == 1
     world.write(FOUR.replace("4", "5"))
-    sharing.look()
+    sharing.read()
     sharing.with_allocated(Ownership())
     assert world.looks == 2, "what is allocated was not read again for the new rules"
 
 
 def test_new_rules_wait_until_it_is_known_what_claims_hold(world):
     sharing = world.sharing()
-    sharing.look()
+    sharing.read()
     for refusal in (NodeError("pod-resources", "no answer"), ApiError("unreachable", "no answer")):
         world.refusal = refusal
         with pytest.raises(type(refusal)):
@@ -143,7 +143,7 @@ def test_new_rules_wait_until_it_is_known_what_claims_hold(world):
 def test_a_device_that_was_in_the_ledger_is_free_once_the_ledger_has_released_it(world):
     sharing = world.sharing()
     world.allocated = frozenset({("gpu-a", False), ("gpu-b", False)})
-    sharing.look()
+    sharing.read()
     in_ledger = Ownership(forms=frozenset({("gpu-a", False)}))
     assert sharing.with_allocated(in_ledger).forms == world.allocated
     assert sharing.with_allocated(Ownership()).forms == {("gpu-b", False)}

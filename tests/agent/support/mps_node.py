@@ -79,7 +79,7 @@ def mps_machine(make, folder):
 def prepared(machine, claim):
     answers = []
 
-    def ask():  # repeated, as the kubelet does: the connection of a killed agent stays registered for a moment
+    def ask():  # repeated, as the kubelet repeats it: a killed agent stays registered for a moment
         try:
             answers[:] = machine.here.kubelet.wait_registered(NVIDIA_DRIVER).prepare([claim]).values()
         except NodeError as error:

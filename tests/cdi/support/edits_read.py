@@ -1,4 +1,4 @@
-"""What tests read from edits: mounts, hooks, and the document rendered from them."""
+"""Readers of edits for tests: their mounts and hooks, and the document rendered from them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def checked(common, **devices):
     return document
 
 
-def settled_look(roots, version):
-    """Look until the look is kept."""
+def settled_edits(roots, version):
+    """Return the common edits once the driver root has settled."""
     deadline = time.monotonic() + 60
-    while not (edits_module._looks.get(roots) and edits_module._looks[roots].is_settled):
+    while not (edits_module._known_roots.get(roots) and edits_module._known_roots[roots].is_settled):
         assert time.monotonic() < deadline
         found = common_edits(roots, version)
     return found

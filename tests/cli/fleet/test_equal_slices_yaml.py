@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dra_driver.cli import main
-from dra_driver.documents import kept_stream, yaml_stream, yaml_text
+from dra_driver.documents import spooled_stream, yaml_stream, yaml_text
 from dra_driver.documents.yaml_values import TooDeepError, load_yaml
 from dra_driver.views.objects.equal_slices import EqualSlices
 from dra_driver.views.progress import NoProgress
@@ -155,7 +155,7 @@ def test_every_text_that_is_recognised_as_a_word_is_a_text_for_yaml() -> None:
 
 
 def test_standard_input_is_read_like_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(kept_stream, "MAX_MEMORY", 4096)
+    monkeypatch.setattr(spooled_stream, "MAX_MEMORY", 4096)
     outputs = set()
     items = slices("t4=5")
     for text in (listed(items), in_a_row(items), json.dumps({"kind": "List", "items": items})):

@@ -35,7 +35,7 @@ class SetOffers:
 
 
 class OfferingPublisher(Publisher):
-    """A publisher with its offers at hand."""
+    """A publisher whose offers a test can change."""
 
     def __init__(self, api: KubeApi, offers: SetOffers, **options) -> None:
         super().__init__(api, node=NODE, driver=DRIVER, offers=offers, **options)
@@ -44,18 +44,18 @@ class OfferingPublisher(Publisher):
     def offer(self, devices: Sequence[Device] = (), **more) -> None:
         """Offer these devices from now on."""
         self.offers.offering = Offering(tuple(devices), **more)
-        self.look()
+        self.publish_changes()
 
     def withdraw(self) -> None:
         """Have the pool deleted."""
         self.offers.offering = None
-        self.look()
+        self.publish_changes()
 
     def taint(self, **taints) -> None:
         """Offer the same devices with other taints."""
         assert self.offers.offering is not None
         self.offers.offering = replace(self.offers.offering, taints=taints)
-        self.look()
+        self.publish_changes()
 
 
 class Cluster:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
-from dra_driver.doctor.gates import QUESTIONS
+from dra_driver.doctor.gates import PROBES
 from dra_driver.doctor.kernel_driver import KernelDriver
 from dra_driver.doctor.ledger_rows import LedgerRow
 from dra_driver.doctor.node_evidence import EvidenceFolders, NodeEvidence
@@ -96,7 +96,7 @@ def cluster(**objects: list[Any]) -> ClusterEvidence:
         "daemonsets": [],
         **policy(),
     }
-    kept = dict.fromkeys(QUESTIONS, True)
+    kept = dict.fromkeys(PROBES, True)
     return ClusterEvidence(ServerVersion(1, 35, "v1.35.2"), DRIVER, {**known, **objects}, kept)
 
 

@@ -9,7 +9,7 @@ from dra_driver.doctor.node_faults import NodeFaults
 from dra_driver.doctor.registrations import PluginSocket
 from dra_driver.doctor.runtime_config import RuntimeConfig
 from dra_driver.hardware.facts import Facts, Problem
-from dra_driver.hardware.mixing import mixing_problems
+from dra_driver.hardware.mixed_mig import mixed_mig_problems
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.inventory.build import build_inventory
 from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
@@ -34,7 +34,7 @@ MIXED = Facts(
     vendor="nvidia",
     gpus=MIXED_GPUS,
     driver_version="570.133.20",
-    problems=mixing_problems(MIXED_GPUS, "570.133.20"),
+    problems=mixed_mig_problems(MIXED_GPUS, "570.133.20"),
 )
 
 LOST = Facts(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.nvidia.worker import Worker, WorkerEnded
+from dra_driver.hardware.nvidia.worker import Worker, WorkerStopped
 from tests.support.waiting import until
 
 
@@ -71,7 +71,7 @@ def test_a_worker_that_was_stopped_ends_what_it_has_and_refuses_more() -> None:
     assert before.wait(60)
     assert before.take() == 1
     assert after.wait(0)
-    with pytest.raises(WorkerEnded):
+    with pytest.raises(WorkerStopped):
         after.take()
 
 
@@ -120,7 +120,7 @@ def test_a_job_that_gives_way_is_begun_again_after_the_one_that_came(worker: Wor
         order.append("reading ended")
         return "read"
 
-    reading = worker.submit(read, gives_way=True)
+    reading = worker.submit(read, is_preemptible=True)
     assert began.wait(60)
     change = worker.submit(lambda: order.append("change"))
     gate.set()
@@ -140,7 +140,7 @@ def test_jobs_that_give_way_do_so_for_no_other_such_job(worker: Worker) -> None:
         worker.mark("second")
         order.append(name)
 
-    jobs = [worker.submit(lambda name=name: read(name), gives_way=True) for name in ("a", "b")]
+    jobs = [worker.submit(lambda name=name: read(name), is_preemptible=True) for name in ("a", "b")]
     assert began.wait(60)
     gate.set()
     assert all(job.wait(60) for job in jobs)
@@ -156,14 +156,14 @@ def test_a_job_that_gave_way_to_the_end_of_its_worker_is_refused(worker: Worker)
         gate.wait(60)
         worker.mark("second")
 
-    reading = worker.submit(read, gives_way=True)
+    reading = worker.submit(read, is_preemptible=True)
     assert began.wait(60)
     change = worker.submit(lambda: None)
     worker.stop()
     gate.set()
     assert change.wait(60)
     assert reading.wait(60)
-    with pytest.raises(WorkerEnded):
+    with pytest.raises(WorkerStopped):
         reading.take()
     assert not worker.is_busy
 
@@ -176,7 +176,7 @@ def test_a_worker_runs_on_the_core_of_the_thread_that_waits_and_anywhere_for_wor
     assert urgent.wait(60)
     (core,) = urgent.take()
     assert core in own
-    patient = worker.submit(lambda: os.sched_getaffinity(0), gives_way=True)
+    patient = worker.submit(lambda: os.sched_getaffinity(0), is_preemptible=True)
     assert patient.wait(60)
     assert patient.take() == own == os.sched_getaffinity(0)
 
@@ -186,7 +186,7 @@ def test_work_is_done_where_threads_may_not_be_bound(worker: Worker, monkeypatch
         raise PermissionError(errno.EPERM, "not here")
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    for gives_way in (False, True, False):
-        job = worker.submit(lambda: 7, gives_way=gives_way)
+    for is_preemptible in (False, True, False):
+        job = worker.submit(lambda: 7, is_preemptible=is_preemptible)
         assert job.wait(60)
         assert job.take() == 7

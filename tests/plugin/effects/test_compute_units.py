@@ -98,7 +98,7 @@ def test_a_count_that_the_gpu_does_not_have_is_refused_before_anything_is_done(
 ) -> None:
     rig = UnitsRig(tmp_path)
     rig.architecture = architecture
-    rig.look()
+    rig.scan()
     rig.ask("u0", replica(0), count)
     with pytest.raises(ClaimError, match=why):
         rig.prepare("u0")

@@ -44,7 +44,7 @@ def set_to(rig: SharingRig, limit: int | None) -> None:
 
 def test_limits_that_hold_are_left_alone(rig: SharingRig) -> None:
     assert recheck(rig) == []
-    set_to(rig, 5 * GIB)  # by an administrator who wants less
+    set_to(rig, 5 * GIB)  # by an administrator who lowers the limit
     assert (recheck(rig), rig.limits()) == ([], {WHOLE: {1: 5}})
 
 
@@ -103,13 +103,13 @@ class Api:
 def test_the_pod_gets_an_event_and_the_metrics_a_problem_for_ten_minutes(rig: SharingRig) -> None:
     api, now = Api(), [0.0]
     watch = LimitWatch(limiter(rig), api, node="node-1", driver="gpu.amd.com", clock=lambda: now[0])  # type: ignore[arg-type]
-    assert (watch.look(), watch.problems) == ((), ())
+    assert (watch.check(), watch.problems) == ((), ())
     set_to(rig, None)
-    assert len(watch.look()) == 1
+    assert len(watch.check()) == 1
     (event,) = api.events
     assert (event["reason"], event["involvedObject"]["name"]) == (limit_watch.REASON, f"pod-{POD.format(1)}")
     assert "20480 MiB" in event["message"]
     assert "set again" in event["message"]
     assert [(one.code, one.subject) for one in watch.problems] == [("sharing.limit-lost", POD.format(1))]
     now[0] += limit_watch.SHOWN_SECONDS
-    assert (watch.look(), watch.problems) == ((), ())
+    assert (watch.check(), watch.problems) == ((), ())

@@ -26,7 +26,7 @@ SHARE = "ab12cd34-0000-4000-8000-00000000000{}"
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late_pods, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(late_pods, "CHECK_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -133,9 +133,9 @@ def test_a_pod_that_joins_a_prepared_claim_is_limited_too(rig: SharingRig) -> No
     rig.pod(2)
     until(lambda: rig.limits() == {WHOLE: {1: 20, 2: 20}})
     rig.preparer.close()
-    rig.preparer._late_pods.look()
+    rig.preparer._late_pods.check()
     asked = rig.api.requests["get"]
-    assert rig.preparer._late_pods.look()
+    assert rig.preparer._late_pods.check()
     assert rig.api.requests["get"] == asked, "no pod is new, so the API server is not asked"
     rig.unprepare("u1")
     rig.assert_unshared()

@@ -22,7 +22,7 @@ def rig(tmp_path: Path):
 def separate(rig: SharingRig, tenant: str) -> None:
     """Offer every share to one namespace from now on."""
     rig.tenant, rig.tenants = tenant, Tenants.NAMESPACE
-    rig.look()
+    rig.scan()
 
 
 def move(rig: SharingRig, uid: str, namespace: str) -> None:

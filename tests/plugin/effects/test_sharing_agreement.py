@@ -67,7 +67,7 @@ def test_a_claim_that_holds_a_device_keeps_its_settings_when_the_configuration_c
     sliced.allocate("u1", replica(0))
     sliced.prepare("u1")
     sliced.settings = TimeSlicingSettings(Interval.SHORT)
-    sliced.look()
+    sliced.scan()
     sliced.prepare("u1")
     assert sliced.intervals() == ("Long", "Default")
     sliced.allocate("u2", replica(1))
@@ -82,7 +82,7 @@ def test_a_share_that_is_not_configured_any_more_is_prepared_again_as_it_was(ser
     served.prepare("u2")
     files = served.files()
     served.settings = None
-    MigRig.look(served)  # without replicas, and without devices that may be allocated many times
+    MigRig.scan(served)  # without replicas, and without devices that may be allocated many times
     assert [device.device for device in served.prepare("u1")] == [replica(0)]
     served.prepare("u2")
     assert served.repair.refresh_cdi() == 0

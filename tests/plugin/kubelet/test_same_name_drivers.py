@@ -96,7 +96,7 @@ def test_in_a_missing_folder_no_driver_is_found(folder):
 
 def test_the_start_and_the_end_of_another_driver_are_reported_once_each(folder, other):
     reasons = []
-    looking = watch(folder, changed=lambda: reasons.append(looking.reason), look_s=0.2, folder_s=0.01)
+    looking = watch(folder, changed=lambda: reasons.append(looking.reason), check_s=0.2, folder_s=0.01)
     looking.start()
     assert looking.reason == ""
     plugin = other()

@@ -1,4 +1,4 @@
-"""The message about claims that hold what another claim wants."""
+"""The message about claims that hold the devices of another claim."""
 
 from __future__ import annotations
 

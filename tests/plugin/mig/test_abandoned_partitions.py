@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.model.errors import HardwareError
 from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
-from dra_driver.plugin.neighbours.nvidia_checkpoint import read_checkpoint
+from dra_driver.plugin.other_drivers.nvidia_checkpoint import read_checkpoint
 from tests.support.plugin.mig_parts import WHOLE, MigRig, small
 from tests.support.plugin.nvidia_checkpoint import write_checkpoint
 
@@ -56,9 +56,9 @@ class NodeWithLeftPartitions:
         while more:
             more = abandoned.destroy()
             count += more
-        rig.look()
+        rig.scan()
         rig.repair.settle_modes()
-        rig.look()
+        rig.scan()
         return count
 
 
@@ -185,7 +185,7 @@ def test_a_crash_at_any_line_leaves_nothing_that_the_next_agent_does_not_destroy
         except Crash:
             kills += 1
             is_over = False
-            left.rig.locks.close()  # as the kernel does for a dead process, also when a `with` was about to end
+            left.rig.locks.close()  # as the kernel does when a process dies, even at the end of a `with` block
         else:
             is_over = True
         finally:

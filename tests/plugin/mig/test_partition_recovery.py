@@ -50,7 +50,7 @@ def test_the_partition_of_an_orphan_file_is_destroyed_with_it_and_no_other(rig):
     rig.now_prepare("u2", small(5))
     rig.by_hand("1g.10gb", 6)
     rig.ledger.forget(rig.ledger.get("u1"))  # a ledger that an older copy replaced
-    rig.look()
+    rig.scan()
     assert not rig.repair.remove_orphan("u1"), "its claim exists, so a pod may be using it"
     rig.api.delete("u1")
     assert not rig.repair.remove_orphan("u1"), "a kubelet that has just started reports no pods yet"

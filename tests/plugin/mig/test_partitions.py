@@ -19,17 +19,17 @@ from tests.support.plugin.parts import claim_wire, in_thread, result
 from tests.support.waiting import until
 
 
-def after_look(rig, monkeypatch, what):
-    """Make `what` happen once, after the look at the hardware for a claim and before its partition is made."""
-    effects, look, once = rig.preparer._effects, rig.preparer._effects.look, [what]
+def after_inspection(rig, monkeypatch, what):
+    """Make `what` happen once, after the hardware was inspected for a claim and before its partition is made."""
+    effects, inspect, once = rig.preparer._effects, rig.preparer._effects.inspect, [what]
 
-    def look_then(*call):
-        seen = look(*call)
+    def inspect_then(*call):
+        seen = inspect(*call)
         if once:
             once.pop()()
         return seen
 
-    monkeypatch.setattr(effects, "look", look_then)
+    monkeypatch.setattr(effects, "inspect", inspect_then)
 
 
 def test_a_claim_makes_its_partition_and_leaves_nothing(rig):
@@ -83,7 +83,7 @@ def test_partitions_of_one_claim_on_two_gpus_are_made_at_the_same_time(rig, monk
 
     for gpu in (rig.gpu(0), rig.gpu(1)):
         rig.hardware.set_mig_mode(gpu, True, 5)
-    rig.look()
+    rig.scan()
     monkeypatch.setattr(rig.hardware, "create_partition", create_together)
     rig.now_prepare("u1", small(0), small(2, OTHER))
     assert rig.partitions_made() == [(0, "1g.10gb", 0), (1, "1g.10gb", 2)]
@@ -131,21 +131,21 @@ def test_mig_mode_that_another_claim_switched_off_is_not_ours_any_more_when_the_
 
 def test_mig_mode_that_an_administrator_switched_on_stays_on(rig):
     rig.hardware.set_mig_mode(rig.gpu(), True, 5)
-    rig.look()
+    rig.scan()
     rig.now_prepare("u1", small(0))
     rig.unprepare("u1")
     assert rig.modes() == [True, False]
 
 
 def test_mig_mode_that_an_administrator_switched_on_between_intent_and_making_stays_on(rig, monkeypatch):
-    after_look(rig, monkeypatch, lambda: rig.hardware.set_mig_mode(rig.gpu(), True, 5))
+    after_inspection(rig, monkeypatch, lambda: rig.hardware.set_mig_mode(rig.gpu(), True, 5))
     rig.now_prepare("u1", small(0))
     rig.unprepare("u1")
     assert rig.modes() == [True, False]
 
 
 def test_mig_mode_of_an_administrator_whose_partition_leaves_no_room_stays_on(rig, monkeypatch):
-    after_look(rig, monkeypatch, lambda: rig.by_hand("3g.40gb", 0))
+    after_inspection(rig, monkeypatch, lambda: rig.by_hand("3g.40gb", 0))
     monkeypatch.setattr("dra_driver.plugin.mig.partitioner.ROOM_SECONDS", 0.0)
     with pytest.raises(HardwareError, match="no room"):
         rig.now_prepare("u1", small(0))
@@ -156,7 +156,7 @@ def test_mig_mode_of_an_administrator_whose_partition_leaves_no_room_stays_on(ri
 
 
 def test_mig_mode_that_another_claim_switched_on_between_intent_and_making_goes_off_with_the_last(rig, monkeypatch):
-    after_look(rig, monkeypatch, lambda: rig.now_prepare("u2", small(1)))
+    after_inspection(rig, monkeypatch, lambda: rig.now_prepare("u2", small(1)))
     rig.now_prepare("u1", small(0))
     rig.unprepare("u2")
     rig.unprepare("u1")
@@ -168,7 +168,7 @@ def test_mig_mode_of_a_claim_that_came_and_ended_between_intent_and_making_goes_
         rig.now_prepare("u2", small(1))
         rig.unprepare("u2")
 
-    after_look(rig, monkeypatch, come_and_go)
+    after_inspection(rig, monkeypatch, come_and_go)
     rig.now_prepare("u1", small(0))
     rig.unprepare("u1")
     rig.assert_untouched()
@@ -176,7 +176,7 @@ def test_mig_mode_of_a_claim_that_came_and_ended_between_intent_and_making_goes_
 
 def test_a_whole_gpu_can_be_prepared_while_mig_mode_is_on_and_the_mode_is_restored(rig):
     rig.hardware.set_mig_mode(rig.gpu(), True, 5)
-    rig.look()
+    rig.scan()
     rig.now_prepare("u1", WHOLE)
     assert rig.modes() == [False, False]
     rig.unprepare("u1")
@@ -185,7 +185,7 @@ def test_a_whole_gpu_can_be_prepared_while_mig_mode_is_on_and_the_mode_is_restor
 
 def test_a_mig_mode_of_ours_that_ended_after_the_scan_is_not_restored(rig):
     rig.now_prepare("u1", small(3))
-    rig.look()
+    rig.scan()
     rig.unprepare("u1")
     rig.now_prepare("u2", WHOLE)
     rig.unprepare("u2")
@@ -219,7 +219,7 @@ def test_overlapping_claims_are_refused_with_the_holder_named(rig, first, second
 
 def test_an_administrators_partition_is_used_and_left_in_place(rig):
     rig.by_hand("1g.10gb", 3)
-    rig.look()
+    rig.scan()
     rig.now_prepare("u1", small(3))
     rig.unprepare("u1")
     assert rig.partitions_made() == [(0, "1g.10gb", 3)]
@@ -227,7 +227,7 @@ def test_an_administrators_partition_is_used_and_left_in_place(rig):
 
 
 def test_a_partition_that_appears_between_intent_and_making_counts_as_an_administrators(rig, monkeypatch):
-    after_look(rig, monkeypatch, lambda: rig.by_hand("1g.10gb", 3))
+    after_inspection(rig, monkeypatch, lambda: rig.by_hand("1g.10gb", 3))
     rig.now_prepare("u1", small(3))
     rig.unprepare("u1")
     assert rig.partitions_made() == [(0, "1g.10gb", 3)]
@@ -246,7 +246,7 @@ def test_a_gpu_with_an_administrators_partition_is_static_and_keeps_what_is_held
 
 def test_what_is_offered_does_not_depend_on_what_is_prepared(rig):
     def offered():
-        rig.look()
+        rig.scan()
         return [(d.name, d.attributes, d.capacity, d.counters) for d in rig.inventory.devices]
 
     before = offered()

@@ -21,7 +21,7 @@ from tests.support.small_disk import fill, mount
 
 @pytest.fixture
 def full(rig: Rig, small_disk: Path) -> Disk:
-    """Three prepared claims on a disk that is full; "next" wants the device of the first."""
+    """Three prepared claims on a disk that is full; "next" requests the device of the first."""
     disk = on_disk(rig, small_disk)
     for uid, device in (("u1", "gpu-0"), ("u2", "gpu-1"), ("u3", "mig-0")):
         rig.allocate(uid, device)

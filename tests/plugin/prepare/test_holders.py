@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 def held(rig: Rig) -> Rig:
-    """gpu-0 is held by "old"; the claim "new" wants it."""
+    """gpu-0 is held by "old"; the claim "new" requests it."""
     rig.allocate("old", "gpu-0")
     rig.prepare("old")
     rig.allocate("new", "gpu-0")

@@ -27,7 +27,7 @@ def machine(rig: Rig) -> Machine:
 
 @pytest.fixture
 def left(rig: Rig, machine: Machine) -> Machine:
-    """The claim "old" was unprepared while a container of its pod runs on as process 7; "new" wants its device."""
+    """The claim "old" was unprepared while a container of its pod runs on as process 7; "new" requests its device."""
     machine.run(7, "container", CONTAINER, OLD)
     rig.api.put(claim_wire("old", result("gpu-0"), pods=(OLD,)))
     rig.prepare("old")

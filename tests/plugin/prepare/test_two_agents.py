@@ -13,7 +13,7 @@ from tests.support.plugin.parts import Rig
 
 ROOT = Path(__file__).parents[3]
 
-# Prepares and unprepares claims of its own on devices that the other agent wants too; prints who held gpu-0 meanwhile.
+# Prepares and unprepares claims of its own on devices that the other agent uses too; prints who held gpu-0 meanwhile.
 AGENT = """
 import json, sys
 from pathlib import Path

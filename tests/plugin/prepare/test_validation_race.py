@@ -17,7 +17,7 @@ from dra_driver.plugin.node_claims.device_holders import holding_claims
 from dra_driver.validation import validator as module
 from dra_driver.validation.child import TestChild
 from dra_driver.validation.result import ValidationLevel
-from dra_driver.validation.turn import ValidationTurn
+from dra_driver.validation.validation_lock import ValidationLock
 from dra_driver.validation.validator import Validator
 from tests.support.plugin.parts import Rig, gpu
 from tests.support.waiting import until
@@ -64,7 +64,7 @@ def started(monkeypatch):
 @pytest.fixture
 def tested(rig: Rig):
     rig.inventory = Inventory(Offering((Device(NAME, DeviceType.GPU, {}, {}, GPU),)))
-    return Validator(rig.hardware, ValidationTurn(rig.data), LedgerAlone(rig), command=("/bin/true",))
+    return Validator(rig.hardware, ValidationLock(rig.data), LedgerAlone(rig), command=("/bin/true",))
 
 
 def is_alive(pid: int) -> bool:
@@ -110,10 +110,10 @@ def test_a_claim_of_another_device_leaves_the_test_alone(rig: Rig, tested, start
 
 
 def test_if_a_test_cannot_be_ended_the_claim_is_refused_and_nothing_of_it_is_left(rig: Rig, monkeypatch):
-    turn = ValidationTurn(rig.data)
-    monkeypatch.setattr(ValidationTurn.interrupt, "__defaults__", (0.2,))
+    turn = ValidationLock(rig.data)
+    monkeypatch.setattr(ValidationLock.interrupt, "__defaults__", (0.2,))
     with turn.take("gpu-0", 1.0) as held:
-        held.started(2**22 + 1)  # stands for a process that the kernel keeps
+        held.started(2**22 + 1)  # a stand-in for a process that the kernel keeps
         with pytest.raises(PrepareError) as refused:
             rig.prepare(rig.allocate("u1", "gpu-0"))
     assert refused.value.code == "prepare.validation-hangs"
@@ -124,7 +124,7 @@ def test_if_a_test_cannot_be_ended_the_claim_is_refused_and_nothing_of_it_is_lef
 def test_another_process_whose_id_the_test_had_is_not_ended(rig: Rig):
     bystander = subprocess.Popen(["/bin/sleep", "600"], process_group=0)
     try:
-        turn = ValidationTurn(rig.data)
+        turn = ValidationLock(rig.data)
         with turn.take("gpu-0", 1.0) as held:
             held.started(bystander.pid)
             wire = (rig.data / "validation.lock").read_bytes().replace(b'"began": "', b'"began": "1')

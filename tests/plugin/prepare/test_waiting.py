@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
 from dra_driver.plugin.prepare import preparer
-from dra_driver.plugin.prepare.waiting import InterruptiblePause, LookTimer
+from dra_driver.plugin.prepare.waiting import CheckTimer, InterruptiblePause
 from tests.plugin.support.kubelet import FakeKubelet, claim
 from tests.support.plugin.parts import DRIVER, Rig, in_thread, inventory
 from tests.support.waiting import until
@@ -45,7 +45,7 @@ def test_a_pause_is_cut_short_by_the_end_of_the_agent_alone() -> None:
 
 
 def test_one_of_many_calls_asks_about_a_holder() -> None:
-    looks = LookTimer(30.0)
+    looks = CheckTimer(30.0)
     assert [looks.is_due("a"), looks.is_due("a"), looks.is_due("b")] == [True, False, True]
 
 
@@ -55,7 +55,7 @@ def test_calls_that_wait_for_one_device_share_the_requests_about_its_holder(rig:
     rig.prepare("holder")
     calls = [in_thread(rig.prepare, rig.allocate(f"w{number}", "gpu-0"), 600.0)[0] for number in range(30)]
     until(lambda: rig.preparer._wait._pause._sleepers == 30)
-    until(lambda: rig.preparer._wait._looks.is_due("holder"))
+    until(lambda: rig.preparer._wait._checks.is_due("holder"))
     asked = rig.api.requests["get"]
     assert asked < 31 + 10, "each its own claim, and a few times the holder's"
     rig.preparer.close()

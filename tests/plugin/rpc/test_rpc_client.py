@@ -15,9 +15,9 @@ import grpc
 import pytest
 
 from dra_driver.plugin.rpc import frames
-from dra_driver.plugin.rpc.answer import RpcFault
 from dra_driver.plugin.rpc.client import call
 from dra_driver.plugin.rpc.header_fields import literal
+from dra_driver.plugin.rpc.response import RpcFault
 from dra_driver.plugin.rpc.stream import framed
 
 METHOD = "/service/Method"

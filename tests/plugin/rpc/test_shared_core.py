@@ -1,4 +1,4 @@
-"""Calls that run at the same time share one core: real threads, and what the kernel says of them."""
+"""Calls that run at the same time share one core: real threads, and the kernel's view of them."""
 
 from __future__ import annotations
 

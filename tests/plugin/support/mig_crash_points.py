@@ -39,7 +39,7 @@ def check(root: Path, what: str) -> None:
     """Check the next agent, which repairs and looks at the hardware before the kubelet calls."""
     rig = MigRig(root)
     rig.repair.run()
-    rig.look()
+    rig.scan()
     expect([len(rig.owners.of_ledger().foreign(rig.gpu(i))) for i in (0, 1)], [0, 0])
     finish(rig, what)
 

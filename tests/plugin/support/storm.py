@@ -197,7 +197,7 @@ class Verifier:
             for other in self.held.values():
                 if other is not claim and (both := other.units & claim.units):
                     self.wrong.append(f"{sorted(both)} is held by two claims: {claim} and {other}")
-            self._look()
+            self._check()
 
     def leaves(self, claim: Claim) -> None:
         """Record that Unprepare of a claim is about to be sent: it may lose its devices from now on."""
@@ -208,7 +208,7 @@ class Verifier:
         with self.mutex:
             if claim.uid in self.node.files():
                 self.wrong.append(f"{claim} was unprepared and has its CDI file")
-            self._look()
+            self._check()
 
     def refused(self, claim: Claim, error: str) -> None:
         """Count a refusal as wrong unless another claim may hold a device or the agent may still work on it."""
@@ -222,7 +222,7 @@ class Verifier:
         with self.mutex:
             return {unit for claim in self.held.values() for unit in claim.units}
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         files, partitions = self.node.files(), self.node.partitions()
         for claim in self.held.values():
             if claim.uid not in files:

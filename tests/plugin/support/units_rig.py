@@ -25,8 +25,8 @@ class UnitsRig(SharingRig):
         self.hardware.compute_unit_edits = compute_unit_edits
         return preparer
 
-    def look(self) -> None:
-        super().look()
+    def scan(self) -> None:
+        super().scan()
         more = {
             "capacity": {"memory": 1 << 30, "computeUnits": TOTAL},
             "attributes": {"architecture": self.architecture},

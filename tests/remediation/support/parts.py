@@ -69,7 +69,7 @@ class FileNode:
     def logged(self, word: str) -> list[str]:
         return [line for line in self["log"] if line.split()[0] == word]
 
-    # -- TreatedNode
+    # -- RemediationNode
 
     def gpus(self) -> tuple[GpuFacts, ...]:
         lost = [address for address, (key, _) in self["faults"].items() if key == "gpu-lost"]
@@ -149,12 +149,12 @@ class FileNode:
         self._note("validate", gpu.pci_address)
         return ValidationResult(ValidationVerdict(self["verdict"]), ValidationLevel.COMPUTE, "as-scripted")
 
-    def take_slot(self) -> float:
+    def acquire_slot(self) -> float:
         self._note("slot")
         return float(self["slot"])
 
-    def keep_slot(self) -> None:
+    def renew_slot(self) -> None:
         pass
 
-    def give_slot_back(self) -> None:
+    def release_slot(self) -> None:
         self._note("slot-back")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver import __main__ as program
-from dra_driver.model.lean import lean_imports
+from dra_driver.model.deferred_imports import deferred_imports
 
 ROOT = Path(__file__).resolve().parents[3]
 LIBRARIES = "LD_LIBRARY_PATH"
@@ -130,7 +130,7 @@ def main() -> int:
     import dra_driver.agent.node_process
     import dra_driver.hardware.simulated
 
-    with lean_imports():  # as an agent that has found its hardware
+    with deferred_imports():  # as an agent that has found its hardware
         import dra_driver.agent.node  # noqa: F401
 
     gc.freeze()

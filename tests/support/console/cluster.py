@@ -25,7 +25,7 @@ def fill(api: EmbeddedApi) -> None:
 
 
 def add_claim(api: EmbeddedApi, namespace: str, name: str, device: str = "", pods: list[str] | None = None) -> None:
-    """Create a claim; with a device, one that is allocated."""
+    """Create a claim, allocated if a device is given."""
     made: dict[str, Any] = api.request("POST", CLAIMS.path(namespace), body={"metadata": {"name": name}, "spec": SPEC})
     if device:
         result = {"request": "gpu", "driver": DRIVER, "pool": POOL, "device": device}

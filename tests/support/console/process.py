@@ -84,7 +84,7 @@ class RunningConsole:
         return self.send("POST", f"/api/v1/{name}", body, cookie=self.cookie, origin=self.origin)
 
     def ready(self) -> None:
-        """Enter, and wait until the fleet is read."""
+        """Sign in, and wait until the fleet has been read."""
         self.enter()
         until(lambda: self.ask("summary").status == 200)
 

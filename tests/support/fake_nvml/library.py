@@ -86,7 +86,7 @@ def _link(compiler: str, code: Path, target: Path, missing: list[str]) -> None:
 
 
 def environment(library: Path, state: Path, *, proc: Path | None = None) -> dict[str, str]:
-    """Return what another process needs in its environment to use the library.
+    """Return the environment variables with which another process uses the library.
 
     `proc` is where MIG instances are shown as the kernel module shows them, if anywhere.
     """

@@ -22,10 +22,11 @@ _OUTER: dict[str, Callable[[list[float]], float]] = {
 
 
 class PrometheusDouble:
-    """Answers /api/v1/query. `answer` replaces the computed body; `asked` are the queries with their headers.
+    """A server for /api/v1/query and /api/v1/query_range.
 
-    To /api/v1/query_range it answers with `series`, which are values by namespace; to queries of one series with the
-    first of `figures` whose word is in them.
+    `answer` replaces the computed body of a query; `asked` are the queries with their headers. Range queries are
+    answered from `series`, which has values by namespace. A query for one series gets the first of `figures` whose key
+    occurs in the query.
     """
 
     def __init__(self, lines: list[Line], begin: datetime = BEGIN) -> None:

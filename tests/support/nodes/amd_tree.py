@@ -62,7 +62,7 @@ class AmdTree:
         return self.add(*cards, version=version)
 
     def add(self, *cards: AmdCard, version: str | None = "6.16.13") -> AmdTree:
-        """Add these cards to what other vendors have in the same trees."""
+        """Add these cards to the trees, beside the cards of other vendors."""
         for below in ("sys/bus/pci/devices", "sys/bus/pci/drivers/amdgpu", "dev/dri"):
             (self.folder / below).mkdir(parents=True, exist_ok=True)
         if version is not None:

@@ -52,7 +52,7 @@ class MigRig(Rig):
         )
         preparer = super().restart()
         self.owners = PartitionOwners(self.hardware, self.ledger, self.locks, self.boot_id)
-        self.look()
+        self.scan()
         return preparer
 
     def write_profile(self) -> None:
@@ -70,7 +70,7 @@ class MigRig(Rig):
         }
         (self.root / "profile.yaml").write_text(json.dumps(document))
 
-    def look(self) -> None:
+    def scan(self) -> None:
         """Scan, as the agent's scanner does."""
         facts, ownership = self.owners.determine(self.hardware.discover())
         self.inventory = build_inventory(facts, MigPolicy(is_dynamic=True, ownership=ownership))
@@ -96,7 +96,7 @@ class MigRig(Rig):
         return self.hardware.create_partition(self.gpu(index), profile, start, 5).facts
 
     def names(self, gpu: str = WHOLE) -> list[str]:
-        self.look()
+        self.scan()
         return [d.name for d in self.inventory.devices if d.name.startswith(gpu)]
 
     def now_prepare(self, uid: str, *devices: str, seconds: float | None = None, **more: Any):

@@ -30,7 +30,7 @@ from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.plugin.repair.recovery import CdiClaimFiles
-from dra_driver.validation.turn import ValidationTurn
+from dra_driver.validation.validation_lock import ValidationLock
 
 DRIVER = "gpu.nvidia.com"
 POOL = f"n1/{DRIVER}"
@@ -191,7 +191,7 @@ class Rig:
                 folders=NodeFolders(self.root / "pods", self.root / "proc", self.root / "cgroup"),
                 supervisor=self.supervisor,
                 metadata=DeviceMetadata(self.cdi, self.driver),
-                validation=ValidationTurn(self.data),
+                validation=ValidationLock(self.data),
                 has_metadata=self.has_metadata,
                 passthrough=self.passthrough,
             )

@@ -65,7 +65,7 @@ class FakeSupervisor:
         self._require("running")
         return tuple(RunningDaemon(name, uuid, MpsSettings(), True) for name, uuid in self.daemons().items())
 
-    def stop_unnamed(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
+    def stop_except(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
         strays = tuple(name for name, uuid in self.daemons().items() if uuid not in named())
         self._write({name: uuid for name, uuid in self.daemons().items() if name not in strays})
         return strays
@@ -139,8 +139,8 @@ class SharingRig(MigRig):
         new.write_text(json.dumps({key: value for key, value in limits.items() if value is not None}))
         new.replace(self.root / "limits.json")
 
-    def look(self) -> None:
-        super().look()
+    def scan(self) -> None:
+        super().scan()
         first, second = (self.gpu(i) for i in (0, 1))
         replicas = [
             Device(replica(i), DeviceType.GPU_SHARE, {}, {"memory": 20 * GIB}, first, share=self._share(WHOLE, i))

@@ -24,7 +24,7 @@ _APPLETS = ("sh", "cat", "env", "find", "ls", "mount", "readlink", "stat", "id",
 _LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
 
 
-def why_not() -> str:
+def misfit_reason() -> str:
     """Return why no container can be started here; empty when one can."""
     missing = [name for name in ("podman", "runc", "busybox", "unshare") if shutil.which(name) is None]
     if missing:
@@ -48,7 +48,7 @@ class Podman:
     links: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if reason := why_not():
+        if reason := misfit_reason():
             pytest.skip(reason)
         self.cdi.mkdir(parents=True)
         done = self._podman("import", "-", IMAGE, stdin=_root_file_system(self.files, self.links))

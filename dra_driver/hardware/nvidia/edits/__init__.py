@@ -1,1 +1,1 @@
-"""What a container needs from NVIDIA's driver: facts and a driver root in; device nodes, libraries and hooks out."""
+"""Edits for containers with NVIDIA's GPUs. In: facts and a driver root. Out: device nodes, libraries and hooks."""

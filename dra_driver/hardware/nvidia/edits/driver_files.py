@@ -1,4 +1,4 @@
-"""What a container needs from a driver root: one look at the root comes in, files and links by kind go out.
+"""The files of a driver root that a container needs. In: one reading of the root. Out: files and links, by kind.
 
 Only names and links are read, never the content of a library. What does not exist is not listed. Nothing is guessed
 except the driver's version, which is part of libcuda's file name. Folders and names are those of NVIDIA's installers.

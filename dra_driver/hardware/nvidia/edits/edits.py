@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 SOCKET_BIND = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 _VOID = "NVIDIA_VISIBLE_DEVICES=void"  # keeps the legacy runtime hook from adding GPUs on its own
-_LOOKS_KEPT = 4  # an agent has one driver root, but tests have several
+_ROOTS_KEPT = 4  # an agent has one driver root, but tests have several
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Look:
-    """What one look at a driver root found, and what can check whether it is still true."""
+class _KnownRoot:
+    """What one reading of a driver root found, and what can check whether it is still true."""
 
     trees: WatchedTrees
     is_settled: bool
@@ -49,22 +49,22 @@ class _Look:
     remarks: tuple[str, ...]
 
     def holds(self, loaded: str | None) -> bool:
-        """Return whether another look would find the same."""
+        """Return whether another reading would find the same."""
         return self.is_settled and self.loaded == loaded and self.trees.is_unchanged()
 
 
 class _Common(NamedTuple):
     """The last answer, and the number of comparisons of the trees for which it holds."""
 
-    look: _Look
+    known_root: _KnownRoot
     comparisons: int
     edits: Edits
     remarks: tuple[str, ...]
 
 
-_looks: OrderedDict[Roots, _Look] = OrderedDict()
-_Seen = tuple[_Look, int]  # a look, and the number of comparisons of its trees
-# By PCI address with the minor number, or with both instances; a look is one of certain roots.
+_known_roots: OrderedDict[Roots, _KnownRoot] = OrderedDict()
+_Seen = tuple[_KnownRoot, int]  # a root, and the number of comparisons of its trees
+# By PCI address with the minor number, or with both instances; a root is one of certain roots.
 _whole: FifoCache[tuple[str, int], tuple[_Seen, Edits]] = FifoCache(64)
 _parts: FifoCache[tuple[str, int, int], tuple[_Seen, PartitionFacts, Edits]] = FifoCache(128)
 _last: _Common | None = None
@@ -80,16 +80,16 @@ def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple
     reports none.
     """
     global _last  # noqa: PLW0603 - one tuple, replaced as a whole, so that threads see either
-    look = _look(roots, driver_version or sysfs.read_driver_version(roots))
-    last, comparisons = _last, look.trees.comparisons  # before the nodes are looked at
-    if last is not None and last.look is look and last.comparisons == comparisons:
+    known_root = _known_root(roots, driver_version or sysfs.read_driver_version(roots))
+    last, comparisons = _last, known_root.trees.comparisons  # before the nodes are looked at
+    if last is not None and last.known_root is known_root and last.comparisons == comparisons:
         return last.edits, last.remarks
     control = nodes.control_nodes(roots)
-    if last is not None and last.look is look and last.edits.device_nodes == control:
+    if last is not None and last.known_root is known_root and last.edits.device_nodes == control:
         _last = last = last._replace(comparisons=comparisons)
     else:
-        edits = replace(look.edits, device_nodes=control, additional_gids=nodes.groups_needed(control))
-        _last = last = _Common(look, comparisons, edits, (*look.remarks, *_missing_nodes(control)))
+        edits = replace(known_root.edits, device_nodes=control, additional_gids=nodes.groups_needed(control))
+        _last = last = _Common(known_root, comparisons, edits, (*known_root.remarks, *_missing_nodes(control)))
     return last.edits, last.remarks
 
 
@@ -111,7 +111,7 @@ def whole_gpu_edits(roots: Roots, gpu: GpuFacts) -> Edits:
 
 
 def partition_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts) -> Edits:
-    """Return what a partition needs, as `device_edits` does, with the GPU's minor number that the kernel reports now.
+    """Return the edits for a partition, as `device_edits` does, with the GPU's current minor number.
 
     They are kept, as those of a whole GPU are, while the kernel lists the partition; the facts of one that was made
     anew are another object. Raises: HardwareError("hardware.node-missing", LATER).
@@ -127,11 +127,11 @@ def partition_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts) -> E
 
 
 def _seen(roots: Roots, minor: int) -> _Seen | None:
-    """Return the look whose watch includes the node of a GPU, if nothing has happened since; ask before looking."""
-    look = _looks.get(roots)
-    if look is None or minor not in nodes.WATCHED_MINORS or not look.trees.is_unchanged():
+    """Return the known root whose watch includes the node of a GPU, if nothing has happened since; ask first."""
+    known_root = _known_roots.get(roots)
+    if known_root is None or minor not in nodes.WATCHED_MINORS or not known_root.trees.is_unchanged():
         return None
-    return look, look.trees.comparisons
+    return known_root, known_root.trees.comparisons
 
 
 def _with_minor_now(roots: Roots, gpu: GpuFacts) -> GpuFacts:
@@ -155,34 +155,34 @@ def device_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None) 
     return Edits(device_nodes=every, hooks=hooks, additional_gids=nodes.groups_needed(every))
 
 
-def _look(roots: Roots, loaded: str | None) -> _Look:
-    """Return the last look at the driver root if it is still true, else look again."""
-    look = _looks.get(roots)
-    if look is not None and look.holds(loaded):
-        return look
+def _known_root(roots: Roots, loaded: str | None) -> _KnownRoot:
+    """Return what is known of the driver root if it is still true, else look again."""
+    known_root = _known_roots.get(roots)
+    if known_root is not None and known_root.holds(loaded):
+        return known_root
     with _lock:
-        look = _looks.get(roots)
-        if look is not None and look.holds(loaded):
-            return look
-        new = _look_again(roots, loaded)
-        if new.remarks and (look is None or look.remarks != new.remarks):
+        known_root = _known_roots.get(roots)
+        if known_root is not None and known_root.holds(loaded):
+            return known_root
+        new = _read_root(roots, loaded)
+        if new.remarks and (known_root is None or known_root.remarks != new.remarks):
             log.warning(
                 "some parts of the driver are left out of containers", extra=fields(reason="; ".join(new.remarks))
             )
-        if look is not None:
-            look.trees.close()
-        _looks[roots] = new
-        _looks.move_to_end(roots)
-        while len(_looks) > _LOOKS_KEPT:
-            _looks.popitem(last=False)[1].trees.close()
+        if known_root is not None:
+            known_root.trees.close()
+        _known_roots[roots] = new
+        _known_roots.move_to_end(roots)
+        while len(_known_roots) > _ROOTS_KEPT:
+            _known_roots.popitem(last=False)[1].trees.close()
         return new
 
 
-def _look_again(roots: Roots, loaded: str | None) -> _Look:
+def _read_root(roots: Roots, loaded: str | None) -> _KnownRoot:
     root, host = DriverRoot(roots.driver_mount, roots.driver), DriverRoot("/", "/")
     files = find_driver_files(root, loaded, sys=roots.sys, proc=roots.proc)
     hook = find_hook_program(root, host)
-    return _Look(
+    return _KnownRoot(
         trees=WatchedTrees(root, host, beside=nodes.watched_paths(roots)),
         is_settled=root.is_settled() and host.is_settled(),
         loaded=loaded,
@@ -267,10 +267,10 @@ def _missing_nodes(control: tuple[DeviceNode, ...]) -> Iterator[str]:
 
 
 def _drm_hooks(roots: Roots, pci_address: str, drm: tuple[DeviceNode, ...]) -> tuple[Hook, ...]:
-    look = _looks.get(roots) or _look(roots, sysfs.read_driver_version(roots))
-    if look.hook is None:
+    known_root = _known_roots.get(roots) or _known_root(roots, sysfs.read_driver_version(roots))
+    if known_root.hook is None:
         return ()
     names = [node.path.rpartition("/")[2] for node in drm]
     kinds = [(name, "card" if name.startswith("card") else "render") for name in names]
-    hook = look.hook.links((f"/dev/dri/by-path/pci-{pci_address}-{kind}", f"../{name}") for name, kind in kinds)
+    hook = known_root.hook.links((f"/dev/dri/by-path/pci-{pci_address}-{kind}", f"../{name}") for name, kind in kinds)
     return (hook,) if hook else ()

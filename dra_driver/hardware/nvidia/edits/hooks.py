@@ -36,7 +36,7 @@ _COMMANDS = frozenset({CREATE_SYMLINKS, ENABLE_CUDA_COMPAT, UPDATE_LDCACHE, DISA
 
 @dataclass(frozen=True, slots=True)
 class HookProgram:
-    """A hook program: its `path` for the container runtime, `argv` before the command, and the commands it knows."""
+    """A hook program: its `path` for the container runtime, `argv` before the command, and its commands."""
 
     path: str
     argv: tuple[str, ...]
@@ -91,7 +91,7 @@ def driver_hooks(
 
 
 def _commands_of(program: Path) -> frozenset[str]:
-    """Find out from its bytes which commands a program knows, since an unknown one would make every container fail.
+    """Find out from its bytes which commands a program supports, since an unknown one would make every container fail.
 
     A wrapper script names the real program by the suffix `.real`. A program whose commands can't be determined is
     assumed to know all of them.

@@ -1,4 +1,4 @@
-"""WatchedTrees: whether driver roots are unchanged since they were looked at, which each Prepare has to know.
+"""WatchedTrees: whether driver roots have changed since they were last read. Each Prepare asks this.
 
 Comparing every path takes a third of the time of a Prepare. So the kernel is asked whether anything happened, and the
 paths are compared only if something did, or if the last comparison is older than `COMPARED_SECONDS`: for a network file
@@ -18,7 +18,7 @@ COMPARED_SECONDS = 2.0
 
 
 class WatchedTrees:
-    """Trees that were looked at, with a watch over everything that was looked at. Any thread may call any method.
+    """Trees that were read, with a watch over every path that was read. Any thread may call any method.
 
     `beside` are further paths that are watched, but not compared here. While `comparisons` stays the same, nothing has
     happened at them either.
@@ -34,7 +34,7 @@ class WatchedTrees:
         self._can_watch = True
 
     def is_unchanged(self) -> bool:
-        """Return whether everything that was looked at is as it was."""
+        """Return whether every path is as it was when it was read."""
         watch, is_fresh = self._watch, time.monotonic() - self._compared_at < COMPARED_SECONDS
         if (
             watch is not None and is_fresh and watch.is_quiet() and not self._is_in_doubt
@@ -52,7 +52,7 @@ class WatchedTrees:
     def _is_same(self) -> bool:
         """Compare every path, unless nothing relevant has happened.
 
-        Reading the watch makes it quiet before the result is known, so `_is_in_doubt` is set from before until after.
+        Reading the watch clears it before the result is known, so `_is_in_doubt` is set throughout.
         """
         was_in_doubt, self._is_in_doubt = self._is_in_doubt, True
         is_fresh = time.monotonic() - self._compared_at < COMPARED_SECONDS

@@ -26,7 +26,7 @@ class MeterNvml(OptionalCalls):
         return self._optional(lambda: int(self._call("nvmlDeviceGetClockInfo", gpu, kind)))
 
     def temperature_c(self, gpu: Handle) -> int | None:
-        """Return the temperature of the GPU in degrees Celsius, by the newer call where the library knows it."""
+        """Return the temperature of the GPU in degrees Celsius, by the newer call where the library has it."""
         sensor = self._api.NVML_TEMPERATURE_GPU
         for function in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"):
             found = self._optional(lambda name=function: int(self._call(name, gpu, sensor)))  # type: ignore[misc]

@@ -65,7 +65,7 @@ class MeterRounds:
         if meter.plan.with_profiling:
             self._begin_profiling()
 
-    def turn(self) -> None:
+    def run(self) -> None:
         """Read all GPUs if a round is due."""
         if time.monotonic() < self._due:
             return

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
-from dra_driver.model.lean import lean_imports
+from dra_driver.model.deferred_imports import deferred_imports
 
 INIT_FLAG_NO_GPUS = 1  # makes init succeed where no GPU is found
 
@@ -22,7 +22,7 @@ def load(path: str) -> None:
     Raises: OSError when there is no such library or it can't be loaded.
     """
     library = ctypes.CDLL(path)
-    with lean_imports():
+    with deferred_imports():
         import pynvml  # noqa: PLC0415 - 4 MiB that a node without GPUs must not pay
 
     with pynvml.libLoadLock:
@@ -114,5 +114,5 @@ class Binding:
             return int(self._call("nvmlSystemGetCudaDriverVersion"))
 
     def count(self) -> int:
-        """Return the number of GPUs that the library knows."""
+        """Return the number of GPUs that the library reports."""
         return int(self._call("nvmlDeviceGetCount"))

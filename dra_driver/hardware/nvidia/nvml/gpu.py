@@ -39,7 +39,7 @@ class GpuQueries(Binding):
         return int(self._call("nvmlDeviceGetMinorNumber", gpu))
 
     def memory_bytes(self, gpu: Handle) -> int:
-        """Return the size of the GPU's memory in bytes, by the first version of the call that the library knows."""
+        """Return the size of the GPU's memory in bytes, by the first version of the call that the library has."""
         try:
             return int(self._call("nvmlDeviceGetMemoryInfo", gpu).total)
         except NvmlFault as fault:

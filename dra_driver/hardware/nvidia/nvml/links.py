@@ -43,7 +43,7 @@ class LinkQueries(Binding):
         return int(self._call("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link))
 
     def fabric(self, gpu: Handle) -> Fabric:
-        """Return the GPU's place in an NVLink fabric, by the newest version of the call that the library knows."""
+        """Return the GPU's place in an NVLink fabric, by the newest version of the call that the library has."""
         for structure in ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"):
             make = getattr(self._api, structure, None)
             try:

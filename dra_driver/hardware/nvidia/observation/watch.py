@@ -223,4 +223,4 @@ class HealthWatch:
 
             gpus = {gpu.address: gpu.handle for gpu in self._gpus.values()}
             self._rounds = MeterRounds(meter, self._worker.mark, gpus)
-        self._rounds.turn()
+        self._rounds.run()

@@ -6,7 +6,7 @@ connected component.
 The id is derived from the topology alone: it is the smallest switch address in the component or, where there is no
 switch, the smallest GPU address. Links are remembered as long as the process lives, so a GPU that is lost (or whose
 links are hidden by MIG mode) does not change the id of those that stay. After a restart without that GPU the id is the
-same wherever a switch connects the others; only for bridged GPUs without a switch may it be a different one.
+same wherever a switch connects the others; it may differ only for bridged GPUs without a switch.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ from dataclasses import replace
 
 from dra_driver.claims.passthrough_plan import PassthroughStep
 from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.passthrough.driver_binding import DriverBinding
 from dra_driver.hardware.passthrough.drivers import is_vfio, needed_driver
 from dra_driver.hardware.passthrough.functions import read_function
 from dra_driver.hardware.passthrough.group import read_passthrough_group
 from dra_driver.hardware.passthrough.identity import read_identity
 from dra_driver.hardware.passthrough.nodes import function_node
 from dra_driver.hardware.passthrough.readiness import require_passable, require_safe_iommu
-from dra_driver.hardware.passthrough.switching import Switching
 from dra_driver.hardware.port import Hardware, Resettable
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import DriverError
@@ -59,7 +59,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         """Return the record of a GPU before its functions have been read."""
         return RecordedPassthrough(step.device, GpuReference.of(step.gpu))
 
-    def look(self, step: PassthroughStep, deadline: Deadline) -> RecordedPassthrough:
+    def inspect(self, step: PassthroughStep, deadline: Deadline) -> RecordedPassthrough:
         """Return the intent with the driver that each function has now; refuse a GPU that can't be handed over.
 
         Raises: HardwareError.
@@ -82,7 +82,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         """
         with self._hold(step.gpu.pci_address, run.deadline):
             if recorded.boot_id != self._boot_id or not recorded.functions:
-                recorded = self.look(step, run.deadline)
+                recorded = self.inspect(step, run.deadline)
                 run.record(recorded)
             if not self._is_passed(recorded):
                 recorded = self._take(step.gpu, recorded, run)
@@ -128,10 +128,10 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         with self._library.released(run.deadline):
             moved = [one.address for one in recorded.functions[1:] if one.former and not is_vfio(one.former)]
             self._users.require_unused(gpu, listed, moved)
-            switching = Switching(self._access, before=before, remaining=run.deadline.remaining)
+            binding = DriverBinding(self._access, before=before, remaining=run.deadline.remaining)
             for function in recorded.functions:
                 if not is_vfio(function.former):  # a function that an administrator bound at boot stays as it is
-                    switching.move(function.address, recorded.driver)
+                    binding.bind(function.address, recorded.driver)
         return state
 
     def _end_persistence(self, gpu: GpuFacts, recorded: RecordedPassthrough, run: StepRun) -> RecordedPassthrough:
@@ -152,29 +152,29 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
 
     def _give_back(self, recorded: RecordedPassthrough, deadline: Deadline) -> None:
         address = recorded.functions[0].address
-        switching = Switching(self._access, before=lambda *_: None, remaining=deadline.remaining)
+        binding = DriverBinding(self._access, before=lambda *_: None, remaining=deadline.remaining)
         now = read_function(self._access.roots, address)
         if now is not None and is_vfio(now.driver):
             self._users.require_left(address, recorded.group)
             # A GPU that an administrator had bound to VFIO goes back to VFIO, so no GPU driver will ever report it.
             if not is_vfio(recorded.functions[0].former):
                 self._returning.begin(recorded.gpu, recorded.pci_identity, needs_persistence=recorded.persistence)
-            switching.reset(address)
+            binding.reset(address)
         fault: DriverError | None = None
         for function in reversed(recorded.functions):
             try:
-                self._move_back(switching, function)
+                self._move_back(binding, function)
             except DriverError as error:
                 log.warning("function not given back", extra=fields(device=function.address, err=str(error)))
                 fault = fault or error
         if fault is not None:
             raise fault
 
-    def _move_back(self, switching: Switching, function: MovedFunction) -> None:
+    def _move_back(self, binding: DriverBinding, function: MovedFunction) -> None:
         now = read_function(self._access.roots, function.address)
         if now is None or (is_vfio(function.former) and now.driver == function.former):
             return  # it is gone, or was never moved: then an administrator's driver_override stays as well
-        switching.move(function.address, function.former)
+        binding.bind(function.address, function.former)
 
     @contextmanager
     def _hold(self, address: str, deadline: Deadline) -> Iterator[None]:

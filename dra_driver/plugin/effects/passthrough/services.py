@@ -1,6 +1,6 @@
-"""The services that handing over a GPU needs beside the kernel's.
+"""The services, besides the kernel, that are needed to hand a GPU to a virtual machine.
 
-One releases the vendor's library; the other withholds a GPU that comes back until it has been checked.
+One releases the vendor's library; the other withholds a returned GPU until it has been checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LibraryPause(Protocol):
 
 
 class ReturningGpus(Protocol):
-    """GPUs that come back from virtual machines. They are withheld until they have been identified and tested."""
+    """GPUs returned by virtual machines. They are withheld until they have been identified and tested."""
 
     def begin(self, gpu: GpuReference, identity: PciIdentity, *, needs_persistence: bool) -> None:
         """Withhold a GPU from now on, and switch its persistence mode on again, if needed, once it is back.
@@ -36,7 +36,7 @@ class ReturningGpus(Protocol):
         """
 
     def await_checked(self, address: str, deadline: Deadline) -> None:
-        """Wait until a GPU is not withheld any more.
+        """Wait until a GPU is no longer withheld.
 
         Raises: HardwareError("hardware.not-checked", LATER) if that takes longer, or if the check has failed.
         """
@@ -63,7 +63,7 @@ class NoneReturning:
 
 @dataclass(frozen=True, slots=True)
 class PassthroughServices:
-    """The access to a node's PCI bus, the pause of its vendor's library, and its GPUs that come back."""
+    """The access to a node's PCI bus, the pause of its vendor's library, and its returning GPUs."""
 
     access: BusAccess = field(default_factory=lambda: BusAccess(Roots(), ChildWriter()))
     library: LibraryPause = field(default_factory=NothingToRelease)

@@ -1,7 +1,7 @@
-"""Sharing effects: looks at a device, applies the settings of any strategy to it, and undoes them after the last user.
+"""Sharing effects: inspects a device, applies the settings of any strategy to it, and undoes them after the last user.
 
-In: a device, its settings, and what `look` found. Out: the MPS channel, under MPS. Each call may be repeated, because
-it starts from the device's current state. The ledger records which claims hold the device.
+In: a device, its settings, and what `inspect` found. Out: the MPS channel, under MPS. Each call may be repeated,
+because it starts from the device's current state. The ledger records which claims hold the device.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class SharingEffects:
         if isinstance(settings, MpsSettings):
             self._mps.require(deadline_s)
 
-    def look(self, device: SharedDevice, settings: SharingSettings, deadline_s: float) -> Wire:
+    def inspect(self, device: SharedDevice, settings: SharingSettings, deadline_s: float) -> Wire:
         """Return the device's present settings, which undoing will need. Raises: HardwareError, SharingError."""
         if isinstance(settings, MpsSettings):
-            return self._mps.look(device, deadline_s)
+            return self._mps.inspect(device, deadline_s)
         self._slices.check(device, deadline_s)
         return {}
 

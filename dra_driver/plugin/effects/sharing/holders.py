@@ -50,7 +50,7 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
         """Return the record of a device that is not shared yet."""
         return RecordedSharing(step.device, step.settings, step.in_file, step.clients, step.made)
 
-    def look(self, step: SharingStep, deadline: Deadline) -> RecordedSharing:
+    def inspect(self, step: SharingStep, deadline: Deadline) -> RecordedSharing:
         """Return the intent. If a step will make the device, check that it can be shared. Raises: SharingError."""
         if step.made:
             self._effects.require(step.settings, deadline.remaining())
@@ -125,7 +125,7 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
                 log.warning("sharing not undone", extra=fields(device=name, code=error.code, err=str(error)))
         if self._effects.supervisor is not None:
             try:
-                strays = self._effects.supervisor.stop_unnamed(self._ledger.effects.uuids, deadline_s=TIDY_SECONDS)
+                strays = self._effects.supervisor.stop_except(self._ledger.effects.uuids, deadline_s=TIDY_SECONDS)
             except DriverError as error:
                 log.info(
                     "cannot check for MPS daemons that no claim uses", extra=fields(code=error.code, err=str(error))
@@ -156,7 +156,7 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
         return effect
 
     def _begin(self, uid: str, device: SharedDevice, settings: SharingSettings, deadline: Deadline) -> DeviceEffect:
-        found = self._effects.look(device, settings, deadline.remaining())
+        found = self._effects.inspect(device, settings, deadline.remaining())
         effect = DeviceEffect(device, settings, found, self._boot_id)
         self._ledger.effects.begin(effect, uid)
         return effect

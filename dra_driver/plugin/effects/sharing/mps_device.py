@@ -32,7 +32,7 @@ class MpsDevices:
     def __init__(self, hardware: object, supervisor: MpsSupervisor | None) -> None:
         self._modes, self._supervisor = ComputeModes(hardware), supervisor
 
-    def look(self, device: SharedDevice, deadline_s: float) -> Wire:
+    def inspect(self, device: SharedDevice, deadline_s: float) -> Wire:
         """Return the compute mode, which undoing will need, and refuse what can't work. Nothing is changed.
 
         Raises: SharingError("sharing.mps-unavailable", "sharing.compute-mode"), HardwareError.

@@ -92,7 +92,7 @@ def file_cases(place: Workplace, files: list[Path]) -> Iterator[Case]:
 
 
 def spoiled_cases(place: Workplace, rng: random.Random) -> Iterator[Case]:
-    """Yield without end cases of each command with a file that is wrong in one place."""
+    """Yield endless cases of each command, each with a file that is wrong in one place."""
     rows = [(command, *row) for command, found in _WIRES.items() for row in found]
     where = {id(wire): list(places(wire)) for _, _, wire in rows}
     while True:

@@ -1,4 +1,4 @@
-"""TreatedNode: what remediation needs from the node that it works on. The agent implements it.
+"""RemediationNode: the interface of the node that remediation works on. The agent implements it.
 
 Every method may be called again after a crash: what is already done is not done twice. Claims and processes are
 returned as texts.
@@ -15,7 +15,7 @@ from dra_driver.remediation.policy import SiteCommand
 from dra_driver.validation.result import ValidationResult
 
 
-class TreatedNode(Protocol):
+class RemediationNode(Protocol):
     """The node, as the steps of a remediation see it. Only the remediation's thread calls it."""
 
     def gpus(self) -> tuple[GpuFacts, ...]:
@@ -82,19 +82,19 @@ class TreatedNode(Protocol):
         """Return whether a reboot of this machine was requested in this boot."""
 
     def forget_errors(self, gpu: str) -> None:
-        """Forget the errors that were reported for a GPU before it was treated; lasting ones are found again."""
+        """Forget the errors that were reported for a GPU before it was remediated; lasting ones are found again."""
 
     def validate(self, gpu: GpuFacts) -> ValidationResult:
         """Validate a GPU that no claim and no process uses."""
 
-    def take_slot(self) -> float:
-        """Take a slot. Return 0 if this node may act now, otherwise the seconds until another node's slot may end.
+    def acquire_slot(self) -> float:
+        """Acquire a slot. Return 0 if this node may act now, otherwise the seconds until another node's slot may end.
 
         Raises: ApiError.
         """
 
-    def keep_slot(self) -> None:
+    def renew_slot(self) -> None:
         """Keep the slot that was taken. A failure is logged."""
 
-    def give_slot_back(self) -> None:
+    def release_slot(self) -> None:
         """Return the slot before its time is over. A failure is logged; the slot then expires."""

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dra_driver.kube import kept_claims
+from dra_driver.kube import recent_claims
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.tokens import StaticToken
@@ -66,8 +66,8 @@ def test_a_claim_that_is_gone_or_malformed_is_an_error_although_it_was_read_befo
 
 
 def test_a_long_claim_is_not_kept() -> None:
-    long = claim("5", devices=[{"data": "x" * kept_claims.MAX_BYTES}])
-    assert len(json.dumps(long)) > kept_claims.MAX_BYTES
+    long = claim("5", devices=[{"data": "x" * recent_claims.MAX_BYTES}])
+    assert len(json.dumps(long)) > recent_claims.MAX_BYTES
     with ScriptedServer(Answers((200, long))) as server:
         api = KubeApi(Credentials(server.url, StaticToken()))
         first = api.get_claim("team", "claim")

@@ -1,4 +1,4 @@
-"""Device plugin: notices whether one serves the GPUs of this node, which this driver must then not hand out as well.
+"""Device plugin: detects whether one serves the GPUs of this node. While one does, this driver must not hand them out.
 
 In: the devices that, as the kubelet reports, its device plugins can hand out, and its folder of device plugins. Out:
 the reason to publish nothing, empty if there is no such plugin, and a callback when it changes. The check runs once a
@@ -30,7 +30,7 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 60.0
+CHECK_SECONDS = 60.0
 FIRST_SECONDS = (1.0, 30.0)  # the first and the longest pause before there is an answer
 CONNECT_SECONDS = 1.0
 CODE = "node.device-plugin"
@@ -55,17 +55,17 @@ class DevicePluginWatch:
         folder: Path,
         changed: Callable[[], None],
         vendor: str = DEFAULT_VENDOR.name,
-        look_s: float = LOOK_SECONDS,
+        check_s: float = CHECK_SECONDS,
     ) -> None:
         self._kubelet, self._api, self._node, self._folder = kubelet, api, node, folder
-        self._changed, self._look_s, self._vendor = changed, look_s, vendor
+        self._changed, self._check_s, self._vendor = changed, check_s, vendor
         self._loop = Loop(
             "device-plugin",
             self._turn,
             failure="check for a device plugin failed",
-            fault_s=min(FIRST_SECONDS[1], look_s),
+            fault_s=min(FIRST_SECONDS[1], check_s),
         )
-        self._backoff = Backoff(base_s=FIRST_SECONDS[0], max_s=min(FIRST_SECONDS[1], look_s))
+        self._backoff = Backoff(base_s=FIRST_SECONDS[0], max_s=min(FIRST_SECONDS[1], check_s))
         self._reason: str | None = None  # None until there is an answer
 
     @property
@@ -93,15 +93,15 @@ class DevicePluginWatch:
     def _turn(self) -> float:
         least_s = 0.0
         try:
-            self._look()
+            self._check()
         except ApiError as error:  # the last answer stays in force
             least_s = error.retry_after_s
             keys = fields(code=error.code, err=str(error))
             log.warning("cannot determine whether a device plugin serves the GPUs", extra=keys)
-        pause = self._look_s * random.uniform(0.75, 1.25) if self.is_known else self._backoff.next_s()  # noqa: S311
+        pause = self._check_s * random.uniform(0.75, 1.25) if self.is_known else self._backoff.next_s()  # noqa: S311
         return least_s + pause
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         found = serving(self._offered(), self._folder, self._vendor)
         if found == self._reason:
             return

@@ -14,7 +14,7 @@ from typing import BinaryIO
 MAX_MEMORY = 8 << 20  # bytes
 
 
-def kept_stream(stream: BinaryIO, maximum: int) -> BinaryIO:
+def spooled_stream(stream: BinaryIO, maximum: int) -> BinaryIO:
     """Return an open file with the content of a stream, at most `maximum` bytes of it. Raises: OSError.
 
     If no temporary file can be made, everything is kept in memory.

@@ -1,4 +1,4 @@
-"""Answer reader: the frames that a server sends for the one call on a connection come in, and the answer goes out.
+"""Response reader: the frames that a server sends for the one call on a connection come in, and the answer goes out.
 
 All limits in bytes are kept here; the client keeps the time limit.
 Source: RFC 9113, sections 4 to 6 and 8.1; gRPC over HTTP2, "Responses"; gRPC's status codes.
@@ -33,14 +33,14 @@ class RpcFault(Exception):
         self.code, self.details = code, details
 
 
-class RpcAnswer(NamedTuple):
+class RpcResponse(NamedTuple):
     """The message of an answer, and the metadata that the server sent after it."""
 
     message: bytes
     metadata: dict[str, str]
 
 
-class AnswerReader:
+class ResponseReader:
     """The answer to one call, as far as it has been received; its message may have at most `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -51,7 +51,7 @@ class AnswerReader:
         self._block: tuple[Http2Frame, bytearray] | None = None  # header fields that continue in the next frame
         self._has_head = False
 
-    def take(self, piece: bytes) -> tuple[RpcAnswer | None, bytes]:
+    def take(self, piece: bytes) -> tuple[RpcResponse | None, bytes]:
         """Process what the server sent; return the answer once it is complete, and the bytes to send back.
 
         Raises: RpcFault for a status other than OK, for an answer that is too large, and for one that is not HTTP/2.
@@ -68,7 +68,7 @@ class AnswerReader:
             raise RpcFault("INTERNAL", f"the server broke the rules of HTTP/2: {error}") from error
         return None, reply
 
-    def _process(self, frame: Http2Frame) -> tuple[RpcAnswer | None, bytes]:
+    def _process(self, frame: Http2Frame) -> tuple[RpcResponse | None, bytes]:
         """Process one frame. Raises: RpcFault, ValueError."""
         kind = frame.kind
         if kind != frames.DATA:
@@ -101,7 +101,7 @@ class AnswerReader:
         if frame.flags & frames.END_STREAM:
             raise ValueError("an answer without a status")
 
-    def _fields(self, frame: Http2Frame) -> RpcAnswer | None:
+    def _fields(self, frame: Http2Frame) -> RpcResponse | None:
         """Process header fields: those that begin the answer, or those that end it. Raises: RpcFault, ValueError."""
         if self._block is None:
             first, block = frame, bytearray(frame.content())
@@ -124,7 +124,7 @@ class AnswerReader:
         self._has_head = True
         return None
 
-    def _end(self, fields: dict[bytes, bytes]) -> RpcAnswer:
+    def _end(self, fields: dict[bytes, bytes]) -> RpcResponse:
         """Return the answer that these fields end. Raises: RpcFault, ValueError."""
         status = fields.get(b"grpc-status", b"")
         if status != b"0":
@@ -132,4 +132,4 @@ class AnswerReader:
             code = _CODES[number] if number < len(_CODES) else "UNKNOWN"
             raise RpcFault(code, unquote(fields.get(b"grpc-message", b"").decode("ascii", "replace"), errors="replace"))
         own = {name.decode("ascii", "replace"): value.decode("utf-8", "replace") for name, value in fields.items()}
-        return RpcAnswer(message_of(self._body), own)
+        return RpcResponse(message_of(self._body), own)

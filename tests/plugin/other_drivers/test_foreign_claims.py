@@ -9,8 +9,8 @@ from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.model.errors import NodeError
-from dra_driver.plugin.neighbours.foreign_claims import ForeignClaims, resolve_names
-from dra_driver.plugin.neighbours.leftovers import UNNAMED, read_leftovers, remove_leftover
+from dra_driver.plugin.other_drivers.foreign_claims import ForeignClaims, resolve_names
+from dra_driver.plugin.other_drivers.leftovers import UNNAMED, read_leftovers, remove_leftover
 from tests.support.waiting import until
 
 DRIVER, NODE = "gpu.nvidia.com", "node-1"
@@ -46,7 +46,7 @@ class World:
             driver=DRIVER,
             ledger=self,
             changed=self.changes.release,
-            look_s=0.01,
+            check_s=0.01,
         )
 
     def get(self, uid):
@@ -61,7 +61,7 @@ class World:
         return tuple(self.claims)
 
     def look(self) -> dict[str, str]:
-        self.foreign._look()
+        self.foreign._check()
         return {problem.subject: problem.message.removeprefix("held by claim ") for problem in self.foreign.problems()}
 
 
@@ -166,7 +166,7 @@ def test_if_nothing_is_held_the_thread_looks_twice_and_again_when_another_driver
     world.foreign.start()
     until(lambda: len(world.fresh) == 2, what="two looks")
     world.foreign.claim_ended()
-    world.foreign.look_again()
+    world.foreign.check_again()
     until(lambda: len(world.fresh) == 4, what="two more")
     world.foreign.stop()
     assert world.fresh == [True, False, True, False]

@@ -1,8 +1,8 @@
 """The CUDA version that a pod's images need, as far as the pod states it.
 
-In: a pod, or a claim with an annotation. Out: a `CudaNeed`, whether a driver meets it, and the selector for devices
-whose driver does. The variable NVIDIA_REQUIRE_CUDA, of the image or of the pod, states an image's need; only the pod's
-own is seen here. The annotation gpu.nvidia.com/cuda-required states it for images without the variable.
+In: a pod, or a claim with an annotation. Out: a `CudaRequirement`, whether a driver meets it, and the selector for
+devices whose driver does. The variable NVIDIA_REQUIRE_CUDA, of the image or of the pod, states an image's need; only
+the pod's own is seen here. The annotation gpu.nvidia.com/cuda-required states it for images without the variable.
 
 Source: NVIDIA Container Toolkit: constraints between commas must all hold, those between blanks are alternatives.
 """
@@ -25,7 +25,7 @@ _MAX_CHARACTERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class CudaNeed:
+class CudaRequirement:
     """A need: the lowest CUDA version, what states it, and the alternatives, each a list of constraints."""
 
     version: str
@@ -44,12 +44,12 @@ class CudaNeed:
         return any(all(_holds(one, known) for one in alternative) for alternative in self.alternatives)
 
 
-def cuda_needs(wire: Wire) -> Iterator[CudaNeed]:
+def cuda_requirements(wire: Wire) -> Iterator[CudaRequirement]:
     """Yield the needs that a pod, or the metadata of another object, states."""
     annotations = (wire.get("metadata") or {}).get("annotations") or {}
     stated = annotations.get(ANNOTATION) if isinstance(annotations, Mapping) else None
     if isinstance(stated, str) and _ORDINARY.fullmatch(stated):
-        yield CudaNeed(stated, f"annotation {ANNOTATION}", ((f"cuda>={stated}",),))
+        yield CudaRequirement(stated, f"annotation {ANNOTATION}", ((f"cuda>={stated}",),))
     spec = wire.get("spec") or {}
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         for entry in container.get("env") or ():
@@ -57,7 +57,7 @@ def cuda_needs(wire: Wire) -> Iterator[CudaNeed]:
                 yield from _of_variable(entry["value"], f"container {container.get('name')}: {VARIABLE}")
 
 
-def _of_variable(text: str, stated_by: str) -> Iterator[CudaNeed]:
+def _of_variable(text: str, stated_by: str) -> Iterator[CudaRequirement]:
     alternatives = tuple(tuple(part.split(",")) for part in text[:_MAX_CHARACTERS].split())
     least = [
         found["version"]
@@ -66,7 +66,7 @@ def _of_variable(text: str, stated_by: str) -> Iterator[CudaNeed]:
         if (found := _CONSTRAINT.fullmatch(one)) and found["name"] == "cuda" and found["relation"] in {">=", ">", "="}
     ]
     if least:
-        yield CudaNeed(min(least, key=_version), stated_by, alternatives)
+        yield CudaRequirement(min(least, key=_version), stated_by, alternatives)
 
 
 def _version(text: str) -> Semver:

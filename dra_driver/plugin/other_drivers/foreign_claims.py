@@ -1,11 +1,12 @@
 """Foreign claims: devices that are still held under names which another driver of our name published on this node.
 
-In: the claims of this node that the ledger does not know, the CDI files that the other driver left, our devices. Out:
+In: the claims of this node that are not in the ledger, the CDI files that the other driver left, and our devices. Out:
 the devices to which those names refer, and which therefore must not be offered yet. The check runs before the first
 slice, once more a minute later, after a claim was unprepared, and every minute while any device is held. No claim is
 read twice from the API server. A claim that was given a device and never prepared does not count: Prepare refuses it,
-because it is of another pool. If a name can't be resolved, every device is withheld: it is better to offer none than
-one twice. A partition's name that does not contain its placement refers to its whole GPU. Claims are never changed.
+because it is of another pool. If a name can't be resolved, every device is withheld: it is better to offer none than to
+offer one twice. A partition's name that does not contain its placement refers to its whole GPU. Claims are never
+changed.
 Source: NVIDIA's DRA driver (`gpu-<minor>`, `gpu-<minor>-mig-<profile>-<profile id>-<start>`, in older releases
 `gpu-<minor>-mig-<profile id>-<start>-<size>`; pool = node name).
 """
@@ -25,17 +26,22 @@ from dra_driver.inventory.device import Device
 from dra_driver.model.errors import DriverError
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.neighbours.leftovers import read_leftovers
 from dra_driver.plugin.node_claims.allocations import UnknownClaims
 from dra_driver.plugin.node_claims.claim_results import name_of, results, uid_of
+from dra_driver.plugin.other_drivers.leftovers import read_leftovers
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 60.0
+CHECK_SECONDS = 60.0
 FIRST_SECONDS = 1.0  # between checks before the kubelet's first answer
-ENDED_SECONDS = (3.0, 6.0, 12.0, 24.0)  # between checks after an Unprepare: the kubelet lists the pod a while longer
+ENDED_SECONDS = (
+    3.0,
+    6.0,
+    12.0,
+    24.0,
+)  # between checks after an Unprepare, since the kubelet still lists the pod for a while
 CODE = "node.foreign-claim"
 _NAME = re.compile(r"gpu-(?P<minor>\d+)(?:-mig-(?P<place>.*))?")
 # In the first form the profile is text, which contains a letter; in the second form it is a number.
@@ -44,7 +50,7 @@ _PASSTHROUGH = "gpu-vfio-"  # such a GPU is bound to VFIO, so it is none of our 
 
 
 class ReportedClaims(UnknownClaims, Protocol):
-    """The claims of this node that the ledger does not know, as far as the kubelet reports them."""
+    """The claims of this node that are not in the ledger, as far as the kubelet reports them."""
 
     @property
     def has_answered(self) -> bool:
@@ -52,7 +58,7 @@ class ReportedClaims(UnknownClaims, Protocol):
 
 
 class ForeignClaims:
-    """Knows what is held under foreign names; calls `changed` after the first answer and whenever that changes."""
+    """The devices held under foreign names. Calls `changed` after the first answer and whenever they change."""
 
     def __init__(
         self,
@@ -63,27 +69,27 @@ class ForeignClaims:
         driver: str,
         ledger: Ledger,
         changed: Callable[[], None],
-        look_s: float = LOOK_SECONDS,
+        check_s: float = CHECK_SECONDS,
     ) -> None:
         self._claims, self._cdi_root, self._node, self._driver = claims, cdi_root, node, driver
-        self._ledger, self._changed, self._look_s = ledger, changed, look_s
-        self._loop = Loop("foreign-claims", self._turn, failure="check for foreign claims failed", fault_s=look_s)
+        self._ledger, self._changed, self._check_s = ledger, changed, check_s
+        self._loop = Loop("foreign-claims", self._turn, failure="check for foreign claims failed", fault_s=check_s)
         # How many answers there were since the last reason to check, and how many reasons there were.
-        self._looks, self._reasons = 0, 0
+        self._checks, self._reasons = 0, 0
         self._soon: list[float] = []  # pauses before the next checks
-        self._held: Mapping[str, str] | None = None  # foreign name → claim; None until there is an answer
+        self._held: Mapping[str, str] | None = None  # foreign name → claim; None before the first answer
         # The UIDs of the claims that hold these names; "" for a claim that could not be read.
         self._uids: frozenset[str] = frozenset()
 
     @property
     def is_known(self) -> bool:
         """Return whether there has been an answer; nothing may be published before that."""
-        return self._held is not None and self._looks > 0
+        return self._held is not None and self._checks > 0
 
-    def look_again(self) -> None:
+    def check_again(self) -> None:
         """Discard the last answer, because another driver of our name came or went, and may have left claims."""
         self._reasons += 1
-        self._looks = 0
+        self._checks = 0
         self._loop.wake()
 
     def claim_ended(self) -> None:
@@ -114,19 +120,19 @@ class ForeignClaims:
         self._loop.stop(timeout_s)
 
     def _turn(self) -> float:
-        pause = self._look_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
+        pause = self._check_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
         pause = self._soon.pop(0) if self._soon else pause
         try:
-            self._look()
+            self._check()
         except DriverError as error:
             log.warning("cannot determine which claims this node has", extra=fields(code=error.code, err=str(error)))
-            pause = pause if self.is_known else min(FIRST_SECONDS, self._look_s)
-        is_settled = self._looks > 1 and not self._held and self._claims.has_answered
+            pause = pause if self.is_known else min(FIRST_SECONDS, self._check_s)
+        is_settled = self._checks > 1 and not self._held and self._claims.has_answered
         return math.inf if is_settled else pause
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         reasons = self._reasons
-        unknown = self._claims.unknown(is_fresh=not self._looks)
+        unknown = self._claims.unknown(is_fresh=not self._checks)
         left = self._leftovers()
         found = _foreign(unknown, left, node=self._node, driver=self._driver)
         if reasons == self._reasons:  # otherwise the answer is older than the latest reason to check
@@ -145,7 +151,7 @@ class ForeignClaims:
             return False  # which withholds the devices in the claim's file
 
     def _accept(self, found: Mapping[str, str]) -> None:
-        is_first, self._looks = not self._looks, self._looks + 1
+        is_first, self._checks = not self._checks, self._checks + 1
         before, self._held = self._held, found
         for name in found.keys() - (before or {}).keys():
             log.warning("a device is held under a foreign name", extra=fields(device=name, claim=found[name]))

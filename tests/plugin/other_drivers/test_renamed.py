@@ -12,7 +12,7 @@ from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
-from dra_driver.plugin.neighbours.old_names import held_under_other_names, problems
+from dra_driver.plugin.other_drivers.old_names import held_under_other_names, problems
 
 DRIVER, BOOT = "gpu.nvidia.com", "boot-1"
 

@@ -1,4 +1,4 @@
-"""Treatment: what to do about the faults of one GPU.
+"""Action choice: what to do about the faults of one GPU.
 
 Pure. In: the current faults, the policy, facts about the GPU. Out: the most important fault that has an action, with
 that action and the GPUs to be drained too. The driver's own report about a GPU comes first: if it asks for a reboot, or
@@ -20,7 +20,7 @@ DRAIN_P2P, BUS_RESET = "drain-p2p", "bus-reset"  # values of needs-reset (health
 
 
 @dataclass(frozen=True, slots=True)
-class Treatment:
+class ActionChoice:
     """The fault that decides, and the action against it. `peers` are PCI addresses of GPUs that are drained too.
 
     `awaits_driver`: the driver reports the action only once the peers are drained.
@@ -32,9 +32,9 @@ class Treatment:
     awaits_driver: bool = False
 
 
-def treatment_of(
+def choose_action(
     gpu: GpuFacts, faults: Iterable[Fault], policy: RemediationPolicy, gpus: Sequence[GpuFacts] = ()
-) -> Treatment | None:
+) -> ActionChoice | None:
     """Return what to do about the faults of a GPU; None if there is nothing to do. `gpus` are all GPUs of the node."""
     own = [one for one in faults if one.subject.gpu == gpu.pci_address and not one.is_mild]
     for fault in sorted(own, key=lambda one: (one.key.rank, one.since)):
@@ -42,7 +42,7 @@ def treatment_of(
         if action is RemediationAction.NONE:
             continue
         awaits = action is RemediationAction.RESET and fault.value == DRAIN_P2P
-        return Treatment(fault, action, _peers(gpu, fault, action, policy, gpus), awaits)
+        return ActionChoice(fault, action, _peers(gpu, fault, action, policy, gpus), awaits)
     return None
 
 

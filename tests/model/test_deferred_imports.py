@@ -6,11 +6,11 @@ import sys
 
 _PROGRAM = """
 import json, sys
-from dra_driver.model.lean import lean_imports
-with lean_imports(has_tls=False):
+from dra_driver.model.deferred_imports import deferred_imports
+with deferred_imports(has_tls=False):
     import prometheus_client
 assert "ssl" not in sys.modules and "_ssl" not in sys.modules
-with lean_imports():
+with deferred_imports():
     import ssl
     assert ssl.SSLContext.__module__ == "ssl" and ssl.create_default_context(), "the real one for everybody else"
     import pynvml, dra_driver.agent.node, dra_driver.telemetry.metrics as metrics
@@ -41,7 +41,7 @@ assert issubclass(wsgiref.simple_server.WSGIServer, http.server.HTTPServer) and 
 from google.protobuf import descriptor_pool
 python_message = descriptor_pool.python_message
 assert python_message.GeneratedProtocolMessageType.__module__ == python_message.__name__, "real at first use"
-with lean_imports():
+with deferred_imports():
     assert sys.modules["inspect"] is inspect, "what is there stays"
 print(json.dumps(kept_out))
 """

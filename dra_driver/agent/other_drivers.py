@@ -1,7 +1,7 @@
-"""Neighbours: other software that hands out this node's GPUs or holds them, and what may be offered beside it.
+"""Other drivers: other software that hands out this node's GPUs or holds them, and what may be offered beside it.
 
 While a device plugin or another driver of our name serves the same GPUs, nothing is offered. Devices that claims hold
-under names which this driver does not publish are left out. Changes are reported to a listener; `look` checks once a
+under names which this driver does not publish are left out. Changes are reported to a listener; `check` looks once a
 minute for claims that ended without a report.
 """
 
@@ -21,18 +21,18 @@ from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.neighbours.device_plugin import DevicePluginWatch
-from dra_driver.plugin.neighbours.foreign_claims import ForeignClaims
-from dra_driver.plugin.neighbours.old_names import held_under_other_names
-from dra_driver.plugin.neighbours.old_names import problems as renamed_problems
 from dra_driver.plugin.node_claims.node_claims import NodeClaims
 from dra_driver.plugin.node_claims.pod_resources import PodResources
+from dra_driver.plugin.other_drivers.device_plugin import DevicePluginWatch
+from dra_driver.plugin.other_drivers.foreign_claims import ForeignClaims
+from dra_driver.plugin.other_drivers.old_names import held_under_other_names
+from dra_driver.plugin.other_drivers.old_names import problems as renamed_problems
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 
-class Neighbours:
+class OtherDrivers:
     """The other software on one node.
 
     The listener is called when the offer may change, and when no other driver of our name is left.
@@ -66,7 +66,7 @@ class Neighbours:
         )
         self._claims = claims
         self._foreign = ForeignClaims(
-            claims, options.cdi_root, node=node, driver=driver, ledger=ledger, changed=listener.neighbours_changed
+            claims, options.cdi_root, node=node, driver=driver, ledger=ledger, changed=listener.other_drivers_changed
         )
 
     @property
@@ -75,9 +75,9 @@ class Neighbours:
         return bool(self._same_name_drivers.reason)
 
     @property
-    def contender(self) -> str:
+    def competing_agent(self) -> str:
         """Return which agent of this driver publishes in our place; empty while there is none."""
-        return self._same_name_drivers.contender
+        return self._same_name_drivers.competing_agent
 
     @property
     def is_serving(self) -> bool:
@@ -102,14 +102,14 @@ class Neighbours:
             if watch:
                 watch.stop()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check whether claims under another version's names have released devices, so that these are offered again."""
         try:
             self._claims.examine(self._ledger.records())
         except DriverError as error:
             log.warning("cannot read the claims in the ledger", extra=fields(code=error.code, err=str(error)))
         if self._renamed:
-            self._listener.neighbours_changed()
+            self._listener.other_drivers_changed()
 
     def claim_ended(self) -> None:
         """Check soon whether an unprepared claim held a device under a foreign name, so that it is offered again."""
@@ -146,17 +146,17 @@ class Neighbours:
         return (*plugin, *self._same_name_drivers.problems(), *foreign, *renamed_problems(self._renamed))
 
     def _device_plugin_changed(self) -> None:
-        self._listener.neighbours_changed()
+        self._listener.other_drivers_changed()
         if self._device_plugin and self._device_plugin.reason:
             self._send_event("DevicePluginServesGPUs", self._device_plugin.reason)
 
     def _same_name_driver_changed(self) -> None:
-        self._foreign.look_again()
-        self._listener.neighbours_changed()
+        self._foreign.check_again()
+        self._listener.other_drivers_changed()
         if self._same_name_drivers.reason:
             self._send_event("AnotherDriverRegistered", self._same_name_drivers.reason)
         else:
-            self._listener.became_alone()
+            self._listener.same_name_drivers_left()
 
     def _send_event(self, reason: str, why: str) -> None:
         self._events.send(reason, f"{self._options.driver} publishes no device: {why}", "Warning")

@@ -1,4 +1,4 @@
-"""DriverLife: one driver of the node, from the first detection of its hardware to its end, in a thread of its own.
+"""DriverLifecycle: one driver of the node, from the first detection of its hardware to its end, in a thread of its own.
 
 Until the hardware is there, or the driver's ledger has claims, no code of the driver is loaded. A driver that hangs in
 its hardware, or that can't start, does not hold up another driver of the process: each has its own agent, with its own
@@ -17,8 +17,8 @@ from dra_driver.agent.options import Options
 from dra_driver.hardware.choose import choose
 from dra_driver.hardware.port import Hardware
 from dra_driver.hardware.presence import vendors_on_bus
+from dra_driver.model.deferred_imports import deferred_imports
 from dra_driver.model.errors import DriverError
-from dra_driver.model.lean import lean_imports
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ AGAIN_SECONDS = 10.0  # seconds between two attempts to start, while other drive
 _loading = threading.Lock()  # only one thread at a time may import with stand-ins of modules
 
 
-class DriverLife:
+class DriverLifecycle:
     """The life of one driver. `changed` is called when a property has changed, so that the process can decide."""
 
     def __init__(self, options: Options, *, changed: Callable[[], None]) -> None:
@@ -136,7 +136,7 @@ class DriverLife:
 
     def _make_agent(self) -> NodeAgent:
         hardware = self._open_hardware()
-        with _loading, lean_imports():
+        with _loading, deferred_imports():
             from dra_driver.agent.node import NodeAgent  # noqa: PLC0415 - an idle node pays for no import
         return NodeAgent(self.options, hardware)
 

@@ -1,4 +1,4 @@
-"""The picture of a cluster as a tree: node, pool, GPU, device, claim, pod.
+"""A cluster as a tree: node, pool, GPU, device, claim, pod.
 
 In: slices, claims and pods as wire dicts. Out: `Branch`es with a line of text, the fraction that is held (0 to 1) for
 GPUs and shared devices, and flags for what deserves a reader's attention. Pure.
@@ -31,7 +31,7 @@ _PRODUCT = ("productName", "model", "profile", "type")
 _DRAWN = tuple(Read("attributes", None, name) for name in _PRODUCT)
 
 
-def picture_of_slices(
+def slice_tree(
     slices: Sequence[SliceWire], claims: Sequence[ClaimWire], pods: Sequence[Wire] | None = None
 ) -> list[Branch]:
     """Return the nodes with their pools, devices, claims and pods. `pods` is None if they are not known."""

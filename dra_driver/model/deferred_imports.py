@@ -1,4 +1,4 @@
-"""Lean imports: libraries are loaded without the modules that they import and that an agent never uses.
+"""Deferred imports: libraries are loaded without the modules that they import and that an agent never uses.
 
 `protobuf` imports its implementation in Python beside the one in C that it uses; `prometheus_client` imports three HTTP
 servers, and clients of gateways, whose classes it derives from; `dataclasses` imports what reads Python's own source,
@@ -51,7 +51,7 @@ _TLS = ("PROTOCOL_TLS_CLIENT", "PROTOCOL_TLS_SERVER", "SSLContext", "TLSVersion"
 
 
 @contextmanager
-def lean_imports(*, has_tls: bool = True) -> Iterator[None]:
+def deferred_imports(*, has_tls: bool = True) -> Iterator[None]:
     """Replace modules that are not needed by stand-ins, except those that have been imported already.
 
     Without `has_tls` the module `ssl` is replaced, too; what is imported then must never open a TLS connection.

@@ -13,10 +13,10 @@ MIXED = "hardware.mixed-mig-driver"
 _FIRST_BAD, _FIRST_GOOD = (570,), (580, 65, 6)
 
 
-def hangs_when_mixed(driver_version: str | None) -> bool:
+def hangs_with_mixed_mig(driver_version: str | None) -> bool:
     """Return whether workloads hang on this driver while some of a node's GPUs are in MIG mode and others are not.
 
-    >>> hangs_when_mixed("570.133.20"), hangs_when_mixed("580.65.6")
+    >>> hangs_with_mixed_mig("570.133.20"), hangs_with_mixed_mig("580.65.6")
     (True, False)
     """
     numbers = (driver_version or "").partition("-")[0].split(".")
@@ -25,9 +25,9 @@ def hangs_when_mixed(driver_version: str | None) -> bool:
     return _FIRST_BAD <= tuple(map(int, numbers)) < _FIRST_GOOD
 
 
-def mixing_problems(gpus: Iterable[GpuFacts], driver_version: str | None) -> tuple[Problem, ...]:
+def mixed_mig_problems(gpus: Iterable[GpuFacts], driver_version: str | None) -> tuple[Problem, ...]:
     """Return a warning if a node's GPUs are mixed on such a driver."""
-    if len({gpu.mig_enabled for gpu in gpus}) < 2 or not hangs_when_mixed(driver_version):
+    if len({gpu.mig_enabled for gpu in gpus}) < 2 or not hangs_with_mixed_mig(driver_version):
         return ()
     text = (
         f"some GPUs are in MIG mode and others are not, and workloads hang then on driver {driver_version}; "

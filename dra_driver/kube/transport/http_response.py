@@ -1,4 +1,4 @@
-"""HttpAnswer: one answer of an HTTP/1.1 server, read strictly and within bounds.
+"""HttpResponse: one response of an HTTP/1.1 server, read strictly and within bounds.
 
 In: a bounded reader at the first byte of an answer. Out: status, header fields, and the body piece by piece. An answer
 that two readers could take to end at different places is refused: one with two lengths, or with a length beside a
@@ -23,7 +23,7 @@ _PIECE_BYTES = 256 * 1024
 _SWITCHING = 101
 
 
-class HttpAnswer:
+class HttpResponse:
     """An answer whose head was read. After one that `ends_connection`, nothing can follow on the same connection."""
 
     def __init__(self, reader: BoundedReader, *, has_body: bool = True) -> None:

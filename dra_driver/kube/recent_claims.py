@@ -1,4 +1,4 @@
-"""Kept claims: an answer that equals the last one byte for byte is neither parsed nor checked a second time.
+"""Recent claims: an answer that equals the last one byte for byte is neither parsed nor checked a second time.
 
 In: the bodies of answers. Out: claims, and the same object as before for the same bytes. The resource version is among
 these bytes, so a claim that was changed in any way is read again. The server is asked each time. No caller that gets a
@@ -36,7 +36,7 @@ class ClaimReading:
         return parse(body)
 
 
-class KeptClaims:
+class RecentClaims:
     """The claims that were read last, by namespace and name. Any thread may use it."""
 
     def __init__(self) -> None:

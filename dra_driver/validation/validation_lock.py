@@ -1,11 +1,11 @@
-"""The turn: the right to run the one test that may run on a node at a time; a claim that arrives ends the test.
+"""The validation lock: it lets one test run on a node at a time; a claim that arrives ends the test.
 
 In: the folder that the agents and commands of a node share. Out: the right to test one device, or the certainty that
-no test of it runs. The process that has the turn holds a lock on one file, which contains the device and the process.
+no test of it runs. The process that tests a device holds a lock on one file, which contains the device and the process.
 The process of the test holds the same lock, so a free lock means that no context is left, whichever process was killed.
 
-A claim is recorded in the ledger before Prepare checks the turn, and a test checks the ledger after it has taken the
-turn: so one of the two notices the other, without a lock that both would need.
+A claim is recorded in the ledger before Prepare checks the lock, and a test checks the ledger after it has acquired
+the lock: so one of the two notices the other, without a lock that both would need.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class _Mark:
                 os.close(life)
 
 
-class HeldTurn:
-    """The turn while it is held; `fd` is to be inherited by the test's process."""
+class HeldValidationLock:
+    """The lock while it is held; `fd` is to be inherited by the test's process."""
 
     def __init__(self, fd: int, device: str) -> None:
         self.fd, self._device = fd, device
@@ -66,15 +66,15 @@ class HeldTurn:
         os.pwrite(self.fd, (json.dumps({"device": self._device, "pid": pid, "began": began}) + "\n").encode(), 0)
 
 
-class ValidationTurn:
-    """The turn of one node. Any thread of any process may use it."""
+class ValidationLock:
+    """The lock of one node. Any thread of any process may use it."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
 
     @contextmanager
-    def take(self, device: str, patience_s: float) -> Iterator[HeldTurn]:
-        """Hold the turn for one device, by its name.
+    def take(self, device: str, patience_s: float) -> Iterator[HeldValidationLock]:
+        """Hold the lock for one device, by its name.
 
         Raises: NodeError("node.validation-busy", LATER) while another device is tested, NodeError("node.lock-file").
         """
@@ -88,7 +88,7 @@ class ValidationTurn:
                 if time.monotonic() >= until:
                     raise NodeError("validation-busy", "another device is being tested", retry=Retry.LATER)
                 time.sleep(10 * _POLL_SECONDS)
-            yield HeldTurn(fd, device)
+            yield HeldValidationLock(fd, device)
             with suppress(OSError):
                 os.ftruncate(fd, 0)
         finally:

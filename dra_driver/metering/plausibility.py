@@ -1,4 +1,4 @@
-"""Plausible values: values of a reading that can't be true are left out, so that they spoil no total.
+"""Plausibility: values of a reading that can't be true are left out, so that they spoil no total.
 
 In: a reading, of any vendor. Out: the same without values that are not numbers, are negative where that is impossible,
 or are beyond what any device has: libraries return the largest number for an unknown value, and counters of use may
@@ -20,7 +20,7 @@ _LEAST = {"C": -100.0}
 _MAX_OF_ALL = float(1 << 63)
 
 
-def plausible(report: MeterReport) -> MeterReport:
+def without_implausible_values(report: MeterReport) -> MeterReport:
     """Return a report without values that can't be true."""
     return replace(report, readings=tuple(_plausible(one) for one in report.readings))
 

@@ -1,12 +1,12 @@
-"""Switching: a PCI function moved from one kernel driver to another, each write read back.
+"""Driver binding: a PCI function moves from one kernel driver to another, and each write is read back.
 
     driver_override ← the new driver    from now on only this driver may bind the function
     unbind          ← the address       from the driver that has it
     bind            ← the address       to the new one
     driver_override ← nothing           whether or not the bind succeeded: no override stays set
 
-`Switching` calls its caller before each write, so that the caller can record the intent. Every call starts from what
-sysfs shows and may be repeated after a crash at any line.
+`DriverBinding` calls its caller before each write, so that the caller can record the intent. Every call starts from
+what sysfs shows and may be repeated after a crash at any line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WRITE_SECONDS = 2.0
 OVERRIDE, UNBIND, BIND, CLEAR, RESET = "override", "unbind", "bind", "clear", "reset"
 
 
-class Switching:
+class DriverBinding:
     """Moves the functions of one bus.
 
     Args:
@@ -40,7 +40,7 @@ class Switching:
     def __init__(self, access: BusAccess, *, before: BeforeWrite, remaining: Remaining) -> None:
         self._access, self._before, self._remaining = access, before, remaining
 
-    def move(self, address: str, driver: str) -> None:
+    def bind(self, address: str, driver: str) -> None:
         """Bind a function to a driver, or release it from its driver where that is "". Idempotent.
 
         Raises: HardwareError("hardware.not-answering"), ("hardware.bind-failed"), ("hardware.unbind-failed"),
