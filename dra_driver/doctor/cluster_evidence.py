@@ -43,6 +43,9 @@ RIGHTS = (
     ("", "nodes", "get"),
     ("", "events", "create"),
 )
+# The version of the API in which there are DeviceTaintRules that can have the effect None, which deletes nothing.
+# Source: Kubernetes API resource.k8s.io, DeviceTaintRule; KEP-5055.
+_RULES_SINCE = {(1, 37): "v1", (1, 36): "v1beta2", (1, 35): "v1alpha3"}
 _LIST_CLAIMS = ("resource.k8s.io", "resourceclaims", "list")  # needed only if the chart's takeover.listClaims is set
 
 
@@ -51,7 +54,8 @@ class ClusterEvidence:
     """What was read from the API server.
 
     A kind that could not be read is missing from `objects`, and a gate that could not be asked about from `kept`.
-    `rights` lists for each ServiceAccount of an agent which of `RIGHTS` it lacks.
+    `rights` lists for each ServiceAccount of an agent which of `RIGHTS` it lacks. `rules_api` is the version of the API
+    in which the server serves DeviceTaintRules that can delete nothing; "" if it serves none.
     """
 
     version: ServerVersion
@@ -60,6 +64,7 @@ class ClusterEvidence:
     kept: Mapping[str, bool] = field(default_factory=dict)
     rights: Mapping[str, list[str]] = field(default_factory=dict)
     unseen: tuple[Unexamined, ...] = ()
+    rules_api: str = ""
 
     def of(self, kind: str) -> list[Wire]:
         """Return the objects of one kind; none if they could not be read."""
@@ -94,7 +99,25 @@ def read_cluster(api: KubeApi, driver: str, namespace: str = "", *, home: str = 
     _reread_claims(api, objects)
     kept, unasked = _ask_gates(api, driver, version.minor, objects.get("nodes", []))
     rights, unchecked = _ask_rights(api, objects.get("daemonsets", []))
-    return ClusterEvidence(version, driver, objects, kept, rights, (*unseen, *unasked, *unchecked))
+    everything = (*unseen, *unasked, *unchecked)
+    return ClusterEvidence(version, driver, objects, kept, rights, everything, _served_rules(api, version))
+
+
+def _served_rules(api: KubeApi, version: ServerVersion) -> str:
+    """Return in which version of the API the server serves rules that can delete nothing; "" if it does not.
+
+    Alpha and beta versions of an API are off by default, whatever the gates are.
+    """
+    wanted = next((name for since, name in _RULES_SINCE.items() if (version.major, version.minor) >= since), "")
+    if not wanted:
+        return ""
+    try:
+        group = api.request("GET", paths.resource_group(wanted), timeout_s=SECONDS)
+    except ApiError as error:
+        if error.status in {0, 401}:
+            raise
+        return ""
+    return wanted if any(one.get("name") == "devicetaintrules" for one in group.get("resources") or ()) else ""
 
 
 def _reread_claims(api: KubeApi, objects: dict[str, list[Wire]]) -> None:

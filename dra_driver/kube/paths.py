@@ -50,6 +50,11 @@ WORKLOADS = {
 _IS_PLAIN = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*").fullmatch
 
 
+def resource_group(version: str) -> str:
+    """Return the path of what the API server serves in a version of resource.k8s.io."""
+    return f"/apis/resource.k8s.io/{version}"
+
+
 def slice_path(name: str) -> str:
     """Return the path of one ResourceSlice."""
     return named(SLICES, name)

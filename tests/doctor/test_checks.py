@@ -21,7 +21,6 @@ from dra_driver.doctor.runtime_config import RuntimeConfig
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.health.cordons import Cordon
 from dra_driver.inventory.build import build_inventory
-from dra_driver.kube.api import ServerVersion
 from dra_driver.model.errors import ExitCode, UsageError
 from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
 from tests.doctor.support import evidence as e
@@ -77,10 +76,10 @@ def test_the_remedy_for_a_faulty_device_in_use_is_a_rule_that_counts_its_pods_an
     rule = json.loads(one.remedy.partition("<<< '")[2].rstrip("'"))
     assert (rule["apiVersion"], rule["spec"]["taint"]["effect"]) == ("resource.k8s.io/v1alpha3", "None")
     assert rule["spec"]["deviceSelector"] == {"driver": e.DRIVER, "pool": e.POOL, "device": "gpu-0000-01-00-0"}
-    newer = replace(faulty, version=ServerVersion(1, 37, "v1.37.0"))
+    newer = replace(faulty, rules_api="v1")
     assert '"resource.k8s.io/v1"' in found(newer)["health-tainted"].remedy
-    older = replace(faulty, version=ServerVersion(1, 34, "v1.34.0"))
-    assert "DeviceTaintRule" not in found(older)["health-tainted"].remedy
+    without = replace(faulty, rules_api="")
+    assert "DeviceTaintRule" not in found(without)["health-tainted"].remedy
     deadly = e.cluster(slices=[tainted({**FAULTY, "effect": "NoExecute"})], claims=faulty.of("claims"))
     assert "PodDisruptionBudget" in found(deadly)["health-tainted"].message
     assert "PodDisruptionBudget" not in one.message

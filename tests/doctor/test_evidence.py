@@ -22,6 +22,7 @@ from dra_driver.doctor.gates import PROBES
 from dra_driver.doctor.kernel_driver import read_kernel_driver
 from dra_driver.doctor.node_evidence import EvidenceFolders, read_node
 from dra_driver.doctor.runtime_config import read_runtimes
+from dra_driver.embedded.api.httpd import Response
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
@@ -69,6 +70,36 @@ def test_gates_follow_from_what_the_server_keeps_of_a_dry_run(serve, version, is
     server, api = serve(version=version, gates=dict.fromkeys(PROBES, is_on))
     assert read_cluster(api, e.DRIVER).kept == dict.fromkeys(PROBES, is_on)
     assert server.items(SLICES) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "served", "expected"),
+    [
+        ("1.34", {"v1alpha3": ["devicetaintrules"]}, ""),
+        ("1.35", {"v1alpha3": ["devicetaintrules", "devicetaintrules/status"]}, "v1alpha3"),
+        ("1.36", {"v1beta2": ["devicetaintrules"]}, "v1beta2"),
+        ("1.36", {"v1beta2": ["resourceclaims"]}, ""),
+        ("1.36", {}, ""),
+        ("1.37", {"v1": ["resourceclaims", "devicetaintrules"]}, "v1"),
+    ],
+)
+def test_rules_that_count_pods_are_known_where_the_server_serves_them(tmp_path, version, served, expected):
+    class Discoverable(EmbeddedApi):
+        def _serve(self, request):
+            group, _, last = request.path.rpartition("/")
+            if group == "/apis/resource.k8s.io" and last in served:
+                found = {"kind": "APIResourceList", "resources": [{"name": name} for name in served[last]]}
+                return Response(200, json.dumps(found).encode())
+            return super()._serve(request)
+
+    server = Discoverable(version=version)
+    server.start()
+    api = KubeApi(load(str(server.write_kubeconfig(tmp_path / "kubeconfig"))))
+    try:
+        assert read_cluster(api, e.DRIVER).rules_api == expected
+    finally:
+        api.close()
+        server.stop()
 
 
 def test_kinds_that_are_not_served_are_listed_as_unseen_and_the_rest_is_read(serve):

@@ -2,9 +2,6 @@
 
 Pure. In: `ClusterEvidence`, `NodeEvidence`. Out: findings. For a faulty device that a claim holds, the remedy has a
 DeviceTaintRule with the effect None, which deletes nothing and whose status counts the pods that NoExecute would end.
-
-Source: Kubernetes API resource.k8s.io, DeviceTaintRule, which is in v1 from 1.37, in v1beta2 in 1.36, in v1alpha3
-before; the effect None is known from 1.35 on (KEP-5055).
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.health.fault import Fault
-from dra_driver.kube.api import ServerVersion
 from dra_driver.model.names import gpu_name
 from dra_driver.model.wire import Wire
 from dra_driver.remediation.case import RemediationCase, Stage
@@ -30,7 +26,6 @@ _DELETES = (
     "; Kubernetes deletes their pods, also those with admin access, unless they tolerate NoExecute by name, and checks "
     "no PodDisruptionBudget; pods that got the device as an extended resource stay"
 )
-_RULES_SINCE = {(1, 37): "v1", (1, 36): "v1beta2", (1, 35): "v1alpha3"}
 
 
 def check_taints(cluster: ClusterEvidence) -> Iterator[Finding]:
@@ -95,20 +90,19 @@ def _tainted(cluster: ClusterEvidence, pool: str, text: str, names: list[str], h
     used = f"; claims hold {', '.join(held[:4])}{', …' if len(held) > 4 else ''}" if held else "; no claim holds it"
     kind = "health-cordoned" if f"{cluster.driver}/cordoned:" in text else "health-tainted"
     remedy = "docs/health.md says what ends it"
-    rule = _dry_run(cluster.version, cluster.driver, pool, held[0]) if held else ""
+    rule = _dry_run(cluster.rules_api, cluster.driver, pool, held[0]) if held else ""
     if rule:
         remedy += f"; to count the pods that would have to go, without deleting any: kubectl create -f - <<< '{rule}'"
     deletes = _DELETES if ":NoExecute" in text and held else ""
     return Finding(kind, f"{pool}: {names[0]}{others}", f"tainted {text}{used}{deletes}", "GET resourceslices", remedy)
 
 
-def _dry_run(version: ServerVersion, driver: str, pool: str, device: str) -> str:
-    """Return a DeviceTaintRule that deletes nothing, as JSON; "" if the server does not know such rules."""
-    served = next((api for since, api in _RULES_SINCE.items() if (version.major, version.minor) >= since), "")
-    if not served:
+def _dry_run(api: str, driver: str, pool: str, device: str) -> str:
+    """Return a DeviceTaintRule that deletes nothing, as JSON; "" if the server does not serve such rules."""
+    if not api:
         return ""
     rule = {
-        "apiVersion": f"resource.k8s.io/{served}",
+        "apiVersion": f"resource.k8s.io/{api}",
         "kind": "DeviceTaintRule",
         "metadata": {"generateName": "would-go-"},
         "spec": {

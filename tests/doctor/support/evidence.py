@@ -97,7 +97,7 @@ def cluster(**objects: list[Any]) -> ClusterEvidence:
         **policy(),
     }
     kept = dict.fromkeys(PROBES, True)
-    return ClusterEvidence(ServerVersion(1, 35, "v1.35.2"), DRIVER, {**known, **objects}, kept)
+    return ClusterEvidence(ServerVersion(1, 35, "v1.35.2"), DRIVER, {**known, **objects}, kept, rules_api="v1alpha3")
 
 
 def node(**changes: Any) -> NodeEvidence:
