@@ -16,8 +16,8 @@ pytestmark = pytest.mark.gcc
 
 
 @pytest.fixture
-def machine(tmp_path):
-    with mps_machine(MpsMachine, tmp_path) as it:
+def machine():
+    with mps_machine(MpsMachine) as it:
         yield it
 
 

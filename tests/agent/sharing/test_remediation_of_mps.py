@@ -37,8 +37,8 @@ class MonitoredMpsMachine(MpsMachine):
 
 
 @pytest.fixture
-def machine(tmp_path):
-    with mps_machine(MonitoredMpsMachine, tmp_path) as it:
+def machine():
+    with mps_machine(MonitoredMpsMachine) as it:
         yield it
 
 

@@ -13,7 +13,7 @@ from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.support.nvidia_machine import Machine, names
 from tests.support.agents.agent_process import stage
 from tests.support.mps.fake_mps import FakeMps
-from tests.support.mps.parts import Supervisor, end_all, processes_below, unmount
+from tests.support.mps.parts import Supervisor, end_all, processes_below, short_folder, unmount
 from tests.support.waiting import until
 
 RULES = """\
@@ -61,11 +61,14 @@ class MpsMachine(Machine):
 
 
 @contextmanager
-def mps_machine(make, folder):
-    """Yield a machine that `make` returns, with its supervisor running; its daemons and mounts end with the block."""
+def mps_machine(make):
+    """Yield a machine that `make` returns, with its supervisor running; its daemons and mounts end with the block.
+
+    Its folders are not below /dev/shm, wherever TMPDIR is: each daemon sees the /dev/shm of its device.
+    """
     if os.geteuid() != 0:
         pytest.skip("mounts of /dev/shm need root")
-    with stage() as here:
+    with short_folder("/tmp") as folder, stage(parent="/tmp") as here:
         it = make(here, folder)
         it.supervisor.begin()
         try:

@@ -74,9 +74,9 @@ class Stage:
 
 
 @contextmanager
-def stage(version: str = "1.35") -> Iterator[Stage]:
+def stage(version: str = "1.35", *, parent: str | None = None) -> Iterator[Stage]:
     """Yield a stage with a Node object and an API; every agent is ended with it."""
-    folder = Path(tempfile.mkdtemp(prefix="dra"))
+    folder = Path(tempfile.mkdtemp(prefix="dra", dir=parent))
     with EmbeddedApi(version=version) as api:
         api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         api.write_kubeconfig(folder / "kubeconfig")
