@@ -18,9 +18,12 @@ OTHER_LANGUAGES = [path for path in ROOT.rglob("*.js") if path.parent.name != "v
 ]
 MAX_FILES = 20
 MAX_LINES = 300
-MAX_FUNCTION_LINES = 40  # without the docstring
-# It makes the agent's parts, one after the other, and lists them.
-MAY_BE_LONGER_FUNCTIONS = {"agent/wiring.py: join_parts": 55}
+MAX_FUNCTION_LINES = 35  # without the docstring
+MAY_BE_LONGER_FUNCTIONS = {
+    "agent/wiring.py: join_parts": 55,  # it makes the agent's parts, one after the other, and lists them
+    "agent/options.py: options_of": 40,  # a line for each option
+    "agent/remediation/composition.py: make_remediation": 37,  # a line for each part
+}
 VENDORS = ROOT / "hardware"
 
 

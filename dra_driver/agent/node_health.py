@@ -65,7 +65,18 @@ class NodeHealth:
         self._budget = self._budget_of(slots, node, HealthStore(folder)) if slots else None
         self._domain, self._pool, self._inventory = domain, pool, inventory
         self._listener, self._events, self._users = listener, events, users
-        self._monitor = HealthMonitor(
+        self._monitor = self._make_monitor(reporter, folder, boot_id, gate)
+        self._is_running = False
+        self._new_faults = NewFaults(events)
+        self._refreshing = threading.RLock()  # ensures that the later of two results is the newer one
+        self._latest: Mapping[str, tuple[FaultVerdict, ...]] = {}
+        self._held: tuple[Fault, ...] = ()
+        self.stream = HealthStream(self)
+
+    def _make_monitor(
+        self, reporter: HealthReporter, folder: Path, boot_id: str, gate: ValidationGate | None
+    ) -> HealthMonitor:
+        return HealthMonitor(
             reporter,
             HealthStore(folder),
             CordonFile(folder),
@@ -76,12 +87,6 @@ class NodeHealth:
             application_error=self._report_application_error,
             failed_tests=gate.failed if gate else _no_tests,
         )
-        self._is_running = False
-        self._new_faults = NewFaults(events)
-        self._refreshing = threading.RLock()  # ensures that the later of two results is the newer one
-        self._latest: Mapping[str, tuple[FaultVerdict, ...]] = {}
-        self._held: tuple[Fault, ...] = ()
-        self.stream = HealthStream(self)
 
     def start(self) -> None:
         """Begin to watch: this instance got the node's role.

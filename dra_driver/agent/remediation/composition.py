@@ -57,8 +57,6 @@ def make_remediation(
     is_on = options.remediation == RemediationMode.ON
     if is_on and node.hardware.needs_privilege:
         require_privilege()
-    names = [f"dra-driver-remediation-{number}" for number in range(policy.nodes)]
-    slots = LeaseSlots(node.api, namespace=options.lease_namespace, names=names, period_s=SLOT_PERIOD_S)
     holders = NodeDeviceHolders(
         node.hardware, node.ledger, inventory=inventory, allocated=allocated, other_drivers=other_drivers
     )
@@ -71,13 +69,19 @@ def make_remediation(
         publisher=publisher,
         repair=repair,
         allocated=allocated,
-        slots=slots,
+        slots=_lease_slots(node, policy),
         reboot=_reboot_request(node, policy),
         test=RemediationTest(node.hardware, ValidationLock(options.data_dir), holders, options.validation),
     )
     if not is_on:
         return DryRun(remediated, policy)
     return Remediation(remediated, options.data_dir, policy, boot_id=node.identity.boot_id)
+
+
+def _lease_slots(node: OpenedNode, policy: RemediationPolicy) -> LeaseSlots:
+    """Return the slots of the cluster, of which a node holds one while it treats a GPU."""
+    names = [f"dra-driver-remediation-{number}" for number in range(policy.nodes)]
+    return LeaseSlots(node.api, namespace=node.options.lease_namespace, names=names, period_s=SLOT_PERIOD_S)
 
 
 def _reboot_request(node: OpenedNode, policy: RemediationPolicy) -> RebootRequest:

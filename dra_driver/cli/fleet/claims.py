@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.cli.fleet.tree import draw, seen_pods, selected, show_tree, tree_options
+from dra_driver.cli.fleet.tree import TreeView, draw, seen_pods, selected, show_tree, tree_options
 from dra_driver.cli.output import print_text
 from dra_driver.model.flags import FLAGS
 from dra_driver.views.envelope import DocumentKind
@@ -63,8 +63,7 @@ def command(**given: Any) -> int:
     kinds = ("ResourceClaim", "ResourceSlice", "Pod")
     is_wide = given["output"] == "wide"
 
-    return draw(
-        given,
+    view = TreeView(
         DocumentKind.CLAIM_TREE,
         "ResourceClaims",
         lambda world: claim_tree(
@@ -73,10 +72,10 @@ def command(**given: Any) -> int:
             seen_pods(world),
             files=DeviceFiles(Path(given["cdi_root"])) if is_wide else None,
         ),
-        wanted=WantedObjects(kinds, at_home=not given["everywhere"]),
         show=partial(_show, is_wide=is_wide),
         more=lambda world, _branches: {"unseen": unseen_document(world.unseen)},
     )
+    return draw(given, view, WantedObjects(kinds, at_home=not given["everywhere"]))
 
 
 def _show(out: Any, world: World, branches: list[Branch], *, is_wide: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.cli.fleet.tree import draw, seen_pods, show_tree, tree_options, world_of
+from dra_driver.cli.fleet.tree import TreeView, draw, seen_pods, show_tree, tree_options, world_of
 from dra_driver.cli.output import Column, print_text, show_table, yaml_text
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.views.envelope import DocumentKind
@@ -63,15 +63,14 @@ def command(by: str, only: tuple[str, ...], *, as_template: bool, **given: Any) 
 
     if as_template:
         return _write_template(given, only)
-    return draw(
-        given,
+    view = TreeView(
         DocumentKind.SLICE_TREE,
         "ResourceSlices",
         lambda world: _branches(world, given, only),
-        wanted=WantedObjects(("ResourceSlice", "ResourceClaim", "Pod")),
         show=partial(_show, by=by, is_wide=given["output"] == "wide", has_names=bool(only)),
         more=_figures,
     )
+    return draw(given, view, WantedObjects(("ResourceSlice", "ResourceClaim", "Pod")))
 
 
 def _write_template(given: dict[str, Any], only: Sequence[str]) -> int:

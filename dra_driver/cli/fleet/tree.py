@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -67,36 +68,44 @@ def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def draw(
-    given: dict[str, Any],
-    kind: DocumentKind,
-    title: str,
-    picture: Callable[[World], list[Branch]],
-    *,
-    wanted: WantedObjects,
-    show: Callable[[Any, World, list[Branch]], None],
-    more: Callable[[World, list[Branch]], Wire],
-) -> int:
-    """Draw the tree, with --watch again after every change.
+@dataclass(frozen=True, slots=True)
+class TreeView:
+    """A kind of tree in all the forms in which it is shown.
 
-    `show` prints it for people; a document for programs also has the content that `more` returns.
+    `picture` makes its branches, and `show` prints them for people; a document for programs also has the content that
+    `more` returns.
     """
+
+    kind: DocumentKind
+    title: str
+    picture: Callable[[World], list[Branch]]
+    show: Callable[[Any, World, list[Branch]], None]
+    more: Callable[[World, list[Branch]], Wire]
+
+    def write(self, world: World, branches: list[Branch], form: str) -> None:
+        """Write the tree in the form that --output names."""
+        from dra_driver.views.fleet.branch import tree_document
+
+        if form == "html":
+            click.echo(page(branches, self.title))
+        elif form in {"tree", "wide"}:
+            self.show(console(), world, branches)
+        else:
+            write_document(tree_document(self.kind, branches, self.more(world, branches)), form)
+
+
+def draw(given: dict[str, Any], view: TreeView, wanted: WantedObjects) -> int:
+    """Draw the tree, with --watch again after every change."""
     from dra_driver.cli.inputs.worlds import print_unseen
-    from dra_driver.views.fleet.branch import tree_document
 
     shown = None
     while True:
         world = world_of(given, wanted)
-        branches = picture(world)
+        branches = view.picture(world)
         if branches != shown:
             if shown is not None:
                 console().clear()
-            if given["output"] == "html":
-                click.echo(page(branches, title))
-            elif given["output"] in {"tree", "wide"}:
-                show(console(), world, branches)
-            else:
-                write_document(tree_document(kind, branches, more(world, branches)), given["output"])
+            view.write(world, branches, given["output"])
             print_unseen(world)
             shown = branches
         if not given["watch"]:

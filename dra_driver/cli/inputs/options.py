@@ -7,7 +7,7 @@ devices; objects that have selectors, or refer to objects that do, are selectors
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -32,7 +32,7 @@ from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.objects.strictness import checked
 from dra_driver.views.objects.texts import STDIN, shown
 from dra_driver.views.verdicts.inputs import SelectorInputs
-from dra_driver.views.verdicts.queries import SELECTOR_KINDS, SLICE, queries_of
+from dra_driver.views.verdicts.queries import SELECTOR_KINDS, SLICE, Query, queries_of
 from dra_driver.views.worlds.rules import PARTITIONS, offer_under
 
 DEFAULT_VERSION = "1.35"
@@ -121,9 +121,7 @@ def read_inputs(
         gates = read_gates(given["gates"], kubernetes, known=(*SELECTOR_GATES, PARTITIONS), dependent="selector")
         offer = offer_under(kubernetes, gates, given["mig"])
         fleet = _fleet(given, documents, cluster, offer, needs_devices=needs_devices)
-        own_classes = [one for one in documents if one.kind == "DeviceClass"]
-        classes = Classes(own_classes, cluster.classes() if cluster else None)
-        queries = queries_of(given["expressions"], documents, classes, cluster)
+        queries = _queries(given["expressions"], documents, cluster)
     finally:
         if cluster:
             cluster.close()
@@ -133,6 +131,13 @@ def read_inputs(
     environment: Environment = given["environment"]
     gates = {name: on for name, on in gates.items() if name in SELECTOR_GATES}
     return SelectorInputs(fleet if folds else fleet.unfolded(), queries, kubernetes, gates, environment)
+
+
+def _queries(expressions: Sequence[str], documents: list[Document], cluster: Cluster | None) -> list[Query]:
+    """Return what the options and the files ask for, with the classes of the files and the cluster."""
+    own_classes = [one for one in documents if one.kind == "DeviceClass"]
+    classes = Classes(own_classes, cluster.classes() if cluster else None)
+    return queries_of(expressions, documents, classes, cluster)
 
 
 def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:
