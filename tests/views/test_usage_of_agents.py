@@ -182,12 +182,12 @@ def test_agents_that_are_not_reached_within_the_time_for_all_are_named(api, usag
     assert not [path for path, _ in api.asked if "proxy" in path]
 
 
-NOW = datetime.now(UTC)
 LYING = "node-1"
 
 
 def created(hours, **metadata):
-    at = (NOW - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Return the metadata of an object that exists for so many hours at this moment, not since tests were collected."""
+    at = (datetime.now(UTC) - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"resourceVersion": "1", "creationTimestamp": at, **metadata}
 
 
