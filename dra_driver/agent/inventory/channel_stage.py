@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dra_driver.agent.inventory.node_inventory import InventoryInputs
-from dra_driver.agent.inventory.outer_stage import WrappingStage
+from dra_driver.agent.inventory.wrapping_stage import WrappingStage
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.port import ChannelOffering
 

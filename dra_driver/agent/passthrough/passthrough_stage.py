@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dra_driver.agent.inventory.node_inventory import InventoryInputs
-from dra_driver.agent.inventory.outer_stage import WrappingStage
+from dra_driver.agent.inventory.wrapping_stage import WrappingStage
 from dra_driver.agent.passthrough.passthrough_gpus import PassthroughGpus
 from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
 from dra_driver.hardware.facts import Facts
