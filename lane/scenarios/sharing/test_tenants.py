@@ -34,6 +34,14 @@ def own_class(namespace: str) -> str:
     return f"{namespace}.gpu-share-mps.nvidia.com"
 
 
+def class_of_team_z(tenant: str) -> Object:
+    """Return a class with the name of one tenant that selects the shares of another, unless that is `team-z` too."""
+    text = f'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].tenant == "{tenant}"'
+    spec = {"selectors": [{"cel": {"expression": text}}]}
+    meta = {"name": own_class("team-z")}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": meta, "spec": spec}
+
+
 def rendered(*namespaces: str) -> list[Object]:
     """Return the classes and policies of these tenants, as the chart renders them."""
     values = f"mps.tenants=namespace,mps.namespaces={{{','.join(namespaces)}}}"
@@ -81,7 +89,9 @@ def tenants(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Tenant
     cluster.kubectl("apply", "-f", str(file))
     made = Tenants(cluster, namespace, theirs)
     probe = claim(namespace, "probe", devices(request("gpu", own_class(theirs))))
-    until("the policies are enforced", lambda: bool(made.refusal(probe)), 30)
+    # Each policy is enforced a moment after it was created, in no order.
+    until("the policy for claims is enforced", lambda: made.refusal(probe), 30)
+    until("the policy for classes is enforced", lambda: made.refusal(class_of_team_z("team-y")), 30)
     yield made
     made.clear()
     cluster.kubectl("delete", "-f", str(file))
@@ -133,14 +143,8 @@ def test_requests_for_the_class_of_another_namespace_are_refused_whatever_their_
 
 
 def test_a_class_that_names_a_namespace_and_does_not_select_by_it_is_refused(tenants: Tenants) -> None:
-    def named(tenant: str) -> Object:
-        text = f'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].tenant == "{tenant}"'
-        spec = {"selectors": [{"cel": {"expression": text}}]}
-        meta = {"name": "team-z.gpu-share-mps.nvidia.com"}
-        return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": meta, "spec": spec}
-
-    assert not tenants.refusal(named("team-z"))
-    assert "a selector has to say" in tenants.refusal(named("team-y"))
+    assert not tenants.refusal(class_of_team_z("team-z"))
+    assert "a selector has to say" in tenants.refusal(class_of_team_z("team-y"))
 
 
 def test_each_namespace_gets_its_own_shares_and_cannot_get_those_of_another(
