@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import contextmanager
 
 import pytest
 
@@ -17,8 +18,9 @@ ALL = [(one, "") for one in EVERYTHING]
 TEAM = [("resourceslices", ""), ("deviceclasses", ""), *((one, "team-a") for one in NAMESPACED)]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+@contextmanager
+def filled_cluster(folder):
+    """Serve a cluster of two teams; yield its API and the path of a kubeconfig for it, in the folder."""
     with GuardedApi() as api:
         fill(api)
         add_pod(api, "team-a", "user", "mine")
@@ -26,7 +28,13 @@ def cluster(tmp_path_factory):
         api.add("admin-token", "admin", *ALL)
         api.add("team-token", "team", *TEAM)
         api.add("friend-token", "friend", *TEAM)
-        yield api, str(api.write_kubeconfig(tmp_path_factory.mktemp("kube") / "config"))
+        yield api, str(api.write_kubeconfig(folder / "config"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with filled_cluster(tmp_path_factory.mktemp("kube")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module", params=["token", "review"])
@@ -109,16 +117,17 @@ def test_the_console_sends_all_requests_with_the_viewers_tokens_by_default(clust
         assert api.seen == {"team"}
 
 
-def test_viewers_with_equal_rights_share_one_reader(cluster):
-    api, kubeconfig = cluster
-    with running_server(kubeconfig, "--identity", "review") as server:
-        before = api.open_watches
-        with server.looked_at(authorization="Bearer team-token"):
-            until(lambda: server.claims("team-token") == {"mine", "waiting"})
-            until(lambda: api.open_watches - before == 5)
-            with server.looked_at(authorization="Bearer friend-token"):
-                until(lambda: server.claims("friend-token") == {"mine", "waiting"})
-                assert api.open_watches - before == 5
+def test_viewers_with_equal_rights_share_one_reader(tmp_path):
+    with (
+        filled_cluster(tmp_path) as (api, kubeconfig),  # of its own, because watches of other servers may end late
+        running_server(kubeconfig, "--identity", "review") as server,
+        server.looked_at(authorization="Bearer team-token"),
+    ):
+        until(lambda: server.claims("team-token") == {"mine", "waiting"})
+        until(lambda: api.open_watches == 5)
+        with server.looked_at(authorization="Bearer friend-token"):
+            until(lambda: server.claims("friend-token") == {"mine", "waiting"})
+            assert api.open_watches == 5
 
 
 def test_a_name_in_a_header_is_accepted_only_from_the_proxy_with_the_right_certificate(cluster, tmp_path):
