@@ -16,7 +16,7 @@ from dra_driver.hardware.metered import MeterReport, Reading
 _ROUNDING = 1.05  # how far a part may exceed its whole by rounding
 _WHOLES = {"Percent": 100.0, "Ratio": 1.0}
 _MAX = {"MHz": 1e5, "W": 1e5, "C": 300.0, "Bytes": float(1 << 60)}
-_LEAST = {"C": -100.0}
+_MIN = {"C": -100.0}
 _MAX_OF_ALL = float(1 << 63)
 
 
@@ -39,7 +39,7 @@ def _kept(quantity: str, value: float) -> float | None:
     if whole is not None:
         # This comparison is false for NaN, too.
         return min(value, whole) if 0 <= value <= whole * _ROUNDING else None
-    minimum = _of_unit(quantity, _LEAST.items()) or 0.0
+    minimum = _of_unit(quantity, _MIN.items()) or 0.0
     maximum = _of_unit(quantity, _MAX.items()) or _MAX_OF_ALL
     return value if math.isfinite(value) and minimum <= value < maximum else None
 

@@ -18,7 +18,7 @@ from dra_driver.mps import wire
 
 _HINT = "start `dra-driver mps` on the node; in the chart it is a separate DaemonSet, enabled when MPS is configured"
 _SLACK_S = 1.0  # how much longer than its deadline the supervisor may take, because it undoes what it began
-_LEAST_S = 0.05
+_MIN_S = 0.05
 _RESTART_S = 5.0
 _POLL_S = 0.1
 
@@ -29,7 +29,7 @@ def call(path: Path, command: str, asked: Mapping[str, Any], deadline_s: float) 
     Raises: SharingError: "sharing.mps-unavailable" (LATER) if no supervisor runs, "sharing.mps-not-ready" (LATER) if it
     does not answer in time, or the error that the supervisor reports.
     """
-    deadline_s = max(_LEAST_S, deadline_s)
+    deadline_s = max(_MIN_S, deadline_s)
     extra = {} if command == "list" else {"deadlineS": deadline_s}
     line = wire.line_of({"version": wire.VERSION, "command": command, **asked, **extra})
     try:
@@ -67,7 +67,7 @@ def _exchange(path: Path, line: bytes, deadline: float) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
 
         def wait() -> None:
-            connection.settimeout(max(_LEAST_S, deadline - time.monotonic()))
+            connection.settimeout(max(_MIN_S, deadline - time.monotonic()))
 
         wait()
         connection.connect(os.fspath(path))

@@ -20,7 +20,7 @@ from dra_driver.mps.processes import ProcessIdentity
 
 COMMAND_S = 5.0  # how long one command may take; the real daemon answers in milliseconds
 _POLL_S = 0.02
-_LEAST_S = 0.05  # how long one run of the program may take if the deadline has already passed
+_MIN_S = 0.05  # how long one run of the program may take if the deadline has already passed
 _MIB, _GIB = 1 << 20, 1 << 30
 # The daemon has one device, with index 0. Limits by UUID are known to be ignored (NVIDIA/k8s-device-plugin#572).
 _DEVICE = 0
@@ -136,7 +136,7 @@ class Control:
         """Run a command, unless a process other than our daemon listens; then the outcome names that process."""
         if fault := peer.fault(self._folder.control, self._process):
             return ProgramExit(None, fault)
-        seconds = max(_LEAST_S, min(COMMAND_S, self.left()))
+        seconds = max(_MIN_S, min(COMMAND_S, self.left()))
         return launch.ask(self._program, self._folder, command, seconds=seconds)
 
 

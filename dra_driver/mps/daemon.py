@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 MULTI_USER = "-multiuser-server"
 QUIT_S = 1  # how long servers have to end after `quit`
 END_S = 1.0  # how long a process has to end after SIGTERM, and again after SIGKILL
-_LEAST_S = 0.05
+_MIN_S = 0.05
 
 
 def start(
@@ -173,7 +173,7 @@ def _start_new(folder: Folder, state: DaemonRecord, context: DaemonContext, dead
         state = replace(state, process=new.identity, origin=daemon_processes.origin_of(program))
         try:
             folder.write(state)
-            new.release(max(_LEAST_S, deadline - time.monotonic()))
+            new.release(max(_MIN_S, deadline - time.monotonic()))
             control = Control(program, folder, new.identity, deadline)
             _wait_until_ready(control, new, folder, state.device)
             runs = processes.executable_of(new.identity.pid)

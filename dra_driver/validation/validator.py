@@ -32,7 +32,7 @@ from dra_driver.validation.tested_devices import unshared_name
 from dra_driver.validation.validation_lock import HeldValidationLock, ValidationLock
 
 MEMORY_BYTES = 512 << 20  # the machine's memory that the process of one test may use
-LEAST_BYTES = 192 << 20  # with less memory left, the test is not begun
+MIN_BYTES = 192 << 20  # with less memory left, the test is not begun
 DEADLINES = {ValidationLevel.COMPUTE: 30.0, ValidationLevel.THOROUGH: 300.0, ValidationLevel.COMMAND: 7200.0}
 TURN_SECONDS = 60.0  # how long to wait for the end of another device's test
 FAILED, COULD_NOT_RUN = ValidationVerdict.FAILED, ValidationVerdict.COULD_NOT_RUN
@@ -129,7 +129,7 @@ class Validator:
         on_step: Callable[[str], None],
     ) -> ValidationResult:
         memory = room_below(MEMORY_BYTES)
-        if memory < LEAST_BYTES:
+        if memory < MIN_BYTES:
             detail = f"only {memory >> 20} MiB are left below the memory limit of the agent's container"
             return ValidationResult(COULD_NOT_RUN, level, MEMORY, detail)
         if level is ValidationLevel.COMMAND:

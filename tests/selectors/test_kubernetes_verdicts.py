@@ -12,7 +12,7 @@ from lane.oracle import recordings
 from lane.oracle.editions import SELECTOR_EDITIONS, Edition
 from lane.oracle.ours import differs, our_selector_verdict
 
-_LEAST_EQUAL_TEXTS = 0.995
+_MIN_EQUAL_TEXTS = 0.995
 
 
 @pytest.mark.parametrize("edition", SELECTOR_EDITIONS, ids=str)
@@ -27,7 +27,7 @@ def test_every_selector_gets_the_verdict_that_kubernetes_gave(edition: Edition) 
             differing.append((expression, recorded, ours))
     assert found.total() > 1000
     assert not differing
-    assert found["text"] <= (1 - _LEAST_EQUAL_TEXTS) * found.total()
+    assert found["text"] <= (1 - _MIN_EQUAL_TEXTS) * found.total()
 
 
 def test_the_recorded_packages_are_those_of_the_lane() -> None:

@@ -232,10 +232,10 @@ def _selector_losses(
     if isinstance(refusing.selector, KubernetesSelector):
         groups = {group: device for device, group in refused}
         views = [prepare_device(device.wire, device.driver) for device in groups.values()]
-        names = list(groups)
+        ordered = list(groups)
         for miss in nearest_misses(refusing.selector, views):
             for position in miss.devices:
-                reasons[names[position]] = miss.reason
+                reasons[ordered[position]] = miss.reason
     plain = f"does not match {refusing.expression}"
     return [RefusedDevice(_name(device), reasons.get(group, plain)) for device, group in refused]
 

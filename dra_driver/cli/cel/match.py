@@ -21,7 +21,7 @@ from dra_driver.views.verdicts.misses import misses
 from dra_driver.views.verdicts.query_verdicts import ABORT, MATCH, NO_MATCH, QueryVerdicts, exit_code, judge
 from dra_driver.views.wording import folded, plural
 
-_LEAST_NAMES, _MAX_NAMES = 24, 120  # smallest and largest width, in characters, of the names of matching devices
+_MIN_NAMES, _MAX_NAMES = 24, 120  # smallest and largest width, in characters, of the names of matching devices
 _MAX_ERRORS = 5
 _MAX_ROWS = 200
 
@@ -106,7 +106,7 @@ def _show_nodes(out: Any, judged: QueryVerdicts) -> None:
     rows = []
     for nodes, held in found:
         counts = [len(held[MATCH]), len(held[NO_MATCH]), len(held[ABORT])]
-        names = _names([device.name for device in held[MATCH]], min(max(room, _LEAST_NAMES), _MAX_NAMES))
+        names = _names([device.name for device in held[MATCH]], min(max(room, _MIN_NAMES), _MAX_NAMES))
         rows.append((folded(nodes), *map(str, counts), names))
     columns = (
         Column("node"),

@@ -24,7 +24,7 @@ class ComputeBehaviour(enum.StrEnum):
 
 
 MAX_XIDS = 1000
-_LEAST, _MAX = -1000, 1 << 40
+_MIN, _MAX = -1000, 1 << 40
 
 
 class ResetOutcome(enum.StrEnum):
@@ -80,8 +80,8 @@ def decode_health(fields: Fields) -> SimulatedHealth:
         sram_threshold_exceeded=fields.optional_flag("sramThresholdExceeded"),
         remap_pending=fields.optional_flag("remapPending"),
         remap_failed=fields.optional_flag("remapFailed"),
-        thermal_margin=fields.optional_integer("thermalMargin", _LEAST, 1000),
-        slowdown_margin=fields.optional_integer("slowdownMargin", _LEAST, 1000),
+        thermal_margin=fields.optional_integer("thermalMargin", _MIN, 1000),
+        slowdown_margin=fields.optional_integer("slowdownMargin", _MIN, 1000),
         clock_reasons=fields.optional_integer("clockReasons", 0, _MAX),
         links_down=fields.integers("linksDown", 63),
         fabric_summary=fields.optional_integer("fabricSummary", 0, 255),

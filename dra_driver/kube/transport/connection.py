@@ -32,7 +32,7 @@ _NOT_IN_A_TARGET = re.compile(r"[^\x21-\x7e]")
 _NOT_IN_A_FIELD = re.compile(r"[^\x20-\x7e\t]")
 _WITH_A_LENGTH = ("POST", "PUT", "PATCH")
 _ENDED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)  # the other side has ended the connection
-_LEAST_S = 0.001
+_MIN_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _connected(address: Address, context: ssl.SSLContext | None, seconds: float)
             sock.setsockopt(*option)
         if context is None:
             return sock
-        sock.settimeout(max(_LEAST_S, until - time.monotonic()))
+        sock.settimeout(max(_MIN_S, until - time.monotonic()))
         return context.wrap_socket(sock, server_hostname=address.name)
     except BaseException as err:
         sock.close()
@@ -135,7 +135,7 @@ def _dialled(address: Address, until: float) -> socket.socket:
     for left, (family, kind, protocol, _, where) in zip(range(len(found), 0, -1), found, strict=True):
         sock = socket.socket(family, kind, protocol)
         try:
-            sock.settimeout(max(_LEAST_S, (until - time.monotonic()) / left))
+            sock.settimeout(max(_MIN_S, (until - time.monotonic()) / left))
             sock.connect(where)
         except OSError as err:
             sock.close()

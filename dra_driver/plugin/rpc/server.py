@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 CONNECTIONS = 256  # at the same time; a kubelet has one or two
 _BACKLOG = 128
 _EVENTS = select.EPOLLIN | select.EPOLLEXCLUSIVE
-_LEAST_IDLE = 2  # threads that wait for input: a client that does not read may block one of them
+_MIN_IDLE = 2  # threads that wait for input: a client that does not read may block one of them
 _SPARE_THREADS = 16  # at most this many wait; starting a thread takes longer than most calls, so not all are ended
 _PAUSE_SECONDS = 0.1  # before connections are accepted again after there was no file descriptor for one
 _CUT_OFF_SECONDS = 2.0  # how long calls that were cut off have to notice it
@@ -232,7 +232,7 @@ class RpcServer:
         """Work on a request in this thread; make sure before that others wait."""
         with self._mutex:
             self._idle -= 1
-            is_short = self._idle < _LEAST_IDLE
+            is_short = self._idle < _MIN_IDLE
         if is_short:
             self._begin_thread()
         if ready.calls.method.is_stream:  # it waits, most of the time

@@ -21,7 +21,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-LEAST_CALLS = 3  # two also run beside each other where a call begins while the one before it is just ending
+MIN_CALLS = 3  # two also run beside each other where a call begins while the one before it is just ending
 TURN_SECONDS = 0.02  # how long a core is used before one is chosen again: another program may begin to run on it
 
 
@@ -63,7 +63,7 @@ class SharedCore:
     def __enter__(self) -> None:
         with self._mutex:
             self._calls += 1
-            if self._calls < LEAST_CALLS or self._is_refused:
+            if self._calls < MIN_CALLS or self._is_refused:
                 return
             if not self._is_bound:
                 self._bind()

@@ -14,7 +14,7 @@ from dra_driver.views.usage.profiles import SHARE, WHOLE, ProfileSize, profiles_
 from dra_driver.views.usage.usage_counts import ClaimUsage
 
 MARGIN = 1.2
-LEAST_HOURS = 24.0
+MIN_HOURS = 24.0
 IDLE_RATIO = 0.05
 IDLE_LEAST_HOURS = 1.0
 
@@ -65,7 +65,7 @@ def size_for(claim: ClaimUsage) -> tuple[ProfileSize | None, str]:
         return None, "no advice: the claim has a share"
     if current is None:
         return None, f"no advice: the profiles of {claim.model or 'its model'} are not known"
-    if claim.measured_s / 3600 / claim.devices < LEAST_HOURS:
+    if claim.measured_s / 3600 / claim.devices < MIN_HOURS:
         return None, "no advice: less than 24 hours of data"
     if claim.sm_p95 is None or claim.memory_max_bytes is None:
         return None, "no advice: no data about multiprocessors or memory (telemetry.level: full)"

@@ -26,7 +26,7 @@ from dra_driver.views.usage.usage_counts import ClaimUsage, GpuParts, NamespaceU
 SLACK_SECONDS = 300.0  # by how much the clocks of a node and of the API server may differ
 MAX_NAMED = 5
 _TOGETHER = 1.1  # the parts of a GPU may add up to more than 1: a 3g and a 4g partition take 3/7 or 4/8, and 4/7
-_LEAST_PART = 1 / 8  # no partition is smaller, whatever an agent says
+_MIN_PART = 1 / 8  # no partition is smaller, whatever an agent says
 _Hours = TypeVar("_Hours", ClaimUsage, NamespaceUsage)
 
 
@@ -93,7 +93,7 @@ class NodeBounds:
         """Return a page with what can be true of its node, and a sentence for each cut."""
         claims = tuple(self._claims(page.claims))
         totals, unclaimed, text = self._totals(page)
-        kept = tuple(one for one, _ in claims if one.allocated_s > 0)
+        kept = tuple(one for one, _ in claims)
         cuts = dict.fromkeys(filter(None, (text, *(cut for _, cut in claims))))
         return PageSums(kept, totals, unclaimed, page.parts), tuple(cuts)
 
@@ -109,25 +109,25 @@ class NodeBounds:
                 yield _scaled(one, 0.0), f"claim {name}, whose UID is that of {known.name}"
                 continue
             whole = reported[one.uid, one.pool]
-            most = self._most_of_claim(known, one.pool)
-            text = f"claim {name} from {_hours(whole)} to {_hours(most)}" if whole > most else ""
-            yield (_scaled(one, most / whole) if text else one), text
+            maximum = self._max_of_claim(known, one.pool)
+            text = f"claim {name} from {_hours(whole)} to {_hours(maximum)}" if whole > maximum else ""
+            yield (_scaled(one, maximum / whole) if text else one), text
 
     def _totals(self, page: PageSums) -> tuple[tuple[NamespaceUsage, ...], tuple[UnclaimedTime, ...], str]:
         """Return the totals and the unclaimed time, cut if they have to be, and a sentence about the cut."""
         rows, free = page.totals, page.unclaimed
         whole = sum(one.allocated_s * _part(one, page.parts) for one in rows) + sum(one.seconds for one in free)
         devices = sum(count for pool, count in self.known.devices.items() if pool.partition("/")[0] == self.node)
-        most = self._age(self.known.nodes.get(self.node)) * devices * _TOGETHER if devices else math.inf
-        if whole <= most:
+        maximum = self._age(self.known.nodes.get(self.node)) * devices * _TOGETHER if devices else math.inf
+        if whole <= maximum:
             return rows, free, ""
-        factor = most / whole
+        factor = maximum / whole
         free = tuple(replace(one, seconds=one.seconds * factor) for one in free)
-        text = f"all GPUs from {_hours(whole)} to {_hours(most)}"
+        text = f"all GPUs from {_hours(whole)} to {_hours(maximum)}"
         return tuple(_scaled(one, factor) for one in rows), free, text
 
-    def _most_of_claim(self, known: KnownClaim | None, pool: str) -> float:
-        """Return the most device-seconds of a claim. One that has no device here now may have had any of the pool."""
+    def _max_of_claim(self, known: KnownClaim | None, pool: str) -> float:
+        """Return the maximum of a claim's device-seconds; if it has no device here now, of any in the pool."""
         age = self._age(self.known.nodes.get(self.node))
         devices = self.known.devices.get(pool)
         if known is not None:
@@ -142,7 +142,7 @@ class NodeBounds:
 def _part(one: NamespaceUsage, parts: GpuParts) -> float:
     known = parts.get((one.model, one.profile))
     part = known if known is not None and 0 < known <= 1 else gpu_part_of(one.model, one.profile)
-    return max(_LEAST_PART, part)
+    return max(_MIN_PART, part)
 
 
 def _scaled(one: _Hours, factor: float) -> _Hours:

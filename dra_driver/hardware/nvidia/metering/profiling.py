@@ -16,7 +16,7 @@ from dra_driver.hardware.metered import Measure
 from dra_driver.hardware.nvidia.metering.calls import MeterNvml
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 
-LEAST_SECONDS = 0.1
+MIN_SECONDS = 0.1
 _PERCENT, _MIB_PER_S = 0.01, float(1 << 20)
 _METRICS: dict[int, tuple[Measure, float]] = {
     1: (Measure.GRAPHICS_RATIO, _PERCENT),
@@ -49,7 +49,7 @@ class Profiling:
         Raises: NvmlFault when the GPU is lost.
         """
         now, before = self._clock(), self._last.get((address, gi_id))
-        if before is not None and now - before[0] < LEAST_SECONDS:
+        if before is not None and now - before[0] < MIN_SECONDS:
             return {}
         sample = self._spare.pop() if self._spare else self._nvml.new_sample()
         try:
