@@ -1,5 +1,6 @@
 # Everything runs in a virtual environment of its own; needs python3 >= 3.11 (with venv), make and git.
-PYTHON ?= python3
+# Debian's Python 3.11 is the one that the image contains: tests and benchmarks run on it where it can be had.
+PYTHON ?= $(shell /usr/bin/python3.11 -c 'import ensurepip, venv' 2>/dev/null && echo /usr/bin/python3.11 || echo python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready

@@ -35,7 +35,7 @@ _MIB, _MAX_READABLE = 1 << 20, 1 << 60
 
 # The quantifiers are possessive throughout, so that a hostile text fails after one pass.
 _SHAPE = re.compile(
-    r"(?P<sign>[+-]?+)0*+(?P<num>[0-9]*+)(?:\.(?P<denom>[0-9]*+))?+(?P<suffix>[eEinumkKMGTP]*+[+-]?+[0-9]*+)"
+    r"(?P<sign>[+-]?+)0*+(?P<num>[0-9]*+)(?:\.(?P<denom>[0-9]*+))?(?P<suffix>[eEinumkKMGTP]*+[+-]?+[0-9]*+)"
 )
 
 

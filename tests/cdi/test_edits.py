@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.hardware.nvidia.edits import edits as edits_module
+from dra_driver.hardware.nvidia.edits import watched_trees
 from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits, partition_edits, whole_gpu_edits
 from dra_driver.model.errors import HardwareError
 from tests.cdi.support.edits_read import checked, commands, places, settled_edits
@@ -236,6 +237,13 @@ def test_a_control_node_that_changes_or_goes_counts_in_the_next_call(tmp_path, n
     assert known.device_nodes[0].path not in {one.path for one in common_edits(roots, VERSION)[0].device_nodes}
 
 
+@pytest.fixture
+def never_compared_by_age(monkeypatch):
+    """Between two calls of a test, the time may come at which all paths are compared whatever the watch says."""
+    monkeypatch.setattr(watched_trees, "COMPARED_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("never_compared_by_age")
 def test_the_edits_of_a_whole_gpu_are_kept_until_its_node_changes(tmp_path, dev, proc, gpu):
     roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=proc, sys=tmp_path)
     settled_edits(roots, VERSION)
@@ -257,6 +265,7 @@ def test_a_gpu_whose_facts_changed_is_looked_at_again(tmp_path, dev, proc, gpu):
     assert whole_gpu_edits(roots, replace(gpu, minor=9)).device_nodes[0].path == "/dev/nvidia9"
 
 
+@pytest.mark.usefixtures("never_compared_by_age")
 def test_the_edits_of_a_partition_are_kept_while_the_kernel_lists_it(tmp_path, dev, proc, gpu, partition):
     for access, minor in (("gi3/access", 30), ("gi3/ci0/access", 31)):
         add_capability(proc, gpu.minor, access, minor)

@@ -27,7 +27,7 @@ from dra_driver.selectors.values.values import CelError, Cidr, Duration, Ip, Tim
 
 _INT = re.compile(r"[+-]?[0-9]++")
 _UINT = re.compile(r"[0-9]++")
-_DIGITS = r"[0-9](?:_?[0-9])*+"
+_DIGITS = r"[0-9](?>(?:_?[0-9])*)"
 _DECIMAL = re.compile(rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
 _HEX_FLOAT = re.compile(r"[+-]?0[xX]_?(?=[0-9a-fA-F.])[0-9a-fA-F_]*(?:\.[0-9a-fA-F_]*)?[pP][+-]?[0-9]++")
 _INFINITY = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)

@@ -14,7 +14,7 @@ from dra_driver.selectors.remedies.mistake import Mistake
 _RULE = "refused"
 # All quantifiers are possessive, so that an unclosed text fails after one pass.
 _STRINGS = {
-    quote: re.compile(rf"{quote}(?:[^\\\n{quote[0]}]++|\\.|{inside})*+{quote}", re.DOTALL)
+    quote: re.compile(rf"{quote}(?>(?:[^\\\n{quote[0]}]++|\\.|{inside})*){quote}", re.DOTALL)
     for quote, inside in (
         ('"""', '\\n|"(?!"")'), ("'''", "\\n|'(?!'')"), ('"', "(?!)"), ("'", "(?!)"),
     )
@@ -34,11 +34,11 @@ _OPERATORS: tuple[tuple[re.Pattern[str], str, str], ...] = (
     (re.compile(_WORD.format("(?:or|OR|Or)")), "||", "CEL has no operator `or`: write ||"),
 )
 _NOT_IN = re.compile(
-    r"(?<![\w.`\]\x00])(?P<value>(?:[\w.`\x00]++|\[[^\[\]]*+\])++)\s++not\s++in\s++(?P<list>\[[^\[\]]*+\]|[\w.\[\]\x00]++)"
+    r"(?<![\w.`\]\x00])(?P<value>(?>(?:[\w.`\x00]++|\[[^\[\]]*+\])+))\s++not\s++in\s++(?P<list>\[[^\[\]]*+\]|[\w.\[\]\x00]++)"
 )
 _NOT = re.compile(r"(?<![\w.`])(?:not|NOT|Not)(?![\w`])\s*")
 _LIKE = re.compile(r"(?<!\s)\s++(?:like|LIKE|contains|CONTAINS|=~|~=?)\s++(?P<text>\x00++)")
-_AMOUNT = re.compile(r"(?<![\w.\x00])[0-9]++(?:\.[0-9]++)?+[KMGTPE]i(?![\w\x00])")
+_AMOUNT = re.compile(r"(?<![\w.\x00])[0-9]++(?>(?:\.[0-9]++)?)[KMGTPE]i(?![\w\x00])")
 _AND_OR = re.compile(r"&&|\|\||(?<=\s)(?:and|or)\b", re.IGNORECASE)
 _OPEN = {"(": ")", "[": "]", "{": "}"}
 

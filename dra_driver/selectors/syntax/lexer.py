@@ -17,14 +17,14 @@ Token = tuple[str, str, int]
 EOF = "<EOF>"
 
 _ESCAPE = r"""\\(?:[abfnrtv"'`\\?]|[xX][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-3][0-7]{2})"""
-_PLAIN = rf'''"""(?:[^\\"]++|"(?!"")|{_ESCAPE})*+"""|\'\'\'(?:[^\\']++|'(?!\'\')|{_ESCAPE})*+\'\'\''''
-_SHORT = rf"""|"(?:[^\\"\n\r]++|{_ESCAPE})*+"|'(?:[^\\'\n\r]++|{_ESCAPE})*+'"""
-_RAW = r"""[rR](?:\"{3}(?:[^"]++|"(?!""))*+\"{3}|'{3}(?:[^']++|'(?!''))*+'{3}|"[^"\n\r]*+"|'[^'\n\r]*+')"""
+_PLAIN = rf'''"""(?>(?:[^\\"]++|"(?!"")|{_ESCAPE})*)"""|\'\'\'(?>(?:[^\\']++|'(?!\'\')|{_ESCAPE})*)\'\'\''''
+_SHORT = rf"""|"(?>(?:[^\\"\n\r]++|{_ESCAPE})*)"|'(?>(?:[^\\'\n\r]++|{_ESCAPE})*)'"""
+_RAW = r"""[rR](?:\"{3}(?>(?:[^"]++|"(?!""))*)\"{3}|'{3}(?>(?:[^']++|'(?!''))*)'{3}|"[^"\n\r]*+"|'[^'\n\r]*+')"""
 _STRING = f"(?:{_PLAIN}{_SHORT}|{_RAW})"
 
 _TOKEN = re.compile(
     rf"""
-    (?P<skip>(?:[\t\ \r\n\f]++|//[^\n]*+)++)
+    (?P<skip>(?>(?:[\t\ \r\n\f]++|//[^\n]*+)+))
     |(?P<bytes>[bB]{_STRING})
     |(?P<string>{_STRING})
     |(?P<ident>[a-zA-Z_][a-zA-Z0-9_]*+)
@@ -40,8 +40,8 @@ _KEYWORDS = frozenset({"in", "true", "false", "null"})
 # What the server's lexer has consumed when it gives up; it also drops the character after that.
 _UNFINISHED = re.compile(
     rf"""
-    "(?:[^\\"\n\r]|{_ESCAPE})*+(?:\\(?:[xX][0-9a-fA-F]?|u[0-9a-fA-F]{{0,3}}|U[0-9a-fA-F]{{0,7}}|[0-3][0-7]?)?)?
-    |'(?:[^\\'\n\r]|{_ESCAPE})*+(?:\\(?:[xX][0-9a-fA-F]?|u[0-9a-fA-F]{{0,3}}|U[0-9a-fA-F]{{0,7}}|[0-3][0-7]?)?)?
+    "(?>(?:[^\\"\n\r]++|{_ESCAPE})*)(?:\\(?:[xX][0-9a-fA-F]?|u[0-9a-fA-F]{{0,3}}|U[0-9a-fA-F]{{0,7}}|[0-3][0-7]?)?)?
+    |'(?>(?:[^\\'\n\r]++|{_ESCAPE})*)(?:\\(?:[xX][0-9a-fA-F]?|u[0-9a-fA-F]{{0,3}}|U[0-9a-fA-F]{{0,7}}|[0-3][0-7]?)?)?
     |`[a-zA-Z0-9_.\-/\ ]*+
     |[=&|]
     """,

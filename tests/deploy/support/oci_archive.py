@@ -32,7 +32,8 @@ def blobs(scratch: Path) -> Callable[[str], Path]:
 def manifests(archive: Path, scratch: Path) -> dict[str, dict]:
     """Unpack an archive; return its manifests by architecture."""
     with tarfile.open(archive) as found:
-        found.extractall(scratch, filter="data")
+        found.extraction_filter = getattr(tarfile, "data_filter", None)  # the first releases of 3.11 have none
+        found.extractall(scratch)
     blob = blobs(scratch)
     (named,) = json.loads((scratch / "index.json").read_text())["manifests"]
     top = json.loads(blob(named["digest"]).read_text())
