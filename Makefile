@@ -61,7 +61,7 @@ format: $(READY) ## Format the code.
 
 docs: $(READY)   ## Regenerate the pages that are made from code.
 	$(BIN)/python -m dra_driver.inventory.reference
-	$(BIN)/python -m dra_driver.claims.schema > docs/device-config.schema.json
+	$(BIN)/python -m dra_driver.claims.config.schema > docs/device-config.schema.json
 	$(BIN)/python -m dra_driver.views.schemas.documents docs/schemas
 	$(BIN)/python -m dra_driver.health.reference > docs/xids.md
 

@@ -116,7 +116,7 @@ class CurrentSharingRules:
 
 def _read(path: Path, tenants: Tenants) -> SharingRules:
     """Read the file, and log which parts of it have no effect here. Raises: InputError."""
-    from dra_driver.claims.node_settings import read_sharing_config  # noqa: PLC0415 - yaml and pydantic, only for this
+    from dra_driver.claims.config.node_settings import read_sharing_config  # noqa: PLC0415 - yaml and pydantic, only for this
 
     rules = read_sharing_config(path, tenants)
     log.info("sharing configured", extra=fields(file=str(path), count=len(rules.rules)))

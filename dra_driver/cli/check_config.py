@@ -56,7 +56,7 @@ class CheckedFile:
 
 
 def _read_sharing(path: Path, tenants: Tenants) -> list[str]:
-    from dra_driver.claims.node_settings import read_sharing_config
+    from dra_driver.claims.config.node_settings import read_sharing_config
 
     rules = read_sharing_config(path, tenants)
     named = [

@@ -39,7 +39,7 @@ def read_manifest_configs(path: Path) -> list[str]:
 
 
 def _validate(wire: Any, lines: list[str], faults: list[str]) -> None:
-    from dra_driver.claims.config import validate
+    from dra_driver.claims.config.reading import validate
     from dra_driver.webhook.objects import opaque_configs
 
     metadata = wire.get("metadata")

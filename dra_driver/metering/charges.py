@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dra_driver.claims.allocated import devices_of_record
+from dra_driver.claims.allocated.records import devices_of_record
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory

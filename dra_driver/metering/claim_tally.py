@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dra_driver.claims.allocated import pod_names_of_record
+from dra_driver.claims.allocated.records import pod_names_of_record
 from dra_driver.metering.charges import Charge, UsageKey
 from dra_driver.metering.measured import HolderReading
 from dra_driver.plugin.ledger.spans import Span

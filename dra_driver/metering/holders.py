@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dra_driver.claims.allocated import devices_of_record, pod_names_of_record
+from dra_driver.claims.allocated.records import devices_of_record, pod_names_of_record
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory

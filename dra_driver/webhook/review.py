@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from dra_driver.claims.config import validate
-from dra_driver.claims.device_config import ConfigFault
+from dra_driver.claims.config.device_config import ConfigFault
+from dra_driver.claims.config.reading import validate
 from dra_driver.model.errors import InputError
 from dra_driver.model.limits import OPAQUE_PARAMETERS_BYTES
 from dra_driver.model.wire import Wire

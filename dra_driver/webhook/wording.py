@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dra_driver.claims.device_config import ConfigFault
+from dra_driver.claims.config.device_config import ConfigFault
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.lint.findings import LintFinding
 

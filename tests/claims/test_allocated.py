@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry, claim_of_record, decode_claim
-from dra_driver.claims.device_config import API_VERSION, DeviceConfig
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice, ConfigEntry
+from dra_driver.claims.allocated.decoding import decode_claim
+from dra_driver.claims.allocated.records import claim_of_record, record_of_claim
+from dra_driver.claims.config.device_config import API_VERSION, DeviceConfig
 from dra_driver.model.errors import ClaimError
 
 DRIVER = "gpu.nvidia.com"
@@ -124,7 +126,7 @@ CLAIMS = st.builds(
 
 @given(CLAIMS)
 def test_a_claim_is_read_back_from_its_record_despite_keys_of_a_newer_agent(claim: AllocatedClaim) -> None:
-    record = claim.record()
+    record = record_of_claim(claim)
     record["later"] = {"x": 1}
     for device in record["devices"]:
         device["later"] = 1

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.claims.claim_on_node import devices_of, join_claim
-from dra_driver.claims.device_config import DeviceConfig
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice, ConfigEntry
+from dra_driver.claims.allocated.claim_on_node import devices_of, join_claim
+from dra_driver.claims.config.device_config import DeviceConfig
 from dra_driver.claims.plan import plan_prepare
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.inventory.device import Device

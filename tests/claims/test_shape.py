@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.allocated import AllocatedClaim, decode_claim
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
+from dra_driver.claims.allocated.decoding import decode_claim
+from dra_driver.claims.allocated.records import record_of_claim
 from dra_driver.model.errors import ClaimError
 
 DRIVER, UID = "gpu.nvidia.com", "0f3c1d7e-8a52-4c3b-9d1e-2b6f7a8c9d0e"
@@ -94,7 +96,7 @@ def test_any_value_at_any_place_is_refused_or_harmless(path: tuple[Any, ...]) ->
         claim = decode(with_value(path, value))
         if claim is None:
             continue
-        json.dumps(claim.record()).encode()
+        json.dumps(record_of_claim(claim)).encode()
         texts = [claim.namespace, claim.name, *claim.pods]
         texts += [text for d in claim.devices for text in (d.device, d.share_id or "", d.request.replace("/", ""))]
         assert not any("/" in text or "\0" in text or ".." in text or len(text) > 253 for text in texts), texts

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.claims.claim_on_node import join_claim
-from dra_driver.claims.device_config import DeviceConfig
-from dra_driver.claims.sharing_plan import SharingStep, plan_sharing
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice, ConfigEntry
+from dra_driver.claims.allocated.claim_on_node import join_claim
+from dra_driver.claims.config.device_config import DeviceConfig
+from dra_driver.claims.steps.sharing import SharingStep, plan_sharing
 from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.nvidia.facts import NvidiaGpu

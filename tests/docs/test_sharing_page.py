@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from dra_driver.claims.node_settings import read_sharing_config
+from dra_driver.claims.config.node_settings import read_sharing_config
 from dra_driver.hardware.nvidia.published.attributes import ATTRIBUTES
 from dra_driver.model.shares import ShareMode
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.metadata_reading import DescribedDevice
+from dra_driver.claims.reports.metadata_reading import DescribedDevice
 from dra_driver.embedded.examples.expectations import mismatch
 from dra_driver.embedded.examples.reading import load_example, load_examples
 from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, ExampleReport, PodReport

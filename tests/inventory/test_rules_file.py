@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.node_settings import read_sharing_config
+from dra_driver.claims.config.node_settings import read_sharing_config
 from dra_driver.inventory.sharing.rules import Match, Portion, SharingRule
 from dra_driver.model.errors import InputError
 from dra_driver.model.shares import DeviceType, ShareMode

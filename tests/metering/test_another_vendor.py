@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import pytest
 
-from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.allocated.records import record_of_claim
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.metered import Measure, MeterReport, Reading
 from dra_driver.hardware.metric_names import MetricName, MetricNames
@@ -53,7 +54,7 @@ def inventory():
 def record(*devices):
     found = tuple(AllocatedDevice("r", "node-1/gpu.amd.com", name) for name in devices)
     claim = AllocatedClaim("uid", "team", "claim", found)
-    return ClaimRecord("uid", "team", "claim", ClaimState.PREPARED, "boot", claim.record(), ())
+    return ClaimRecord("uid", "team", "claim", ClaimState.PREPARED, "boot", record_of_claim(claim), ())
 
 
 def named(inventory, part, address=FIRST):

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
-from dra_driver.claims.node_settings import read_sharing_config
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.allocated.records import record_of_claim
+from dra_driver.claims.config.node_settings import read_sharing_config
 from dra_driver.hardware.facts import Facts
 from dra_driver.inventory.build import build_inventory
 from dra_driver.metering.billing import Billing
@@ -51,7 +52,7 @@ class Node:
         uid = f"uid-{next(self.numbers)}"
         found = AllocatedDevice("gpu", "node-1/gpu.nvidia.com", device, device_class="gpu.nvidia.com", **more)
         claim = AllocatedClaim(uid, namespace, uid, (found,))
-        record = ClaimRecord(uid, namespace, uid, state, "boot", claim.record(), ())
+        record = ClaimRecord(uid, namespace, uid, state, "boot", record_of_claim(claim), ())
         assert not self.ledger.intend(record, claim)
         return record
 

@@ -138,7 +138,7 @@ def test_a_file_without_objects_stays(text):
 
 
 def test_the_rules_beside_a_configuration_are_read_by_the_agent(tmp_path):
-    from dra_driver.claims.node_settings import read_sharing_config
+    from dra_driver.claims.config.node_settings import read_sharing_config
     from tests.support.migrate_shapes import HERE
 
     for name, count in (("33-time-slicing-config.yaml", 1), ("34-mps-config-and-shares.yaml", 2)):

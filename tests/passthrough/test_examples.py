@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from dra_driver.claims.config import validate
+from dra_driver.claims.config.reading import validate
 from dra_driver.inventory.passthrough.rules_file import read_passthrough_rules
 
 ROOT = Path(__file__).parents[2]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.allocated import POD_CLAIM_NAME, AllocatedClaim, AllocatedDevice
-from dra_driver.claims.claim_on_node import ClaimedDevice, ClaimOnNode
-from dra_driver.claims.metadata import plan_metadata
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.allocated.claim_on_node import ClaimedDevice, ClaimOnNode
+from dra_driver.claims.allocated.decoding import POD_CLAIM_NAME
+from dra_driver.claims.reports.metadata import plan_metadata
 from dra_driver.hardware.facts import ChannelFacts
 from dra_driver.inventory.channel import channel_devices
 from dra_driver.model.errors import PrepareError

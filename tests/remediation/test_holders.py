@@ -2,7 +2,8 @@
 
 import pytest
 
-from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.allocated.records import record_of_claim
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.node_claims.host_processes import described
@@ -24,7 +25,7 @@ def hold(ledger, name, device, *, is_admin=False):
     """Record that a claim is prepared."""
     devices = (AllocatedDevice("req", "node-1", device, is_admin=is_admin),)
     claim = AllocatedClaim(name, "team", name, devices)
-    ledger.intend(ClaimRecord(name, "team", name, ClaimState.PREPARED, BOOT, claim.record(), ()), claim)
+    ledger.intend(ClaimRecord(name, "team", name, ClaimState.PREPARED, BOOT, record_of_claim(claim), ()), claim)
 
 
 @pytest.fixture

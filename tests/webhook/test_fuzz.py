@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.claims.config import decode_config
+from dra_driver.claims.config.reading import decode_config
 from dra_driver.model.errors import ClaimError
 from dra_driver.webhook.certificates import make_certificate_pair
 from dra_driver.webhook.fleet import PublishedFleet

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.config import validate
+from dra_driver.claims.config.reading import validate
 from dra_driver.model.errors import InputError
 from dra_driver.webhook.review import review_configs, review_selectors
 from dra_driver.webhook.wording import WARNING_CHARACTERS

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from dra_driver.cdi.store import CdiStore
-from dra_driver.claims.device_status import DeviceStatus, KnownDevice, applied_statuses, own_entries
+from dra_driver.claims.reports.device_status import DeviceStatus, KnownDevice, applied_statuses, own_entries
 from dra_driver.inventory.offering import CurrentInventory, Inventory
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import RESOURCE_GROUP, claim_path

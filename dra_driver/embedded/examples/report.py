@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dra_driver.claims.metadata_reading import DescribedDevice
+from dra_driver.claims.reports.metadata_reading import DescribedDevice
 from dra_driver.embedded.examples.reading import Example
 from dra_driver.embedded.kubelet.container_view import ContainerView
 from dra_driver.embedded.scheduling.placement import Choice

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dra_driver.claims.metadata import CONTAINER_FOLDER
-from dra_driver.claims.metadata_reading import DescribedDevice, read_metadata
+from dra_driver.claims.reports.metadata import CONTAINER_FOLDER
+from dra_driver.claims.reports.metadata_reading import DescribedDevice, read_metadata
 from dra_driver.embedded.api.kinds import CLAIMS, PODS, SLICES, kind_of
 from dra_driver.embedded.api.port import Api
 from dra_driver.embedded.api_rules.quotas import refusal

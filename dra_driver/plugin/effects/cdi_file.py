@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from dra_driver.cdi import ids
 from dra_driver.cdi.spec import render
 from dra_driver.cdi.store import CdiStore
-from dra_driver.claims.plan import CdiFileStep
+from dra_driver.claims.steps.cdi_file import CdiFileStep
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import HardwareError

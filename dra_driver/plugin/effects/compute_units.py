@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dra_driver.claims.compute_units import ComputeUnitsStep
+from dra_driver.claims.steps.compute_units import ComputeUnitsStep
 from dra_driver.hardware.port import ComputeUnitChoosing
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.plugin.deadline import Deadline

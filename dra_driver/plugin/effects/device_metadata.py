@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dra_driver.claims.metadata import RequestMetadata, generation_of
+from dra_driver.claims.reports.metadata import RequestMetadata, generation_of
 from dra_driver.model.edits import Mount
 from dra_driver.model.errors import PrepareError, Retry
 from dra_driver.telemetry.logs import fields

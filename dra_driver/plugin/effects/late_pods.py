@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from dra_driver.claims.allocated import pods_of
-from dra_driver.claims.shape import check_shape
+from dra_driver.claims.allocated.decoding import pods_of
+from dra_driver.claims.allocated.shape import check_shape
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.errors import ApiError, DriverError

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dra_driver.claims.memory_limits import MemoryLimitStep
+from dra_driver.claims.steps.memory_limits import MemoryLimitStep
 from dra_driver.hardware.port import MemoryLimiting, MemoryLimitShowing
 from dra_driver.model.errors import HardwareError, LedgerError, Retry, SharingError
 from dra_driver.model.sharing import SharedDevice

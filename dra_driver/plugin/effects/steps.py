@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
-from dra_driver.claims.plan import MigPartitionStep, Step
+from dra_driver.claims.plan import Step
+from dra_driver.claims.steps.mig import MigPartitionStep
 from dra_driver.model.errors import DriverError, PrepareError, Retry
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep, UnknownStep

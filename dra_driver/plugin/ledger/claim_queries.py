@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from dra_driver.claims.allocated import AllocatedClaim
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
 from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.model.records import json_text
 from dra_driver.model.wire import Wire

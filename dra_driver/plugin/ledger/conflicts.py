@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from dra_driver.claims.allocated import AllocatedClaim
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
 from dra_driver.model.names import gpu_of_vfio_device, replicated_name, vfio_sibling
 from dra_driver.plugin.ledger.record import ClaimRecord, owned, record_of_row
 

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from dra_driver.claims.allocated import AllocatedClaim
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
 from dra_driver.model.errors import LedgerError
 from dra_driver.model.records import json_text
 from dra_driver.model.wire import Wire

@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dra_driver.claims.allocated import (
-    AllocatedClaim,
-    AllocatedDevice,
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.allocated.records import (
     claim_of_record,
     names_of_record,
     owned_of_record,
     pods_of_record,
+    record_of_claim,
     record_with_pods,
 )
 from dra_driver.claims.plan import PreparePlan
@@ -47,7 +47,7 @@ UNFINISHED = (ClaimState.PREPARING, ClaimState.UNPREPARING)
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """One claim. `allocation` is `AllocatedClaim.record()`.
+    """One claim. `allocation` is what `record_of_claim` returns.
 
     `gone_since` is the time since which the claim has been missing from the API, in seconds of boot time in the boot
     `gone_boot`; None if it exists. `planned` is the claim as this agent planned it, which saves reading `allocation`.
@@ -133,7 +133,7 @@ def record_of_plan(
         name=plan.claim.name,
         state=state,
         boot_id=boot_id,
-        allocation=plan.claim.record(),
+        allocation=record_of_claim(plan.claim),
         steps=tuple(steps),
         planned=plan.claim,
     )

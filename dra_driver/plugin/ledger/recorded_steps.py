@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar
 
-from dra_driver.claims.compute_units import ComputeUnitsStep
-from dra_driver.claims.memory_limits import MemoryLimitStep
-from dra_driver.claims.passthrough_plan import PassthroughStep
-from dra_driver.claims.plan import CdiFileStep, MigModeStep, MigPartitionStep
-from dra_driver.claims.sharing_plan import SharingStep
+from dra_driver.claims.steps.cdi_file import CdiFileStep
+from dra_driver.claims.steps.compute_units import ComputeUnitsStep
+from dra_driver.claims.steps.memory_limits import MemoryLimitStep
+from dra_driver.claims.steps.mig import MigModeStep, MigPartitionStep
+from dra_driver.claims.steps.passthrough import PassthroughStep
+from dra_driver.claims.steps.sharing import SharingStep
 from dra_driver.hardware.facts import GpuFacts, MigProfile
 from dra_driver.hardware.passthrough.identity import UNKNOWN, PciIdentity
 from dra_driver.model.sharing import ClientLimits, SharedDevice, SharingSettings

@@ -11,7 +11,7 @@ import logging
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from dra_driver.claims.plan import MigModeStep
+from dra_driver.claims.steps.mig import MigModeStep
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Hardware, Partitionable

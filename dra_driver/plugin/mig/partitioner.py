@@ -15,7 +15,7 @@ import logging
 import time
 from dataclasses import replace
 
-from dra_driver.claims.plan import MigPartitionStep
+from dra_driver.claims.steps.mig import MigPartitionStep
 from dra_driver.hardware.facts import CreatedPartition, GpuFacts, PartitionFacts, PlacementFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import GPU_LOST, HardwareError, Retry

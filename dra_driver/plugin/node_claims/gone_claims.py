@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from dra_driver.claims.allocated import decode_claim
+from dra_driver.claims.allocated.decoding import decode_claim
+from dra_driver.claims.allocated.records import record_of_claim
 from dra_driver.hardware.port import Hardware, ProcessLister
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.kube.answers import NOT_FOUND
@@ -124,7 +125,11 @@ class GoneClaims:
             return True
         self._ledger.complete(
             replace(
-                record, namespace=claim.namespace, name=claim.name, allocation=claim.record(), state=ClaimState.PREPARED
+                record,
+                namespace=claim.namespace,
+                name=claim.name,
+                allocation=record_of_claim(claim),
+                state=ClaimState.PREPARED,
             ),
             claim,
         )

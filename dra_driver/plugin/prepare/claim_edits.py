@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dra_driver.claims.allocated import AllocatedClaim
-from dra_driver.claims.claim_on_node import ClaimOnNode
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
+from dra_driver.claims.allocated.claim_on_node import ClaimOnNode
 from dra_driver.hardware.passthrough.nodes import api_node
 from dra_driver.hardware.port import AdminNodes, ChannelOffering, ClaimWide, Hardware, Partitionable, Roots
 from dra_driver.inventory.device import Device

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import ref
 
-from dra_driver.claims.allocated import AllocatedClaim, decode_claim
-from dra_driver.claims.claim_on_node import CdiNames, ClaimOnNode, devices_of, join_claim, refuse_lost
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
+from dra_driver.claims.allocated.claim_on_node import CdiNames, ClaimOnNode, devices_of, join_claim, refuse_lost
+from dra_driver.claims.allocated.decoding import decode_claim
 from dra_driver.claims.plan import PreparePlan, plan_prepare
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.inventory.offering import CurrentInventory, Inventory

@@ -14,7 +14,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
-from dra_driver.claims.plan import CdiFileStep, MigPartitionStep, PreparedDevice, PreparePlan
+from dra_driver.claims.plan import PreparedDevice, PreparePlan
+from dra_driver.claims.steps.cdi_file import CdiFileStep
+from dra_driver.claims.steps.mig import MigPartitionStep
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import check_claim_uid
 from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline

@@ -16,7 +16,8 @@ from typing import Any
 
 from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
-from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.allocated.records import record_of_claim
 from dra_driver.plugin.effects.file_records import EFFECT_ENV, partitions_of_env, sharing_of_env
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.ledger.recorded_steps import RecordedFile, RecordedPartition, RecordedSharing
@@ -63,7 +64,7 @@ def _records(store: CdiStore, driver: str) -> Iterator[ClaimRecord]:
             name="",
             state=ClaimState.RECOVERED,
             boot_id="",
-            allocation=claim.record(),
+            allocation=record_of_claim(claim),
             steps=(
                 *made_partitions(store, file, uid),
                 *_shared(store, file),

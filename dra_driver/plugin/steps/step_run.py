@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from dra_driver.claims.sharing_plan import SharingStep
+from dra_driver.claims.steps.sharing import SharingStep
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.model.edits import Edits
 from dra_driver.plugin.deadline import Deadline

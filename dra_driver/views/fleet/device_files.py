@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.claims.metadata_reading import MAX_BYTES, DescribedClaim, read_metadata
+from dra_driver.claims.reports.metadata_reading import MAX_BYTES, DescribedClaim, read_metadata
 from dra_driver.model.errors import InputError
 
 FOLDERS = "*-metadata"

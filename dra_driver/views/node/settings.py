@@ -34,7 +34,7 @@ class NodeSettings:
         """Read the sharing rules; the node's labels stay unknown. Raises: InputError with every fault."""
         if self.sharing_config is None:
             return NOTHING_SHARED
-        from dra_driver.claims.node_settings import read_sharing_config
+        from dra_driver.claims.config.node_settings import read_sharing_config
 
         rules = read_sharing_config(self.sharing_config, self.mps_tenants)
         return replace(rules, node=self.node, labels=None if rules.need_labels else {})

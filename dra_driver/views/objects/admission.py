@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from dra_driver.claims.config import validate
+from dra_driver.claims.config.reading import validate
 from dra_driver.embedded.api_rules.claim_rules import CLAIM_RULES, TEMPLATE_RULES
 from dra_driver.embedded.api_rules.rules import Faults, KindRules, RuleContext
 from dra_driver.model.errors import InputError

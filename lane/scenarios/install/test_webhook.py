@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.claims.config import validate
+from dra_driver.claims.config.reading import validate
 from dra_driver.views.fleet.devices import fleet_of_profile
 from dra_driver.webhook.certificates import LIFE, make_certificate_pair
 from lane.api import Object, Refused

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import dra_driver
-import dra_driver.claims.schema  # imported on first use, like the next one: each child would do it again
+import dra_driver.claims.config.schema  # imported on first use, like the next one: each child would do it again
 import dra_driver.hardware.nvidia.vendor
 from tests.support.plugin.tree_changes import TreeChanges
 from tests.support.waiting import until

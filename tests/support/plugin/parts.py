@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.cdi.store import CdiStore
-from dra_driver.claims.allocated import AllocatedClaim, decode_claim
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
+from dra_driver.claims.allocated.decoding import decode_claim
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.inventory.device import Device

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from dra_driver.claims.passthrough_plan import PassthroughStep
+from dra_driver.claims.steps.passthrough import PassthroughStep
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.passthrough.driver_binding import DriverBinding
 from dra_driver.hardware.passthrough.drivers import is_vfio, needed_driver

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from dra_driver.claims.sharing_plan import SharingStep
+from dra_driver.claims.steps.sharing import SharingStep
 from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import ClaimError, DriverError, Retry
 from dra_driver.model.sharing import ClientLimits, MpsSettings, SharedDevice, SharingSettings, TimeSlicingSettings

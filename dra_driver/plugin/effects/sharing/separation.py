@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dra_driver.claims.plan import PreparePlan
-from dra_driver.claims.sharing_plan import SharingStep
+from dra_driver.claims.steps.sharing import SharingStep
 from dra_driver.model.errors import ClaimError, Retry
 from dra_driver.model.sharing import MpsSettings
 from dra_driver.plugin.ledger.device_effects import DeviceEffects, EffectHolder

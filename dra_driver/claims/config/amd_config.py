@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dra_driver.claims.device_config import AMD_API_VERSION, API_VERSION, ConfigFault, DeviceConfig, type_name
+from dra_driver.claims.config.device_config import AMD_API_VERSION, API_VERSION, ConfigFault, DeviceConfig, type_name
 from dra_driver.model.vendors import VENDORS
 
 MAX_COUNT = 4096  # the most compute units that a config may ask for; no GPU has so many
@@ -46,7 +46,7 @@ def read_amd_config(parameters: Mapping[str, Any], path: str, faults: list[Confi
 
 
 def _read_vfio(parameters: Mapping[str, Any], path: str, faults: list[ConfigFault]) -> DeviceConfig | None:
-    from dra_driver.claims import schema  # noqa: PLC0415 - pydantic takes memory, and few agents read configs
+    from dra_driver.claims.config import schema  # noqa: PLC0415 - pydantic takes memory, and few agents read configs
 
     found = schema.read(_VFIO, {**parameters, "apiVersion": API_VERSION}, path)
     if isinstance(found, DeviceConfig):

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from dra_driver.claims.config import read_config
-from dra_driver.claims.device_config import API_VERSION, ConfigFault
+from dra_driver.claims.config.device_config import API_VERSION, ConfigFault
+from dra_driver.claims.config.reading import read_config
 from dra_driver.inventory.sharing.rules import SharingRules
 from dra_driver.inventory.sharing.rules_file import read_rules
 from dra_driver.model.sharing import MpsSettings, SharingSettings, Tenants

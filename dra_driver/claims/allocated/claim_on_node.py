@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.claims.config import refuse
-from dra_driver.claims.device_config import ConfigFault, DeviceConfig, IommuSettings
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice, ConfigEntry
+from dra_driver.claims.config.device_config import ConfigFault, DeviceConfig, IommuSettings
+from dra_driver.claims.config.reading import refuse
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import GPU_LOST, ClaimError, Retry
@@ -98,7 +98,7 @@ class ClaimOnNode:
         return frozenset(one.device.name for one in self.results if one.is_made)
 
     def refuse(self, faults: Collection[ConfigFault]) -> None:
-        """Refuse the claim for these faults, if there are any. Raises: ClaimError, as `config.refuse`."""
+        """Refuse the claim for these faults, if there are any. Raises: ClaimError, as `reading.refuse`."""
         if faults:
             refuse(faults, f"claim {self.claim.namespace}/{self.claim.name}")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dra_driver.claims.claim_on_node import ClaimOnNode
+from dra_driver.claims.allocated.claim_on_node import ClaimOnNode
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.model.errors import ClaimError
 from dra_driver.model.shares import DeviceType

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dra_driver.claims.allocated import AllocatedDevice
-from dra_driver.claims.claim_on_node import fault_of
-from dra_driver.claims.device_config import ConfigFault
-from dra_driver.claims.requested_sharing import RequestedSharing
+from dra_driver.claims.allocated.allocated_claim import AllocatedDevice
+from dra_driver.claims.allocated.claim_on_node import fault_of
+from dra_driver.claims.config.device_config import ConfigFault
+from dra_driver.claims.steps.requested_sharing import RequestedSharing
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.inventory.device import Device
 from dra_driver.model.quantity import Quantity

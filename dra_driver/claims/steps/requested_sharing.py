@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from dra_driver.claims.allocated import AllocatedDevice
-from dra_driver.claims.claim_on_node import ClaimedDevice, ClaimOnNode
+from dra_driver.claims.allocated.allocated_claim import AllocatedDevice
+from dra_driver.claims.allocated.claim_on_node import ClaimedDevice, ClaimOnNode
 from dra_driver.inventory.device import Device
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.shares import DeviceType

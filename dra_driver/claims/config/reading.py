@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dra_driver.claims.amd_config import may_configure, read_amd_config
-from dra_driver.claims.device_config import (
+from dra_driver.claims.config.amd_config import may_configure, read_amd_config
+from dra_driver.claims.config.device_config import (
     AMD_API_VERSION,
     API_VERSION,
     DEVICE_TYPES,
@@ -72,7 +72,7 @@ def refuse(faults: Iterable[ConfigFault], subject: str = "opaque config") -> Non
 
 def read_config(parameters: Any, path: str, faults: list[ConfigFault], driver: str = "") -> DeviceConfig | None:
     """Decode one config for a driver. Add its faults to `faults`, and return None if there are any."""
-    from dra_driver.claims import config_faults, schema  # noqa: PLC0415 - they import pydantic
+    from dra_driver.claims.config import schema, schema_faults  # noqa: PLC0415 - they import pydantic
 
     if not isinstance(parameters, dict):
         faults.append(ConfigFault(path, f"must be an object, is {type_name(parameters)}"))
@@ -82,7 +82,7 @@ def read_config(parameters: Any, path: str, faults: list[ConfigFault], driver: s
         return read_amd_config(parameters, path, faults)
     kinds = (*DEVICE_TYPES, *UNSUPPORTED_KINDS)
     if not isinstance(kind, str) or kind not in kinds:
-        faults.append(ConfigFault(f"{path}.kind", config_faults.must_be(kinds, kind)))
+        faults.append(ConfigFault(f"{path}.kind", schema_faults.must_be(kinds, kind)))
     elif kind in DEVICE_TYPES:
         found = schema.read(kind, parameters, path)
         before = len(faults)
@@ -91,7 +91,7 @@ def read_config(parameters: Any, path: str, faults: list[ConfigFault], driver: s
     elif version == API_VERSION:
         faults.append(ConfigFault(f"{path}.kind", f"{kind} is not supported by this driver", is_unsupported=True))
     if version != API_VERSION:
-        faults.append(ConfigFault(f"{path}.apiVersion", config_faults.must_be((API_VERSION,), version)))
+        faults.append(ConfigFault(f"{path}.apiVersion", schema_faults.must_be((API_VERSION,), version)))
     return None
 
 

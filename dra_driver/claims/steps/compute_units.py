@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dra_driver.claims.claim_on_node import ClaimOnNode, fault_of
-from dra_driver.claims.device_config import ConfigFault
+from dra_driver.claims.allocated.claim_on_node import ClaimOnNode, fault_of
+from dra_driver.claims.config.device_config import ConfigFault
 from dra_driver.inventory.device import Device
 from dra_driver.model.sharing import SharedDevice
 

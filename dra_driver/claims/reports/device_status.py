@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.claims.allocated import AllocatedDevice
+from dra_driver.claims.allocated.allocated_claim import AllocatedDevice
 from dra_driver.model.taints import DeviceTaint
 from dra_driver.model.wire import Wire
 

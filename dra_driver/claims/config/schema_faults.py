@@ -13,7 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from dra_driver.claims.device_config import ConfigFault, type_name
+from dra_driver.claims.config.device_config import ConfigFault, type_name
 
 COMPLETE = "dra_driver"  # the type of this driver's own errors, whose message is complete
 _BY_DEVICE = "defaultPerDevicePinnedMemoryLimit"

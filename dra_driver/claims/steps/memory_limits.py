@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dra_driver.claims.claim_on_node import ClaimOnNode
+from dra_driver.claims.allocated.claim_on_node import ClaimOnNode
 from dra_driver.hardware.published.rows import MEMORY
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.sharing import SharedDevice

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.claims.metadata import GROUP, VERSIONS, container_path
+from dra_driver.claims.reports.metadata import GROUP, VERSIONS, container_path
 from dra_driver.model.errors import InputError
 
 MAX_BYTES = 256 * 1024

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dra_driver.claims.claim_on_node import ClaimedDevice, ClaimOnNode
+from dra_driver.claims.allocated.claim_on_node import ClaimedDevice, ClaimOnNode
 from dra_driver.hardware.published.rows import STANDARD
 from dra_driver.inventory.device import AttributeValue
 from dra_driver.inventory.wire import attribute_wire

@@ -1,8 +1,8 @@
 """The opaque configs as pydantic models: one definition for reading, for admission and for the exported JSON schema.
 
 In: parameters of one config. Out: settings, or every fault with its field's path in words that a person can act on.
-Importing this module costs megabytes of memory, so `config` imports it only when there is a config to read. Never:
-which device a config applies to. `python -m dra_driver.claims.schema` writes the JSON schema.
+Importing this module costs megabytes of memory, so `reading` imports it only when there is a config to read. Never:
+which device a config applies to. `python -m dra_driver.claims.config.schema` writes the JSON schema.
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1 (field names, defaults and ranges).
 """
 
@@ -27,8 +27,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from dra_driver.claims.config_faults import COMPLETE, as_fault
-from dra_driver.claims.device_config import (
+from dra_driver.claims.config.device_config import (
     API_VERSION,
     PREFER_IOMMUFD,
     ConfigFault,
@@ -36,6 +35,7 @@ from dra_driver.claims.device_config import (
     IommuSettings,
     type_name,
 )
+from dra_driver.claims.config.schema_faults import COMPLETE, as_fault
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings

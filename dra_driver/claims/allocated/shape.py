@@ -2,7 +2,7 @@
 
 In: a ResourceClaim as it came off the wire. Out: nothing, or a ClaimError that names the first field at fault. What an
 API server sends is checked like any other input: names become parts of paths, of CDI names and of rows in the ledger.
-Only entries of this driver are examined; opaque parameters are left to `config`.
+Only entries of this driver are examined; opaque parameters are left to `config.reading`.
 Source: Kubernetes API resource/v1, AllocationResult and its validation.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dra_driver.claims.device_config import type_name
+from dra_driver.claims.config.device_config import type_name
 from dra_driver.model.errors import ClaimError
 from dra_driver.model.limits import ALLOCATION_RESULTS, POOL_NAME_CHARS, RESERVED_FOR
 from dra_driver.model.names import is_claim_uid, is_dns_label, is_dns_subdomain

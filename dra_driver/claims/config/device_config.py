@@ -1,4 +1,4 @@
-"""DeviceConfig, one decoded opaque config, and ConfigFault, one reported fault: values made by `config` and `schema`.
+"""DeviceConfig, one decoded opaque config, and ConfigFault, one reported fault: values made by `reading` and `schema`.
 
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1.
 """

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dra_driver.claims.claim_on_node import ClaimOnNode
-from dra_driver.claims.device_config import ConfigFault
-from dra_driver.claims.requested_sharing import RequestedSharing, requested_of
-from dra_driver.claims.sharing_faults import faults_of, faults_together
+from dra_driver.claims.allocated.claim_on_node import ClaimOnNode
+from dra_driver.claims.config.device_config import ConfigFault
+from dra_driver.claims.steps.requested_sharing import RequestedSharing, requested_of
+from dra_driver.claims.steps.sharing_faults import faults_of, faults_together
 from dra_driver.model.shares import DeviceType
 from dra_driver.model.sharing import ClientLimits, MpsSettings, SharedDevice, SharingSettings
 
