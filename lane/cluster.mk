@@ -7,12 +7,20 @@ CLUSTERS ?= 4
 LANE = $(BIN)/python -m pytest -c lane/pytest.ini -n $(CLUSTERS) --dist worksteal lane/scenarios
 AGAIN = --last-failed --last-failed-no-failures=none
 
-# $(call lane,version,gates,options)
+# $(call lane,version,gates,options): one set of scenarios; with RETRY=1, the second run of what failed counts.
 define lane
-	@echo "Kubernetes $(1), feature gates: $(2)"
-	K8S=$(1) GATES=$(2) $(LANE) -o cache_dir=$(CURDIR)/build/cluster-lane/$(1)-$(2) $(3) || { \
-	  test -n "$(RETRY)" && echo "once more, on fresh clusters: what failed" && \
-	  K8S=$(1) GATES=$(2) $(LANE) -o cache_dir=$(CURDIR)/build/cluster-lane/$(1)-$(2) $(3) $(AGAIN); }
+{ echo "Kubernetes $(1), feature gates: $(2)"; \
+  K8S=$(1) GATES=$(2) $(LANE) -o cache_dir=$(CURDIR)/build/cluster-lane/$(1)-$(2) $(3) || { \
+    test -n "$(RETRY)" && echo "once more, on fresh clusters: what failed" && \
+    K8S=$(1) GATES=$(2) $(LANE) -o cache_dir=$(CURDIR)/build/cluster-lane/$(1)-$(2) $(3) $(AGAIN); }; }
+endef
+
+# $(call lanes,version,options with all gates on,options on the default gates): both sets run, even if the first one fails.
+define lanes
+@failed=; \
+$(call lane,$(1),on,$(2)) || failed="$$failed on"; \
+$(call lane,$(1),default,$(3)) || failed="$$failed default"; \
+test -z "$$failed" || { echo "Kubernetes $(1): scenarios failed with feature gates:$$failed"; exit 1; }
 endef
 
 .PHONY: test-prometheus bench-cluster cluster-binaries verdicts test-cluster soak soak-first soak-second
@@ -24,8 +32,7 @@ verdicts: $(READY)   ## Record what Kubernetes' own packages answer about select
 	@$(BIN)/python -m lane.oracle record
 
 test-cluster: cluster-binaries   ## The core lane on a real Kubernetes: all gates on, then a smoke set on its defaults.
-	$(call lane,$(K8S),on,-m "not soak")
-	$(call lane,$(K8S),default,-m "smoke and not soak")
+	$(call lanes,$(K8S),-m "not soak",-m "smoke and not soak")
 
 test-prometheus: $(READY)   ## Alerts, rules and dashboards, judged by promtool and a real Prometheus (Go; once).
 	@$(BIN)/python -m lane prometheus
@@ -35,14 +42,12 @@ soak: soak-first soak-second   ## Full counts, long runs, both machines, both Ku
 
 soak-first: export SOAK = 1
 soak-first: cluster-binaries
-	$(call lane,$(K8S),on,)
-	$(call lane,$(K8S),default,-m smoke)
+	$(call lanes,$(K8S),,-m smoke)
 
 soak-second: export SOAK = 1
 soak-second: $(READY)
 	@$(BIN)/python -m lane binaries --k8s $(SECOND_K8S)
-	$(call lane,$(SECOND_K8S),on,)
-	$(call lane,$(SECOND_K8S),default,-m smoke)
+	$(call lanes,$(SECOND_K8S),,-m smoke)
 
 bench-cluster: cluster-binaries  ## Measure the driver beside a Go plugin on Kubernetes' helper, on a real API server.
 	@$(BIN)/python -m lane floor

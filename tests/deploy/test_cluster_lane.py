@@ -98,6 +98,47 @@ def test_a_sandbox_is_an_orphan_only_when_its_owner_has_ended(tmp_path: Path) ->
     assert cluster.Cluster.is_orphan(sandbox)
 
 
+FAKE_PYTHON = """#!/bin/sh
+case "$*" in *lane/scenarios*) echo "$GATES $*" >> "$RUNS";; *) exit 0;; esac
+case " $FAILING " in *" $GATES "*) case "$*" in *--last-failed*) exit 0;; esac; exit 1;; esac
+"""
+
+
+def run_test_cluster(folder: Path, failing: str, *options: str) -> tuple[int, list[str]]:
+    """Run `make test-cluster` with a pytest whose first run fails for these gates; return the status and the runs."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").write_text(FAKE_PYTHON)
+    (folder / "bin" / "python").chmod(0o755)
+    (folder / ".ready").touch()
+    environment = {"PATH": os.environ["PATH"], "RUNS": str(folder / "runs"), "FAILING": failing}
+    command = ["make", "test-cluster", f"VENV={folder}", *options]
+    ended = subprocess.run(
+        command, check=False, cwd=cluster.REPOSITORY, env=environment, capture_output=True, timeout=60
+    )
+    return ended.returncode, (folder / "runs").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("failing", "is_green"), [("", True), ("on", False), ("default", False), ("on default", False)]
+)
+def test_the_scenarios_on_default_gates_run_whether_or_not_those_with_all_gates_fail(
+    tmp_path: Path, failing: str, is_green: bool
+) -> None:
+    status, runs = run_test_cluster(tmp_path, failing)
+    assert [run.split()[0] for run in runs] == ["on", "default"]
+    assert (status == 0) is is_green
+
+
+def test_with_retry_what_failed_runs_once_more_and_the_second_result_counts(tmp_path: Path) -> None:
+    status, runs = run_test_cluster(tmp_path, "on", "RETRY=1")
+    assert status == 0
+    assert [(run.split()[0], "--last-failed" in run.split()) for run in runs] == [
+        ("on", False),
+        ("on", True),
+        ("default", False),
+    ]
+
+
 def test_nothing_is_built_without_enough_disk_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DRA_CLUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
