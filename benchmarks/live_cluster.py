@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import ssl
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,6 +25,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from benchmarks.figures import Report
+from benchmarks.program_run import run_program
 from benchmarks.real_api import real_api
 from dra_driver.kube import credentials, paths
 from dra_driver.kube.api import KubeApi
@@ -157,7 +156,7 @@ class _RelayedRequest(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer)
         if "limit=" in self.path:
-            relay.pages, relay.last_at = relay.pages + 1, time.perf_counter()
+            relay.pages, relay.last_at = relay.pages + 1, time.monotonic()
 
     do_GET = do_POST = _pass_on  # noqa: N815 - as http.server wants it
 
@@ -189,17 +188,12 @@ def _relay(kubeconfig: Path) -> Iterator[tuple[_Relay, Path]]:
 def _measure(report: Report, label: str, arguments: list[str], relay: tuple[_Relay, Path]) -> None:
     counts, kubeconfig = relay
     counts.pages = 0
-    began = time.perf_counter()
-    command = [sys.executable, "-m", "dra_driver", *arguments, "--kubeconfig", str(kubeconfig)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    ended = time.perf_counter()
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in {0, 1}:  # 1: there are findings
-        raise RuntimeError(f"{label}: status {process.returncode}")
-    report.add(f"{label}, after the last of {counts.pages} pages", ended - counts.last_at, "s", budget=SECONDS)
-    report.add(f"{label}, all of it", ended - began, "s")
-    report.add(f"{label}, peak memory", usage.ru_maxrss / 1024, "MiB", budget=MEBIBYTES)
+    run = run_program([sys.executable, "-m", "dra_driver", *arguments, "--kubeconfig", str(kubeconfig)])
+    if run.status not in {0, 1}:  # 1: there are findings
+        raise RuntimeError(f"{label}: status {run.status}")
+    report.add(f"{label}, after the last of {counts.pages} pages", run.ended - counts.last_at, "s", budget=SECONDS)
+    report.add(f"{label}, all of it", run.seconds, "s")
+    report.add(f"{label}, peak memory", run.peak_mib, "MiB", budget=MEBIBYTES)
 
 
 def main() -> None:

@@ -8,11 +8,8 @@ A live cluster of as many nodes: `python -m benchmarks.live_cluster`.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +17,7 @@ from typing import Any, BinaryIO
 import yaml
 
 from benchmarks.figures import Report
+from benchmarks.program_run import run_program
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
@@ -101,13 +99,8 @@ def _uuids(devices: list[Any]) -> Iterator[str]:
 
 
 def _measure(report: Report, label: str, arguments: list[str], *, budget: bool, stdin: BinaryIO | None = None) -> None:
-    began = time.perf_counter()
-    command = [sys.executable, "-m", "dra_driver", *arguments]
-    process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    took = time.perf_counter() - began
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"{label}: status {process.returncode}")
-    report.add(label, took, "s", budget=SECONDS if budget else None)
-    report.add(f"{label}, peak memory", usage.ru_maxrss / 1024, "MiB", budget=MEBIBYTES)
+    run = run_program([sys.executable, "-m", "dra_driver", *arguments], stdin)
+    if run.status:
+        raise RuntimeError(f"{label}: status {run.status}")
+    report.add(label, run.seconds, "s", budget=SECONDS if budget else None)
+    report.add(f"{label}, peak memory", run.peak_mib, "MiB", budget=MEBIBYTES)
