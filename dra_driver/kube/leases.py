@@ -61,13 +61,16 @@ class LeaseSlots:
     def acquire(self, holder: str) -> float:
         """Take a slot. Return 0 if the holder has one now, otherwise for how many seconds none will be free.
 
-        Raises: ApiError if not even one slot can be read or written, or if it is unknown whether a slot was written.
-        The next call finds that out; with another write now, the holder could have two slots.
+        Raises: ApiError if a Lease cannot be read that the holder may hold, if no slot can be written, or if it is
+        unknown whether one was. The next call finds that out; with another write now, the holder could have two slots.
         """
-        slots, fault = self._read()
+        slots, unread = self._read()
         now = self._clock()
         if any(slot.holder == holder and slot.until > now for slot in slots):
             return 0.0
+        if unread is not None:
+            raise unread
+        fault = None
         free = [slot for slot in slots if slot.until <= now]
         random.shuffle(free)  # so that agents which fail at the same time don't all try the same one
         for slot in free:

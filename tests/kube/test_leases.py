@@ -51,6 +51,24 @@ def test_a_holder_that_asks_again_keeps_its_slot_and_takes_no_other(server, slot
     assert holders(server) == ["", "", "n0"]
 
 
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_holder_that_cannot_read_the_lease_that_it_holds_waits_and_takes_no_other(server, slots, status):
+    assert slots().acquire("n0") == 0.0
+    held = next(one for one in server.items(LEASES) if (one.get("spec") or {}).get("holderIdentity") == "n0")
+    server.faults.fail_next(status, count=100, method="GET", contains=f"/leases/{held['metadata']['name']}")
+    with pytest.raises(ApiError, match=str(status)):
+        slots().acquire("n0")
+    assert holders(server) == ["", "", "n0"]
+
+
+def test_a_holder_whose_lease_can_be_read_has_its_slot_although_another_lease_cannot(server, slots):
+    assert slots().acquire("n0") == 0.0
+    other = next(one for one in server.items(LEASES) if not (one.get("spec") or {}).get("holderIdentity"))
+    server.faults.fail_next(403, count=100, method="GET", contains=f"/leases/{other['metadata']['name']}")
+    assert slots().acquire("n0") == 0.0
+    assert holders(server) == ["", "", "n0"]
+
+
 def test_when_many_ask_at_once_no_more_get_a_slot_than_there_are_slots(server, slots):
     given = []
 
