@@ -18,7 +18,7 @@ from dra_driver.model.wire import Wire
 
 _KINDS = frozenset({"Deployment", "Job"})
 ENTRY = "extended-resources"
-_IMPLICIT = "deviceclass.resource.kubernetes.io/"
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
 
 
 def is_workload(document: Wire) -> bool:
@@ -36,15 +36,16 @@ def expand(objects: Iterable[Wire]) -> Iterator[Wire]:
             yield from with_claim(one, classes) if one["kind"] == PODS.kind else [one]
 
 
-def classes_by_resource(classes: Iterable[Wire]) -> dict[str, str]:
+def classes_by_resource(classes: Iterable[Wire], *, with_implicit: bool = True) -> dict[str, str]:
     """Return the class that serves each extended resource: the newest that names it, of equally old ones the first.
 
-    Source: scheduler plugin dynamicresources, extended resource cache; every class also serves a resource of its own.
+    Source: scheduler plugin dynamicresources, extended resource cache; every class also serves its implicit name.
     """
     found: dict[str, tuple[str, str]] = {}
     for wire in classes:
         metadata = wire["metadata"]
-        found[_IMPLICIT + metadata["name"]] = ("", metadata["name"])
+        if with_implicit:
+            found[IMPLICIT + metadata["name"]] = ("", metadata["name"])
         resource = (wire.get("spec") or {}).get("extendedResourceName")
         if not resource:
             continue

@@ -128,6 +128,7 @@ class Board:
         world.objects = {kind: self.of(kind) for kind in PATHS}
         world.offer, world.kept, world.unseen = known.offer, known.kept, list(known.unseen)
         world.profile_notes, world.serves_resources = list(known.profile_notes), known.serves_resources
+        world.serves_implicit_names = known.serves_implicit_names
         if self.is_live:
             names = {one["metadata"]["name"] for one in world.objects["Node"]}
             world.objects["Node"] += [bare_node(n) for n in self.slices_by_node() if n not in {*names, SEVERAL_NODES}]

@@ -16,6 +16,7 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.wire import Wire
+from dra_driver.views.worlds.implicit_names import ignored_resources
 from dra_driver.views.worlds.world import World
 
 NOT_SEEN = "input.not-seen"  # something that a pod refers to may not be read
@@ -41,7 +42,8 @@ def pod_claims(world: World, pod: Wire) -> PodClaims:
         return PodClaims((*_named_claims(world, pod), entry), ())
     *made, changed = with_claim(pod, world.classes_by_resource)
     asked = extended_resources(pod)
-    unserved = tuple(name for name in asked if name not in world.classes_by_resource and not is_unknown(world, name))
+    judged = (name for name in asked if name not in ignored_resources(world, asked) and not is_unknown(world, name))
+    unserved = tuple(name for name in judged if name not in world.classes_by_resource)
     return PodClaims((*_named_claims(world, {**changed, "spec": pod["spec"]}), *made), unserved)
 
 
@@ -130,10 +132,18 @@ def is_unknown(world: World, resource: str) -> bool:
     return not any(name == domain or name.endswith(f".{domain}") for name in known)
 
 
-def unknown_resources(world: World, pod: Wire) -> str:
-    """Return a sentence on a pod's extended resources that may or may not be offered; "" if there are none."""
-    names = [name for name in extended_resources(pod) if is_unknown(world, name)]
-    return f"not judged: {', '.join(names)}; the nodes here do not say whether they offer it" if names else ""
+def resource_notes(world: World, pod: Wire) -> list[str]:
+    """Return sentences on a pod's extended resources that may or may not be offered, and on those that are ignored."""
+    asked = extended_resources(pod)
+    notes = []
+    if names := [name for name in asked if is_unknown(world, name)]:
+        notes.append(f"not judged: {', '.join(names)}; the nodes here do not say whether they offer it")
+    if ignored := ignored_resources(world, asked):
+        notes.append(
+            f"pod {pod_name(pod)} starts without {', '.join(ignored)}: the scheduler of Kubernetes 1.34 makes no claim "
+            "for the implicit name of a class"
+        )
+    return notes
 
 
 def unserved(world: World, resources: Sequence[str]) -> str:

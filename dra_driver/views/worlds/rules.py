@@ -17,7 +17,13 @@ from dra_driver.allocation.pools.replicas import Replica
 from dra_driver.doctor.gates import PROBES, has_field
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import ApiError
-from dra_driver.model.kubernetes import COMPATIBILITY_GROUPS, LIST_ATTRIBUTES, OPTIONAL_NODE_OPERATIONS, is_known
+from dra_driver.model.kubernetes import (
+    COMPATIBILITY_GROUPS,
+    LIST_ATTRIBUTES,
+    OPTIONAL_NODE_OPERATIONS,
+    is_known,
+    minor_of,
+)
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import SliceWire, Wire
 from dra_driver.views.fleet.profile_nodes import FleetOffer
@@ -27,6 +33,7 @@ DEFAULT_VERSION = "1.35"
 DYNAMIC = "dynamic"
 PARTITIONS, RESOURCES = "DRAPartitionableDevices", "DRAExtendedResource"
 KNOWN_GATES = (*GATES, RESOURCES)
+IMPLICIT_NAMES_SINCE = 35  # the first minor whose scheduler makes claims for the implicit resource names of classes
 _FIELDS = {
     "consumesCounters": PARTITIONS,
     "taints": "DRADeviceTaints",
@@ -74,6 +81,7 @@ def apply_rules(world: World, version: str | None, given: Mapping[str, bool], mi
     how = {gate: row[1] for gate, row in differs.items()}
     rules = AppliedRules(kubernetes, {gate: row[0] for gate, row in differs.items()}, how)
     world.serves_resources = rules.is_on(RESOURCES)
+    world.serves_implicit_names = minor_of(kubernetes) >= IMPLICIT_NAMES_SINCE
     world.offer = offer_under(kubernetes, rules.gates, mig)
     return rules
 

@@ -34,7 +34,7 @@ from dra_driver.views.worlds.pods import (
     is_terminating,
     pod_claims,
     pod_name,
-    unknown_resources,
+    resource_notes,
     unserved,
 )
 from dra_driver.views.worlds.reading import default_requests, world_of_files
@@ -144,8 +144,7 @@ def _arriving(world: World, pod: Wire) -> tuple[Job | None, tuple[Wire, ...]]:
     blocked = ""
     if asked.resources and not is_offered(world, asked.resources):
         blocked = unserved(world, asked.resources).removeprefix("waits for ")
-    if (unknown := unknown_resources(world, pod)) and unknown not in world.idle:
-        world.idle.append(unknown)
+    world.idle += [note for note in resource_notes(world, pod) if note not in world.idle]
     if not asked.claims and not blocked:
         world.without_devices.append(pod_name(pod))
         return None, ()
@@ -208,6 +207,7 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent
         coming.objects["ResourceClaimTemplate"] += world.of("ResourceClaimTemplate")
         coming.objects["Node"] += world.of("Node")
         coming.classes_by_resource = world.classes_by_resource
+        coming.serves_resources, coming.serves_implicit_names = world.serves_resources, world.serves_implicit_names
         coming.add_pods()
         world.unknown_objects += coming.unknown_objects
         arrived = tuple(jobs_of(coming))

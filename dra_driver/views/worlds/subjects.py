@@ -16,6 +16,7 @@ from dra_driver.allocation.simulation.timeline import devices_of
 from dra_driver.model.errors import ApiError, InputError, UsageError
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.views.access import OWN_VIEW
+from dra_driver.views.worlds.implicit_names import ignored_resources
 from dra_driver.views.worlds.pods import (
     NOT_SEEN,
     PodClaims,
@@ -26,7 +27,7 @@ from dra_driver.views.worlds.pods import (
     is_offered,
     pod_claims,
     pod_name,
-    unknown_resources,
+    resource_notes,
     unserved,
 )
 from dra_driver.views.worlds.unknown import unknown_reason
@@ -202,7 +203,8 @@ def _waiting(
         ok = is_offered(world, asked.resources)
         return ExplainedSubject(name, pod, answer=f"{name} {unserved(world, asked.resources)}", ok=ok)
     if not asked.claims:
-        return ExplainedSubject(name, pod, notes=notes, answer=f"{name} asks for no device", ok=True)
+        verb = "gets" if ignored_resources(world, extended_resources(pod)) else "asks for"
+        return ExplainedSubject(name, pod, notes=notes, answer=f"{name} {verb} no device", ok=True)
     return ExplainedSubject(name, pod, tuple(c for c in asked.claims if not allocation_of(c)), allocated, notes)
 
 
@@ -238,4 +240,4 @@ def _held(claims: Sequence[Wire]) -> str:
 def _resource_notes(world: World, pod: Wire) -> tuple[str, ...]:
     served = [(name, world.classes_by_resource.get(name)) for name in extended_resources(pod)]
     notes = [f"extended resource {name} is served by DeviceClass {by}" for name, by in served if by]
-    return (*notes, *filter(None, [unknown_resources(world, pod)]))
+    return (*notes, *resource_notes(world, pod))

@@ -42,6 +42,7 @@ class World:
     kept: whether the API server keeps the fields of a gate.
     offer: how simulated nodes offer partitions.
     serves_resources: whether classes serve extended resources.
+    serves_implicit_names: whether a class then serves its implicit name, too, as from Kubernetes 1.35 on.
     unseen: what may not be read of the cluster.
     """
 
@@ -58,6 +59,7 @@ class World:
     offer: FleetOffer = EXISTING_PARTITIONS
     profile_notes: list[str] = field(default_factory=list)
     serves_resources: bool = False
+    serves_implicit_names: bool = True
     unseen: list[UnseenObjects] = field(default_factory=list)
 
     def of(self, kind: str) -> list[Wire]:
@@ -105,7 +107,9 @@ class World:
 
             self.objects["DeviceClass"] += [c.wire for c in shipped_classes() if c.name not in classes]
         if self.serves_resources:
-            self.classes_by_resource = classes_by_resource(self.objects["DeviceClass"])
+            self.classes_by_resource = classes_by_resource(
+                self.objects["DeviceClass"], with_implicit=self.serves_implicit_names
+            )
         self.add_pods()
 
     def add_pods(self) -> None:

@@ -313,6 +313,62 @@ def test_a_resource_of_which_simulated_nodes_say_nothing_is_not_judged(play, cap
     assert (code, "waits for rdma/hca" in found["sentence"]) == (ExitCode.NO_MATCH, True)
 
 
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
+OWN_NAME = """
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: named}
+spec: {extendedResourceName: example.com/gpu, selectors: [{cel: {expression: "device.driver == 'gpu.nvidia.com'"}}]}
+"""
+
+
+def asking_for(*resources):
+    container = {"name": "main", "resources": {"limits": dict.fromkeys(resources, "1")}}
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container]}}
+    )
+
+
+def under(version):
+    return "--kubernetes", version, "--gate", "DRAExtendedResource=true"
+
+
+@pytest.mark.parametrize("resource", [f"{IMPLICIT}named", f"{IMPLICIT}gpu.nvidia.com", f"{IMPLICIT}nothing"])
+def test_on_1_34_a_pod_gets_no_device_for_the_implicit_name_of_a_class(tmp_path, capsys, play, resource):
+    reason = "the scheduler of Kubernetes 1.34 makes no claim for the implicit name of a class"
+    code, found, _ = play(OWN_NAME, asking_for(resource), args=("explain", "pod/p", *under("1.34")))
+    assert (code, found["sentence"]) == (ExitCode.OK, "pod p gets no device")
+    assert found["notes"] == [f"pod p starts without {resource}: {reason}"]
+    assert run(["simulate", *under("1.34"), "-f", str(tmp_path / "file.yaml"), "--fleet", "dgx-h100"]) == ExitCode.OK
+    assert capsys.readouterr().out.count(reason) == 1
+
+
+def test_from_1_35_on_a_pod_gets_a_device_for_the_implicit_name_of_a_class(play):
+    code, found, _ = play(OWN_NAME, asking_for(f"{IMPLICIT}named"), args=("explain", "pod/p", *under("1.35")))
+    assert code == ExitCode.OK
+    assert found["notes"] == [f"extended resource {IMPLICIT}named is served by DeviceClass named"]
+
+
+def test_on_1_34_an_implicit_name_is_ignored_beside_another_resource_only_if_its_class_has_no_other_name(play):
+    code, [moment], _ = play(
+        OWN_NAME,
+        asking_for("example.com/gpu", f"{IMPLICIT}gpu.nvidia.com"),
+        args=("simulate", *under("1.34")),
+    )
+    assert (code, len(moment["placed"][0]["devices"])) == (ExitCode.OK, 1)
+    code, [moment], _ = play(
+        OWN_NAME, asking_for("example.com/gpu", f"{IMPLICIT}named"), args=("simulate", *under("1.34"))
+    )
+    assert code == ExitCode.NO_MATCH
+    assert f"{IMPLICIT}named: no DeviceClass serves it" in moment["waiting"][0]["reason"]
+
+
+def test_on_1_34_without_the_gate_an_implicit_name_waits(play):
+    pod = asking_for(f"{IMPLICIT}named")
+    code, found, _ = play(OWN_NAME, pod, args=("explain", "pod/p", "--kubernetes", "1.34"))
+    assert (code, "only where the gate DRAExtendedResource is on" in found["sentence"]) == (ExitCode.NO_MATCH, True)
+
+
 def test_the_gate_that_an_extended_resource_needs_is_named_where_it_is_off(play):
     code, found, _ = play(TEMPLATE, pod_with(**{"nvidia.com/gpu": "1"}), args=("explain", "pod/p"))
     assert (code, "only where the gate DRAExtendedResource is on" in found["sentence"]) == (ExitCode.NO_MATCH, True)
