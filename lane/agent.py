@@ -146,7 +146,7 @@ class Agent:
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """Return the published devices by name."""
-        return {device["name"]: device for found in self.slices() for device in found["spec"].get("devices", [])}
+        return {device["name"]: device for found in self.slices() for device in found["spec"].get("devices") or []}
 
     def published(self, seconds: float = 30) -> list[dict[str, Any]]:
         """Wait until the pool is complete and return its slices."""

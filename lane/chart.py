@@ -176,7 +176,7 @@ def agent():
 
     def devices(self, node: Node) -> list[str]:
         """Return the names of a node's published devices."""
-        return [device["name"] for found in self.slices(node) for device in found["spec"].get("devices", [])]
+        return [device["name"] for found in self.slices(node) for device in found["spec"].get("devices") or []]
 
     def published(self, node: Node, seconds: float = 30) -> list[str]:
         """Wait until devices are published."""

@@ -201,7 +201,7 @@ class Stage:
                 continue
             # JSON is YAML, but is read a hundred times as fast, which matters with fifty pods.
             spec = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
-            for device in spec.get("devices", []):
+            for device in spec.get("devices") or []:
                 shared, own = spec.get("containerEdits", {}), device.get("containerEdits", {})
                 merged = {key: [*shared.get(key, []), *own.get(key, [])] for key in ("env", "deviceNodes", "mounts")}
                 edits[f"{spec['kind']}={device['name']}"] = merged

@@ -50,5 +50,6 @@ def take_out(release: str, folder: Path) -> OlderVersion:
         reason = done.stderr.decode(errors="replace").strip()
         raise NoHistoryError(f"no commit of release {release} in this clone: {reason}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # the first releases of 3.11 have none
+        archive.extractall(folder)
     return OlderVersion(folder)

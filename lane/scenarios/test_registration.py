@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -39,10 +40,16 @@ def test_slices_of_the_fake_library_are_kept_byte_for_byte(start_agent: Callable
 
 
 def check_kept(agent: Agent) -> None:
-    agent.published()
-    sent = [event for event in agent.cluster.audited("create", "update") if event["responseStatus"]["code"] < 300]
-    assert sent
-    for event in sent:
+    """Check what the server answered about each write of the slices that the agent has now."""
+    own = {found["metadata"]["uid"] for found in agent.published()}
+
+    def written() -> list[tuple[str, dict[str, Any]]]:
+        events = (one for one in agent.cluster.audited("create", "update") if one["responseStatus"]["code"] < 300)
+        named = [(event["responseObject"]["metadata"]["uid"], event) for event in events]
+        return [(uid, event) for uid, event in named if uid in own]
+
+    until("the audit log has each slice", lambda: {uid for uid, _ in written()} == own, 10)
+    for _, event in written():
         assert event["responseObject"]["spec"] == event["requestObject"]["spec"]
 
 

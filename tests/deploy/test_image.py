@@ -84,7 +84,8 @@ def unpacked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]
     root = tmp_path / "root"
     for layer in layers(BUILT / "image.tar", tmp_path / "archive", request.param):
         with tarfile.open(layer) as found:
-            found.extractall(root, filter="tar")
+            found.extraction_filter = getattr(tarfile, "tar_filter", None)  # the first releases of 3.11 have none
+            found.extractall(root)
     shutil.rmtree(tmp_path / "archive")
     return request.param, root
 

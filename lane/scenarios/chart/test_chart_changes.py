@@ -114,7 +114,7 @@ def test_a_gpu_driver_is_replaced_as_the_driver_manager_does_it_with_the_agent_l
 
     def versions() -> set[str]:
         slices = chart.cluster.api.list("ResourceSlice", fieldSelector=f"spec.nodeName={node}")
-        attributes = [one["attributes"] for slice_ in slices for one in slice_["spec"].get("devices", [])]
+        attributes = [one["attributes"] for slice_ in slices for one in slice_["spec"].get("devices") or []]
         return {one["driverVersion"]["version"] for one in attributes if "driverVersion" in one}
 
     def held() -> str:

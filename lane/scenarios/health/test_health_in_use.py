@@ -99,7 +99,8 @@ def test_a_downgrade_to_a_release_without_health_and_back_keeps_the_fault_and_it
         pytest.skip("this clone has no history")
     old = tmp_path / "old"
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-        tar.extractall(old, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # the first releases of 3.11 have none
+        tar.extractall(old)
     machine = FaultyMachine(start_agent, tmp_path)
     use(stage, "user", machine.claim_for(0))
     machine.set_health(0, FAULTY)

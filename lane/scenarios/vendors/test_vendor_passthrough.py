@@ -130,4 +130,4 @@ def test_gpus_of_two_vendors_go_to_one_virtual_machine_and_come_back_through_a_k
 def offered(cluster: Cluster, agent: Agent) -> set[str]:
     """Return the names of all devices in the slices of the agent's node."""
     found = cluster.api.list("ResourceSlice", fieldSelector=f"spec.nodeName={agent.node.name}")
-    return {device["name"] for one in found for device in one["spec"].get("devices", ())}
+    return {device["name"] for one in found for device in one["spec"].get("devices") or ()}

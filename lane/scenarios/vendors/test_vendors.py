@@ -207,4 +207,4 @@ def amds(cluster: Cluster, agent: Agent) -> set[str]:
     found = cluster.api.list("ResourceSlice", fieldSelector=selector)
     newest = max((one["spec"]["pool"]["generation"] for one in found), default=0)
     current = [one for one in found if one["spec"]["pool"]["generation"] == newest]
-    return {device["name"] for one in current for device in one["spec"].get("devices", ())}
+    return {device["name"] for one in current for device in one["spec"].get("devices") or ()}
