@@ -195,7 +195,7 @@ class ValidationGate:
         try:
             held = self._claims.held() if self._validator is not None else frozenset[str]()
         except DriverError as error:
-            log.info("not known which devices claims have", extra=fields(err=str(error)))
+            log.info("cannot determine which devices claims have", extra=fields(err=str(error)))
             self._loop.resume()
             return
         if self._devices:

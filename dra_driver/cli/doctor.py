@@ -170,6 +170,6 @@ def _show_finding(out: object, finding: Finding) -> None:
     severity = str(finding.severity)
     print_text(out, f"{severity:<8}{finding.id}", style=_STYLES[severity])
     print_text(out, f"{finding.subject}: {finding.message}", indent=8)
-    print_text(out, f"known by  {finding.how}", indent=8)
+    print_text(out, f"evidence  {finding.how}", indent=8)
     print_text(out, f"remedy    {finding.remedy}", indent=8)
     print_text(out, f"page      docs/{finding.kind.page}", indent=8)

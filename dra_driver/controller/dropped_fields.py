@@ -114,7 +114,7 @@ class DroppedFields:
 
     def _report(self, lost: frozenset[str], version: str) -> None:
         keys = fields(pool=self._pool, reason=_listed(lost), version=version, hint=_hint(lost))
-        log.warning("api server dropped fields of our slices", extra=keys)
+        log.warning("the API server dropped fields of our slices", extra=keys)
 
 
 def _listed(lost: frozenset[str]) -> str:

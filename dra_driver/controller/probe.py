@@ -78,7 +78,7 @@ class Probe:
             if error.status in _UNSURE or error.status >= 500:
                 raise
             keys = fields(pool=sent["spec"]["pool"]["name"], err=str(error))
-            log.warning("api server refuses the dry run about %s", what, extra=keys)
+            log.warning("the API server refuses the dry run about %s", what, extra=keys)
             if assumed:
                 found.assume(frozenset(assumed), version=version)
         else:

@@ -82,7 +82,7 @@ class ServerFacts:
                 version = _UNKNOWN
             if version != self._version:
                 self._is_changed = self._version is not _UNKNOWN
-                log.info("api server version", extra=fields(version=version.git or "unknown"))
+                log.info("API server version", extra=fields(version=version.git or "unknown"))
                 self._version = version
         return self._version.minor
 

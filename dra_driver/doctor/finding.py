@@ -64,7 +64,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "driver-risky-version": FindingKind(_W, "a driver version that fails when only some GPUs use MIG", "mig.md"),
     "hardware-problem": FindingKind(_W, "a part of the hardware could not be read", "troubleshooting.md"),
     "hardware-mig-mode": FindingKind(_N, "a GPU in MIG mode without any partition", "mig.md"),
-    "toolkit-missing": FindingKind(_W, "containers get less than they could", "install.md"),
+    "toolkit-missing": FindingKind(_W, "containers lack what only the container toolkit provides", "install.md"),
     "node-not-registered": FindingKind(_E, "no plugin of this driver is registered on the node", "troubleshooting.md"),
     "node-dead-socket": FindingKind(_W, "a socket on which no process listens", "troubleshooting.md"),
     "node-second-driver": FindingKind(_E, "two plugins serve the same driver name", "from-nvidias-driver.md"),

@@ -68,7 +68,7 @@ class EvictionBudget:
         self._granted: frozenset[Subject] = frozenset()
         self._is_loaded = False
         self._ask_at = float("-inf")  # the earliest time of the next request
-        self._loop = Loop("evictions", self._turn, failure="the budget of evictions can't be asked")
+        self._loop = Loop("evictions", self._turn, failure="the budget of evictions can't be read")
 
     def limited(self, verdicts: Iterable[FaultVerdict]) -> tuple[FaultVerdict, ...]:
         """Return the verdicts with NoExecute only if it was granted, and ask for the slots that are missing."""
@@ -111,7 +111,7 @@ class EvictionBudget:
         try:
             wait = self._slots.acquire(f"{self._node}/{_name(subject)}")
         except ApiError as error:
-            self._alert(f"{_name(subject)} keeps its pods: the budget of evictions can't be asked: {error}")
+            self._alert(f"{_name(subject)} keeps its pods: the budget of evictions can't be read: {error}")
             return FAULT_SECONDS
         if wait > 0:
             minutes = math.ceil(wait / 60)
@@ -141,13 +141,15 @@ class EvictionBudget:
                 Subject(str(gpu), None if at is None else (int(at[0]), int(at[1]))) for gpu, at in rows
             )
         except (DriverError, ValueError, TypeError, IndexError) as error:
-            log.warning("grants can't be read", extra=fields(err=str(error)))
+            log.warning("the devices whose pods may be deleted can't be read", extra=fields(err=str(error)))
 
     def _save(self, granted: frozenset[Subject]) -> None:
         try:
             self._store.write({GRANTS: [[one.gpu, one.partition] for one in sorted(granted, key=_name)]})
         except DriverError as error:  # after a restart the Lease still has this node's name, and is taken for ours
-            log.warning("grants are not saved", extra=fields(code=error.code, err=str(error)))
+            log.warning(
+                "the devices whose pods may be deleted are not saved", extra=fields(code=error.code, err=str(error))
+            )
 
 
 def _name(subject: Subject) -> str:

@@ -199,7 +199,7 @@ class HealthMonitor:
         found = (("health.source", report.problem), ("health.cordons", self._cordons.problem))
         problems = tuple(Problem(code, "node", text) for code, text in found if text)
         if report.problem and report.problem not in {one.message for one in self._problems}:
-            log.warning("a source of health can't be read", extra=fields(err=report.problem))
+            log.warning("a source of health information can't be read", extra=fields(err=report.problem))
         self._problems = problems
 
     def _conclude(self, now: float) -> None:

@@ -28,7 +28,7 @@ MAX_XID = 9999
 MAX_DEVICES, MAX_PERIOD = 100, 86400
 _NEVER_EVICTS = {
     FaultKey.CORDONED: "a cordon never deletes pods",
-    FaultKey.UNMONITORED: "a silent library means nothing for the GPUs",
+    FaultKey.UNMONITORED: "a library that does not answer says nothing about the GPUs",
 }
 
 

@@ -189,7 +189,10 @@ class NodeMeter:
             self._is_kubelet_silent = False
         except NodeError as error:
             if not self._is_kubelet_silent:
-                log.warning("pods are named by their claims alone", extra=fields(code=error.code, err=str(error)))
+                log.warning(
+                    "the kubelet does not list pods, so their names are taken from claims",
+                    extra=fields(code=error.code, err=str(error)),
+                )
             self._is_kubelet_silent = True
             self._users = {}
 

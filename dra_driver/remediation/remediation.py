@@ -61,7 +61,7 @@ class Remediation:
             self._cases = {case.gpu: self._in_this_boot(case) for case in self._journal.cases()}
             self._count_actions()
         except LedgerError as error:
-            log.error("remediation starts over", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
+            log.error("remediation journal can't be read, starting over", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
             self._journal.set_aside()
         self._hold()
 

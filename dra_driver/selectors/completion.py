@@ -1,6 +1,6 @@
 """Completion: candidates for the end of an unfinished expression.
 
-In: the text before the cursor, the devices at hand, declarations. Out: candidates, each with its meaning. Only the
+In: the text before the cursor, the given devices, declarations. Out: candidates, each with its meaning. Only the
 last few characters are examined: this helps with typing and is not a parser.
 """
 

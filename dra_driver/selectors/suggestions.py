@@ -1,6 +1,6 @@
 """Names that do not exist, and what was probably meant.
 
-In: a selector or a compile error, and the devices at hand. Out: each unknown name with existing names that are close
+In: a selector or a compile error, and the given devices. Out: each unknown name with existing names that are close
 to it. The guess uses spelling alone.
 """
 

@@ -130,7 +130,11 @@ class _SnapshotCollector:
         for name, meaning, value in (
             ("prepared_claims", "Claims in the ledger.", now.prepared_claims),
             ("registered", "1 while the kubelet has accepted the registration.", int(now.is_registered)),
-            ("role_held", "1 in the instance that publishes and reaps on this node.", int(now.holds_role)),
+            (
+                "role_held",
+                "1 in the instance that publishes slices and removes leftovers on this node.",
+                int(now.holds_role),
+            ),
             ("pool_generation", "Generation of the pool as published.", now.pool_generation),
             ("last_scan_seconds", "Duration of the last full scan of the hardware.", now.scan_seconds),
         ):

@@ -148,6 +148,6 @@ def _engine_version(api: KubeApi) -> str:
     try:
         minor = api.server_version().minor
     except ApiError as error:
-        log.warning("version of the api server unknown", extra=fields(code=error.code, err=str(error)))
+        log.warning("version of the API server unknown", extra=fields(code=error.code, err=str(error)))
         minor = 0
     return nearest_version(minor)

@@ -17,7 +17,7 @@ from lane.sandbox import until
 from lane.stage import Stage
 from lane.workload import claim, container, devices, pod, request, template
 
-DROPPED = "api server dropped fields of our slices"
+DROPPED = "the API server dropped fields of our slices"
 
 
 def one_gpu(agent: Agent, name: str, **more: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def test_a_server_that_drops_counters_never_keeps_overlapping_devices(make_clust
     (problem,) = status.problems
     assert problem.code == "controller.fields-dropped"
     assert "DRAPartitionableDevices" in problem.message
-    dropped = [r for r in caplog.records if r.getMessage() == "api server dropped fields of our slices"]
+    dropped = [r for r in caplog.records if r.getMessage() == "the API server dropped fields of our slices"]
     assert 1 <= len(dropped) <= 2
     assert "DRAPartitionableDevices" in dropped[0].dra_fields["hint"]
     assert len(cluster.writes()) <= 4

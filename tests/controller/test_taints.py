@@ -96,7 +96,7 @@ def test_probing_again_in_vain_writes_and_reports_nothing(make_cluster, monkeypa
     assert [s["metadata"]["resourceVersion"] for s in cluster.slices()] == before
     assert {e.query.get("dryRun") for e in cluster.server.log.writes("resourceslices")} == {"All"}
     assert publisher.status().is_published
-    assert [r.getMessage() for r in caplog.records].count("api server dropped fields of our slices") == 1
+    assert [r.getMessage() for r in caplog.records].count("the API server dropped fields of our slices") == 1
 
 
 def test_a_taint_without_effect_is_harmless_where_it_is_dropped(make_cluster):

@@ -147,7 +147,7 @@ def test_an_advertised_memory_size_becomes_a_bound_that_the_gpu_reaches():
         if one.rule == "quantity-equality"
     ]
     assert finding.fix == f'{GUARD} && {C}.memory.compareTo(quantity("79Gi")) >= 0'
-    assert 'no device at hand has quantity("80Gi")' in finding.message
+    assert 'no given device has quantity("80Gi")' in finding.message
 
 
 def test_a_name_that_no_device_has_is_not_guarded():

@@ -211,11 +211,11 @@ class AgentRemediationNode:
         try:
             self._slots.renew(self._node.options.node)
         except DriverError as error:
-            log.warning("slot of a remediation is not kept", extra=fields(code=error.code, err=str(error)))
+            log.warning("lease for remediations not renewed", extra=fields(code=error.code, err=str(error)))
 
     def release_slot(self) -> None:
         """Release the slot before its time is over."""
         try:
             self._slots.release(self._node.options.node)
         except DriverError as error:
-            log.warning("slot of a remediation not given back", extra=fields(code=error.code, err=str(error)))
+            log.warning("lease for remediations not released", extra=fields(code=error.code, err=str(error)))

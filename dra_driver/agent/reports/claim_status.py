@@ -146,7 +146,9 @@ class ClaimStatus:
             try:
                 statuses = tuple(self._statuses(record))
             except DriverError as error:
-                log.warning("status of a claim not known", extra=fields(claim=record.full_name, err=str(error)))
+                log.warning(
+                    "cannot determine the status of a claim", extra=fields(claim=record.full_name, err=str(error))
+                )
                 continue
             if self._written.get(record.uid) != statuses:
                 yield record.uid, (record, statuses)

@@ -122,7 +122,7 @@ class DeviceUsers:
             try:
                 wire = self._api.get_claim(record.namespace, record.name, timeout_s=GET_SECONDS)
             except ApiError as error:
-                log.info("cannot read who uses a claim", extra=fields(claim=record.full_name, err=str(error)))
+                log.info("cannot read which pods use a claim", extra=fields(claim=record.full_name, err=str(error)))
             else:
                 self._remember(wire, (record.namespace, record.name), 0.0)
 

@@ -33,7 +33,7 @@ def usage_page(report: UsageReport) -> str:
         _money_plot(report),
         f"<h2>All</h2>{_table(report)}",
         _list("Claims that were nearly idle", (idle_sentence(one, report.currency) for one in report.idle)),
-        _list("Claims for which less is enough",
+        _list("Claims for which a smaller device is enough",
               (size_sentence(one, report.currency) for one in report.sizes if one.profile)),
         f"<p>{escape(what_if_sentence(report.what_if))}</p>" if report.what_if else "",
         _list("Models without a price", report.unpriced),

@@ -83,7 +83,7 @@ def _show_idle(out: Any, report: UsageReport) -> None:
 def _show_sizes(out: Any, report: UsageReport) -> None:
     advised = [one for one in report.sizes if one.profile]
     if advised:
-        print_text(out, f"{plural(len(advised), 'claim')} for which less is enough:")
+        print_text(out, f"{plural(len(advised), 'claim')} for which a smaller device is enough:")
     for one in advised[:MAX_ADVICE]:
         print_text(out, size_sentence(one, report.currency), indent=2)
     if report.what_if is not None:

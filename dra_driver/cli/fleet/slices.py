@@ -164,7 +164,7 @@ def _totals_line(nodes: int, total: NodeRow) -> str:
     parts = f" (or {_parts(total)})" if total.partitions else ""
     gpus = f"{plural(nodes, 'node')}, {plural(total.gpus, 'GPU')}: {total.whole_free:,} free as a whole{parts}"
     others = f"; {plural(total.others, 'device')} of other kinds" if total.others else ""
-    return f"{gpus}; {plural(total.held, 'device')} held, {plural(total.sick, 'GPU')} sick{others}"
+    return f"{gpus}; {plural(total.held, 'device')} held, {plural(total.sick, 'GPU')} faulty{others}"
 
 
 def _parts(row: NodeRow) -> str:
@@ -178,7 +178,7 @@ _NODE_COLUMNS = (
     Column("whole free", is_number=True),
     Column("partitions free"),
     Column("held", is_number=True),
-    Column("sick", is_number=True),
+    Column("faulty", is_number=True),
 )
 
 

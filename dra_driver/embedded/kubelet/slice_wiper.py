@@ -66,4 +66,4 @@ class SliceWiper:
         try:
             self._api.request("DELETE", SLICES.path(), query={"fieldSelector": selector})
         except ApiError as fault:
-            log.warning("slices not wiped", extra=fields(node=self._node, err=fault.message))
+            log.warning("slices not deleted", extra=fields(node=self._node, err=fault.message))

@@ -108,7 +108,7 @@ def _distinct(address: str, nodes: Sequence[KfdNode], reading: AmdReading) -> tu
     for node in nodes:
         first = parts.setdefault(node.part, node)
         if first is not node:
-            text = "nodes {} and {} of the topology claim to be the same part; the second is left out"
+            text = "nodes {} and {} of the topology are about the same part; the second is left out"
             reading.report("identity-shared", address, text.format(first.number, node.number))
     return tuple(parts[part] for part in sorted(parts))
 

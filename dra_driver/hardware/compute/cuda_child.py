@@ -137,7 +137,7 @@ def _test_kernel(cuda: Cuda, module: ctypes.c_void_p) -> None:
     arguments = (ctypes.c_uint64(address), ctypes.c_uint32(KERNEL_WORDS), ctypes.c_uint32(seed))
     cuda.run(module, MIX, KERNEL_WORDS // 256, arguments)
     if cuda.read(address, 4 * KERNEL_WORDS) != mixed(words, seed).tobytes():
-        raise WrongData("a kernel computed other results than the same program on the CPU")
+        raise WrongData("a kernel's results differ from those of the same program on the CPU")
     cuda.free(address)
 
 

@@ -22,7 +22,7 @@ def holding_claims(ledger: Ledger, device: str) -> str:
     try:
         return held_among(ledger.held(), device)
     except DriverError as error:
-        return f"which claims hold devices can't be read: {error}"
+        return f"the claims that hold devices can't be read: {error}"
 
 
 def held_among(held: Collection[str], device: str) -> str:
@@ -38,5 +38,5 @@ def processes_on(hardware: Hardware, gpu: GpuFacts, partition: PartitionFacts | 
     try:
         found = hardware.processes(gpu, partition)
     except DriverError as error:
-        return f"which processes use it can't be read: {error}"
+        return f"the processes that use it can't be read: {error}"
     return f"process {', '.join(map(str, found[:5]))} uses it" if found else ""

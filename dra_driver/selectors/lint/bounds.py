@@ -1,4 +1,4 @@
-"""Bounds: the lower bound that an exact amount probably means, if a device at hand reaches it.
+"""Bounds: the lower bound that an exact amount probably means, if a given device reaches it.
 
 In: the names and amounts of devices, the two sides of a comparison. Out: an amount to write as the bound. GPUs have a
 little less memory than they are sold with (81559Mi for 80 GB), so no device would reach a bound of the amount sold.

@@ -21,8 +21,8 @@ RULES: dict[str, str] = {
     "unguarded-attribute": "an attribute is read that some device lacks: scheduling aborts there",
     "runtime-error": "evaluation fails on some device for another reason: scheduling aborts there",
     "missing-driver-guard": "a class does not compare device.driver first",
-    "always-true": "every device at hand matches: the selector selects nothing",
-    "always-false": "no device at hand matches",
+    "always-true": "every given device matches, so the selector has no effect",
+    "always-false": "no given device matches",
     "string-version": "a string is compared with a version, or versions are ordered as strings",
     "quantity-equality": "quantities are compared with == or !=",
     "bad-literal": "a text that quantity() or semver() can't read, or an amount that is enormous",
@@ -31,7 +31,7 @@ RULES: dict[str, str] = {
     "cost-limit": "the worst-case cost is beyond or close to the API server's limit",
     "refused": "the API server does not accept the expression in a new object",
     "deprecated-name": "a name that its driver no longer publishes",
-    "unknown-name": "a name that no device at hand has",
+    "unknown-name": "a name that no given device has",
     "two-drivers": "devices of more than one driver match",
     "unknown-before-launch": "with --autoscaler: what it can't know of a node that it has yet to start",
 }
@@ -41,7 +41,7 @@ RULES: dict[str, str] = {
 class LintFinding:
     """One finding. `fix` is a whole new expression; `is_safe` says whether it may be applied automatically.
 
-    `effect` is a sentence about a fix that gives the same verdict on every device at hand.
+    `effect` is a sentence about a fix that gives the same verdict on every given device.
     """
 
     rule: str

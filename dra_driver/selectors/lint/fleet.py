@@ -1,4 +1,4 @@
-"""Rules that look at the devices at hand: errors, constant verdicts, names, drivers.
+"""Rules that look at the given devices: errors, constant verdicts, names, drivers.
 
 In: a selector and the devices that reach it. Out: findings. A fix is safe if it was evaluated on every device, every
 earlier verdict stayed the same, and the error is gone.

@@ -32,7 +32,7 @@ def guarded_remedy(expression: str, engine: KubernetesEngine, views: Sequence[De
     sentences = found.sentences
     if final is not None and views and True not in outcomes(final, views):
         near = nearest_misses(final, views)
-        sentences += (f"even then no device at hand matches{f': {near[0].reason}' if near else ''}",)
+        sentences += (f"even then no given device matches{f': {near[0].reason}' if near else ''}",)
     return Remedy(sentences, better)
 
 

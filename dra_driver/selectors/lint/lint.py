@@ -2,7 +2,7 @@
 
 In: a compiled selector and the devices that reach it. Out: findings, each with the id of its rule, a sentence and,
 where there is one, a better expression. It reads nothing and changes nothing. A proposed expression is called safe
-only after it was evaluated on every device at hand.
+only after it was evaluated on every given device.
 
 The rules are described in docs/selectors.md, under the ids of `RULES`.
 """
@@ -34,15 +34,15 @@ def lint(
 
 
 def _with_effect(subject: LintSubject, finding: LintFinding) -> LintFinding:
-    """Return the finding, with an effect if its fix gives the same verdict on all devices at hand."""
+    """Return the finding, with an effect if its fix gives the same verdict on all given devices."""
     if finding.fix is None or not subject.views:
         return finding
     better = recompiled(subject, finding.fix)
     found = set(outcomes(better, subject.views)) if better else set()
     if True not in found:
-        return replace(finding, effect="no device at hand matches then")
+        return replace(finding, effect="no given device matches then")
     if found == {True}:
-        return replace(finding, effect="every device at hand matches then")
+        return replace(finding, effect="every given device matches then")
     return finding
 
 

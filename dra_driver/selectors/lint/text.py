@@ -195,7 +195,7 @@ def _quantities(subject: LintSubject, node: Call, left: Node, right: Node) -> It
         f"compareTo(…) {'>=' if is_equal else '<'} 0 is usually meant"
     )
     if bound:
-        message += f", and of no more than {bound}: no device at hand has {text_of(wanted, expression)}"
+        message += f", and of no more than {bound}: no given device has {text_of(wanted, expression)}"
     yield LintFinding("quantity-equality", message, text_of(node, expression), fix if better else None)
 
 

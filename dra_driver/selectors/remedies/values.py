@@ -88,7 +88,7 @@ def _other_case(written: WrittenExpression, value: Node, literal: Literal, searc
         return
     meant = next((part for one in known if (part := _parts(one, wanted, search)).lower() == wanted.lower()), "")
     if meant:
-        message = f"no device has {quoted(wanted)} in {place.name}, but {quoted(meant)}: case counts"
+        message = f"no device has {quoted(wanted)} in {place.name}, but {quoted(meant)}: case matters"
         yield written.mistake("wrong-case", message, literal, quoted(meant))
 
 

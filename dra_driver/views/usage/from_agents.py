@@ -80,7 +80,7 @@ def counted_by_agents(api: KubeApi, end: datetime, namespace: str = "") -> Usage
     if len(silent) == len(pages):
         why = f"the first: {silent[0][1].message[:300]}" if silent else "no pod has their labels"
         raise ApiError(
-            "agents", f"no agent of {len(pages)} could be asked: {why}",
+            "agents", f"none of {len(pages)} agents could be asked: {why}",
             hint="you need the verb get on pods/proxy; if metrics.readers is authorized, use --prometheus",
         )  # fmt: skip
     return sums.counted((*_notes(silent, len(pages)), *known.notes))

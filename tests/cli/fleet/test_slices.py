@@ -82,7 +82,7 @@ def test_partitions_and_replicas_of_one_gpu_count_as_one_gpu(fleet, capsys):
     assert (rows["c"]["gpus"], rows["c"]["wholeFree"], rows["c"]["partitionsFree"]) == (1, 0, {"replica": 4})
 
 
-def test_nothing_is_free_in_an_incomplete_pool_and_each_gpu_counts_as_sick_once(tmp_path, capsys):
+def test_nothing_is_free_in_an_incomplete_pool_and_each_gpu_counts_as_faulty_once(tmp_path, capsys):
     part = slice_of("a", [gpu("gpu-0"), gpu("gpu-1")])
     part["spec"]["pool"]["resourceSliceCount"] = 2
     path = tmp_path / "fleet.yaml"
@@ -123,7 +123,7 @@ def test_a_hundred_nodes_fit_on_two_screens_of_eighty_columns(capsys, monkeypatc
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) <= LINES_OF_TWO_SCREENS
         assert all(len(line) <= 80 for line in lines)
-        assert any(line.rstrip().endswith(("sick", "claims waiting")) for line in lines[:4]), "every title is whole"
+        assert any(line.rstrip().endswith(("faulty", "claims waiting")) for line in lines[:4]), "every title is whole"
         assert any(line.startswith("100 nodes, 800 GPUs: 800 free as a whole") for line in lines)
 
 

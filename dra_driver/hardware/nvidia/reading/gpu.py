@@ -53,7 +53,7 @@ def read_gpu(nvml: Nvml, index: int, roots: Roots, profiles: KnownProfiles) -> G
     try:
         return reader.read()
     except Exception as error:
-        log.exception("a gpu could not be read", extra=fields(vendor="nvidia", count=index))
+        log.exception("a GPU could not be read", extra=fields(vendor="nvidia", count=index))
         return reader.dropped(NvmlFault("reading", repr(error)))
 
 

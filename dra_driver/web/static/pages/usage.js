@@ -42,7 +42,7 @@ function drawReport(found) {
     found.idleClaims.length ? h("section", {}, h("h3", {}, "Claims that were nearly idle"), found.idleClaims.slice(0, 20).map((one) =>
       h("div", {}, h("b", {}, `${one.namespace}/${one.name}`), ` ${plural(one.devices, "device")}, ${one.model} ${one.profile}, for ${hours(one.hours)}`,
         one.cost === null ? "" : `, ${money(one.cost, found.currency)}`))) : null,
-    found.sizes.some((one) => one.advice) ? h("section", {}, h("h3", {}, "Claims for which less is enough"), found.sizes.filter((one) => one.advice).slice(0, 20).map((one) =>
+    found.sizes.some((one) => one.advice) ? h("section", {}, h("h3", {}, "Claims for which a smaller device is enough"), found.sizes.filter((one) => one.advice).slice(0, 20).map((one) =>
       h("div", {}, h("b", {}, `${one.namespace}/${one.name}`), ` ${one.profile} → `, h("b", {}, one.advice), h("span", { class: "muted" }, ` ${one.reason}`)))) : null,
     found.unpriced.length ? h("p", { class: "message warn" }, `without a price: ${found.unpriced.join(", ")}`) : null,
     found.notes.map((text) => h("p", { class: "message" }, text)),
