@@ -16,19 +16,29 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 
+_TIDY = 1024  # when so many calls wait, those that were cancelled are removed
+
+
 class MethodCalls:
     """The calls of a method that run, which are only counted, and those that wait. The caller holds a lock."""
 
-    __slots__ = ("_running", "_waiting", "method")
+    __slots__ = ("_running", "_tidy", "_waiting", "method")
 
     def __init__(self, method: RpcMethod) -> None:
-        self.method, self._running = method, 0
+        self.method, self._running, self._tidy = method, 0, _TIDY
         self._waiting: deque[tuple[RpcConnection, RpcStream]] = deque()
+
+    def __len__(self) -> int:
+        """Return how many calls run or wait."""
+        return self._running + len(self._waiting)
 
     def admit(self, connection: RpcConnection, stream: RpcStream) -> bool:
         """Return True, and count the call, if it may run now; otherwise let it wait for its turn."""
         if self._running >= self.method.maximum:
             self._waiting.append((connection, stream))
+            if len(self._waiting) > self._tidy:
+                self._waiting = deque(one for one in self._waiting if not one[1].call.is_over)
+                self._tidy = max(_TIDY, 2 * len(self._waiting))
             return False
         self._running += 1
         return True

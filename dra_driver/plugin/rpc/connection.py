@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 
 from dra_driver.plugin.rpc import frames
 from dra_driver.plugin.rpc.call import StatusCode
@@ -22,6 +23,9 @@ STREAMS = 512  # the most that may be open at the same time
 REQUEST_BYTES = 1 << 20  # the most that a request may have; the kubelet's have about a hundred bytes for each claim
 _BLOCK_BYTES = 64 * 1024  # the most that the header fields of one request may have, as they are sent
 _PIECE_BYTES = 16 * 1024
+_HELD_BYTES = 4 << 20  # the most that the large ones of the requests that are open may have together
+_LARGE_BYTES = 16 * 1024  # a request that has more is a large one
+_FLOOD = 4096  # frames, and KiB, that a client may send within a second while none of its calls is answered
 
 
 class RpcConnection:
@@ -38,6 +42,7 @@ class RpcConnection:
         self._streams: dict[int, RpcStream] = {}
         self._last = 0  # the number of the newest stream
         self._unacknowledged = 0  # bytes received since the last window update
+        self._received, self._since = 0, time.monotonic()  # frames and KiB without an answer, and since when
         more = frames.number_frame(frames.WINDOW_UPDATE, 0, REQUEST_BYTES - frames.WINDOW_BYTES)
         values = {frames.MAX_CONCURRENT_STREAMS: STREAMS, frames.INITIAL_WINDOW_SIZE: REQUEST_BYTES}
         self._writer.write(frames.settings(values) + more)
@@ -51,7 +56,7 @@ class RpcConnection:
                     complete += self._complete()
                 except ValueError as error:
                     with contextlib.suppress(ConnectionLost):
-                        self._writer.write(frames.go_away(self._last, frames.PROTOCOL_ERROR))
+                        self._writer.reply(frames.go_away(self._last, frames.PROTOCOL_ERROR))
                     raise ConnectionLost(f"the client broke the rules of HTTP/2: {error}") from error
                 if not self._has_more:
                     break
@@ -71,15 +76,29 @@ class RpcConnection:
         self._has_more = len(piece) == _PIECE_BYTES
         return True
 
+    def _count(self, received: int) -> None:
+        """Count what was received, and end the connection if it is a flood. Raises: ConnectionLost."""
+        self._received += received
+        if self._received <= _FLOOD:
+            return
+        now = time.monotonic()
+        if now - self._since < 1:
+            with contextlib.suppress(ConnectionLost):
+                self._writer.reply(frames.go_away(self._last, frames.ENHANCE_YOUR_CALM))
+            raise ConnectionLost("the client sends far too much")
+        self._received, self._since = 0, now
+
     # Answers
 
     def send(self, stream: RpcStream, message: bytes) -> None:
         """Send one message of a stream, as soon as flow control allows it. Raises: ConnectionLost."""
         self._writer.send(stream, message)
+        self._received = 0
 
     def answer(self, stream: RpcStream, message: bytes) -> None:
         """Send the one message of a stream and its end. Raises: ConnectionLost."""
         self._writer.answer(stream, message)
+        self._received = 0
         self._forget(stream.number)
 
     def end(self, stream: RpcStream, code: StatusCode, details: str = "") -> None:
@@ -87,11 +106,19 @@ class RpcConnection:
         self._writer.end(stream, code, details)
         self._forget(stream.number)
 
+    def refuse(self, stream: RpcStream, code: StatusCode, details: str) -> None:
+        """End a stream with a status, in the thread that reads: it does not wait. Raises: ConnectionLost."""
+        self._writer.refuse(stream, code, details)
+        self._forget(stream.number)
+
     def leave(self) -> None:
         """Ask the client to send no new requests on this connection; requests that have begun go on."""
-        with self._reading, contextlib.suppress(ConnectionLost):
+        with self._reading:
             self._is_leaving = True
-            self._writer.write(frames.go_away(self._last, frames.NO_ERROR))
+            try:
+                self._writer.reply(frames.go_away(self._last, frames.NO_ERROR))
+            except ConnectionLost:
+                self.abandon()
 
     def abandon(self) -> None:
         """End the connection and every call on it. The thread that reads it next finds the end, and closes it."""
@@ -107,7 +134,13 @@ class RpcConnection:
     def _forget(self, number: int) -> None:
         stream = self._streams.pop(number, None)
         if stream is not None:
+            stream.body = bytearray()  # the stream may still be in a queue
             stream.call.over()
+
+    @property
+    def is_unused(self) -> bool:
+        """Return whether no request is open."""
+        return not self._streams
 
     # The methods below process frames, in the order in which they come, and raise ValueError if HTTP/2 forbids one.
 
@@ -121,7 +154,9 @@ class RpcConnection:
                 return []
             del self._buffer[:size]
             self._has_preface = True
+        before = len(self._buffer)
         found = frames.whole_frames(self._buffer)
+        self._count(len(found) + (before - len(self._buffer) >> 10))
         return [stream for frame in found if (stream := self._process(frame)) is not None]
 
     def _process(self, frame: Http2Frame) -> RpcStream | None:
@@ -139,7 +174,7 @@ class RpcConnection:
             self._ping(frame)
         elif kind == frames.SETTINGS and not frame.flags & frames.ACK:
             self._writer.set(frames.settings_of(frame.payload), tuple(self._streams.values()))
-            self._writer.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+            self._writer.reply(frames.frame(frames.SETTINGS, frames.ACK, 0))
         elif kind == frames.RST_STREAM:
             frame.number()
             self._forget(frame.stream)
@@ -151,7 +186,7 @@ class RpcConnection:
         if len(frame.payload) != frames.PING_BYTES or frame.stream:
             raise ValueError("a ping does not have eight bytes, or is of a stream")
         if not frame.flags & frames.ACK:
-            self._writer.write(frames.frame(frames.PING, frames.ACK, 0, frame.payload))
+            self._writer.reply(frames.frame(frames.PING, frames.ACK, 0, frame.payload))
 
     def _widen(self, frame: Http2Frame) -> None:
         more, number = frame.number(), frame.stream
@@ -184,7 +219,7 @@ class RpcConnection:
             raise ValueError("a stream with the number of an old stream, or with an even number")
         self._last = frame.stream
         if self._is_leaving or len(self._streams) >= STREAMS:
-            self._writer.write(frames.number_frame(frames.RST_STREAM, frame.stream, frames.REFUSED_STREAM))
+            self._writer.reply(frames.number_frame(frames.RST_STREAM, frame.stream, frames.REFUSED_STREAM))
             return None
         stream = self._streams[frame.stream] = RpcStream(frame.stream, fields, self._writer.stream_window)
         return stream.completed() if is_end else None
@@ -194,7 +229,7 @@ class RpcConnection:
             raise ValueError("data for a stream that has not begun")
         self._unacknowledged += len(frame.payload)
         if self._unacknowledged > REQUEST_BYTES // 2:
-            self._writer.write(frames.number_frame(frames.WINDOW_UPDATE, 0, self._unacknowledged))
+            self._writer.reply(frames.number_frame(frames.WINDOW_UPDATE, 0, self._unacknowledged))
             self._unacknowledged = 0
         stream = self._streams.get(frame.stream)
         if stream is None:
@@ -202,4 +237,10 @@ class RpcConnection:
         stream.body += frame.content()
         if stream.is_complete or len(stream.body) > REQUEST_BYTES:
             raise ValueError("data after the end of a request, or more than was allowed")
+        if len(stream.body) > _LARGE_BYTES and self._held() > _HELD_BYTES:
+            raise ValueError("too many large requests at the same time")
         return stream.completed() if frame.flags & frames.END_STREAM else None
+
+    def _held(self) -> int:
+        """Return how many bytes the requests that are open have together."""
+        return sum(len(stream.body) for stream in tuple(self._streams.values()))

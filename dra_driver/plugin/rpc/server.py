@@ -172,7 +172,7 @@ class RpcServer:
             sock.setblocking(True)
             connection = RpcConnection(sock)
             with self._mutex:
-                if self._listeners and len(self._connections) < CONNECTIONS:
+                if self._listeners and self._has_room():
                     self._connections[sock.fileno()] = connection
                     self._watch(sock.fileno())
                     return
@@ -182,6 +182,15 @@ class RpcServer:
         except OSError as error:
             log.warning("connection not accepted", extra=fields(err=str(error)))
             time.sleep(_PAUSE_SECONDS)  # the client still waits, so the next try would follow at once
+
+    def _has_room(self) -> bool:
+        """Return whether one more connection is allowed: for it, the oldest one without a request may have to end."""
+        if len(self._connections) < CONNECTIONS:
+            return True
+        unused = next((one for one in self._connections.values() if one.is_unused), None)
+        if unused is not None:
+            unused.abandon()  # the thread that reads it next finds the end, and closes it
+        return unused is not None and len(self._connections) < 2 * CONNECTIONS
 
     def _read(self, fd: int, connection: RpcConnection) -> None:
         """Read from a connection and answer what is complete: one request here, further ones in other threads."""
@@ -219,8 +228,10 @@ class RpcServer:
         """Return a request that may be worked on now. Others wait for their turn, or are refused."""
         calls = self._methods.get(stream.path)
         if calls is None:
-            with suppress(ConnectionLost):
-                connection.end(stream, StatusCode.UNIMPLEMENTED, "there is no such method")
+            try:
+                connection.refuse(stream, StatusCode.UNIMPLEMENTED, "there is no such method")
+            except ConnectionLost:
+                connection.abandon()
             return None
         with self._mutex:
             if not calls.admit(connection, stream):

@@ -21,6 +21,7 @@ from dra_driver.plugin.rpc.stream import RpcStream, framed
 
 SEND_SECONDS = 10
 _MAX_FRAME_BYTES = 64 * 1024
+_REPLIES_BYTES = 64 * 1024  # the most that may wait while a thread writes an answer
 _DETAILS_CHARS = 4096
 _UNQUOTED = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"  # with letters and digits, all printable characters except "%"
 _FIRST = b"\x88" + literal(b"content-type", b"application/grpc")  # 0x88: status 200
@@ -43,15 +44,37 @@ class ResponseWriter:
         self._waiting = 0  # how many threads wait until the client allows more
         self._window = self.stream_window = frames.WINDOW_BYTES
         self._frame_bytes = frames.FRAME_BYTES
+        self._replies = b""  # frames that the next write takes along
         self._is_over = False
 
     def write(self, data: bytes) -> None:
-        """Write whole frames. Raises: ConnectionLost."""
+        """Write whole frames, and wait until the client reads. Raises: ConnectionLost."""
         try:
-            with self._writing:
-                self._sock.sendall(data)
+            while data or self._replies:
+                with self._writing:
+                    self._sock.sendall(self._taken_replies() + data if self._replies else data)
+                data = b""
         except OSError as error:
             raise ConnectionLost(str(error)) from error
+
+    def reply(self, data: bytes) -> None:
+        """Write whole frames in the thread that reads, which must not wait until the client reads.
+
+        If another thread writes now, it takes them along. Raises: ConnectionLost if the client does not read.
+        """
+        with self._mutex:
+            self._replies += data
+            if len(self._replies) > _REPLIES_BYTES:
+                raise ConnectionLost("the client does not read")
+        while self._replies and self._writing.acquire(blocking=False):
+            try:
+                replies = self._taken_replies()
+                if self._sock.send(replies, socket.MSG_DONTWAIT) < len(replies):
+                    raise ConnectionLost("the client does not read")
+            except OSError as error:
+                raise ConnectionLost(str(error)) from error
+            finally:
+                self._writing.release()
 
     def send(self, stream: RpcStream, message: bytes) -> None:
         """Send one message of a stream, as soon as flow control allows it. Raises: ConnectionLost."""
@@ -65,10 +88,11 @@ class ResponseWriter:
 
     def end(self, stream: RpcStream, code: StatusCode, details: str = "") -> None:
         """End a stream with a status. Raises: ConnectionLost."""
-        fields = literal(b"grpc-status", str(int(code)).encode())
-        if details:
-            fields += literal(b"grpc-message", quote(details[:_DETAILS_CHARS], safe=_UNQUOTED).encode())
-        self.write(_last(stream, fields if stream.has_head else _FIRST + fields))
+        self.write(_end(stream, code, details))
+
+    def refuse(self, stream: RpcStream, code: StatusCode, details: str) -> None:
+        """End a stream as `end` does, in the thread that reads. Raises: as `reply`."""
+        self.reply(_end(stream, code, details))
 
     def set(self, values: Iterable[tuple[int, int]], streams: Iterable[RpcStream]) -> None:
         """Apply the settings of the client, also to the `streams` that are open. Raises: ValueError."""
@@ -141,6 +165,11 @@ class ResponseWriter:
             stream.window -= size
             return True
 
+    def _taken_replies(self) -> bytes:
+        with self._mutex:
+            replies, self._replies = self._replies, b""
+            return replies
+
     def _wake(self) -> None:
         """Wake the threads that wait; the caller has the lock."""
         if self._waiting:
@@ -154,6 +183,14 @@ class ResponseWriter:
 def _head(stream: RpcStream) -> bytes:
     """Return the frame that begins an answer."""
     return frames.frame(frames.HEADERS, frames.END_HEADERS, stream.number, _FIRST)
+
+
+def _end(stream: RpcStream, code: StatusCode, details: str) -> bytes:
+    """Return the frame that ends a stream with a status."""
+    fields = literal(b"grpc-status", str(int(code)).encode())
+    if details:
+        fields += literal(b"grpc-message", quote(details[:_DETAILS_CHARS], safe=_UNQUOTED).encode())
+    return _last(stream, fields if stream.has_head else _FIRST + fields)
 
 
 def _last(stream: RpcStream, fields: bytes) -> bytes:
