@@ -93,6 +93,24 @@ class Cluster:
         """Return whether the fields behind feature gates are kept: the gates are on by default from 1.36."""
         return self.gates or self.version >= "1.36"
 
+    @property
+    def compares_other_devices(self) -> bool:
+        """Return whether the scheduler compares the capacity of a device with that of another one, or crashes.
+
+        With DRAConsumableCapacity, that of 1.34 takes a device's position in the request for that in its slice.
+        Source: Kubernetes 1.34.4, allocator_experimental.go, allocateDevice.
+        """
+        return self.gates and self.version < "1.35"
+
+    @property
+    def repeats_devices(self) -> bool:
+        """Return whether a kubelet names a device twice in a pod's status after a repeated Prepare.
+
+        The API server refuses such a status: the pod's phase and readiness stay what they were. So it is with
+        ResourceHealthStatus up to 1.35 (seen with 1.34.4 and 1.35.8; 1.36.4 forgets the devices first).
+        """
+        return self.gates and self.version < "1.36"
+
     def start(self) -> None:
         """Start everything and wait until every node is Ready."""
         started = time.monotonic()

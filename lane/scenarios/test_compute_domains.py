@@ -45,7 +45,10 @@ def test_a_pod_gets_our_gpu_and_the_other_plugins_channel_once_the_domain_is_rea
     stage.create(pod(stage.namespace, "worker", container("main", "gpu", "channel"), claims=used))
     until("the pod is told why it waits", lambda: "ComputeDomain" in "".join(stage.events("worker")), PATIENCE)
     domains.domain_is_ready("channel")
-    stage.running("worker", PATIENCE * 2)
+    if stage.cluster.repeats_devices:  # our claim is prepared again if its turn had come before the channel's
+        until("the container is started", lambda: "Started" in "".join(stage.events("worker")), PATIENCE * 2)
+    else:
+        stage.running("worker", PATIENCE * 2)
     seen = stage.seen("worker")
     assert "/dev/nvidia-caps-imex-channels/channel0" in seen.nodes
     assert sum(agent.driver in file.name for file in agent.cdi_files()) == 1

@@ -166,10 +166,8 @@ def test_a_rebooted_node_runs_its_pods_again(agent: Agent, stage: Stage) -> None
     agent.start()
     for name, allocated in before.items():
         until(f"{name} runs again", lambda name=name: stage.seen(name).at > down, 150)
-        # With ResourceHealthStatus a kubelet up to 1.36 names each device twice after a repeated Prepare, and the API
-        # server refuses that status: then the pod's phase and readiness mean nothing.
         assert stage.devices(stage.compare(name)) == allocated
-        if not stage.cluster.gates:
+        if not stage.cluster.repeats_devices:
             stage.running(name)
     assert stage.cluster.api.get("Node", stage.node.name)["status"]["nodeInfo"]["bootID"] != boot
     agent.published()

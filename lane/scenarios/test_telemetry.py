@@ -164,11 +164,8 @@ def divided(folder: Path, **more: object) -> None:
 def test_28_tenants_on_seven_partitions_keep_their_labels_while_some_leave_the_agent_dies_and_the_hardware_hangs(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
 ) -> None:
-    if stage.cluster.gates and stage.cluster.version < "1.35":
-        # allocator_experimental.go of 1.34.4: allocateDevice takes the index in the request for that in the slice.
-        pytest.skip(
-            "with DRAConsumableCapacity the scheduler of 1.34.4 compares the capacity of a slice's first device"
-        )
+    if stage.cluster.compares_other_devices:
+        pytest.skip("the scheduler of 1.34.4 compares the capacity of a slice's first device")
     divided(tmp_path)
     (tmp_path / "rules.yaml").write_text(
         "version: rules/v1\nrules: [{match: {types: [mig]}, replicas: 4, sharing: {strategy: TimeSlicing}}]\n"

@@ -33,6 +33,8 @@ def proposals(cluster: Cluster, *words: str) -> list[dict[str, Any]]:
 def test_a_pod_that_waits_for_whole_gpus_runs_once_the_proposed_pod_is_elsewhere(
     agent: Agent, start_agent: Callable[..., Agent], stage: Stage, cluster: Cluster
 ) -> None:
+    if cluster.compares_other_devices:
+        pytest.skip("simulate does not judge a request for several devices, because the scheduler may crash")
     whole = [name for name, one in agent.devices().items() if one["attributes"]["type"] == {"string": "gpu"}]
     here = f'"productName" in {(domain := "device.attributes[" + repr(agent.driver) + "]")}'
     product = agent.devices()[whole[0]]["attributes"]["productName"]["string"]

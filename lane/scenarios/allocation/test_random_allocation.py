@@ -67,7 +67,7 @@ def test_random_worlds_are_allocated_as_the_scheduler_does(
     stage: Stage, bare_nodes: list[Object], canary: None
 ) -> None:
     api, cluster = stage.cluster.api, stage.cluster
-    if cluster.gates and cluster.version < "1.35":
+    if cluster.compares_other_devices:
         pytest.skip("with DRAConsumableCapacity the scheduler of 1.34.4 ends by an index out of range")
     api.patch("Namespace", stage.namespace, "", {"metadata": {"labels": ADMIN}})
     features = Features.from_gates(
