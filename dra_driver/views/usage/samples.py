@@ -89,9 +89,13 @@ def _labels(text: str) -> dict[str, str] | None:
         matched = _LABEL.match(text, at)
         if matched is None or matched[1] in found or len(matched[2]) > LONGEST_LABEL or len(found) >= MAX_LABELS:
             return None
-        found[matched[1]] = re.sub(r"\\(.)", lambda one: _ESCAPES.get(one[1], one[0]), matched[2])
+        found[matched[1]] = _unescaped(matched[2]) if "\\" in matched[2] else matched[2]
         at = matched.end()
     return found
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", lambda one: _ESCAPES.get(one[1], one[0]), text)
 
 
 def _is_label(text: Any) -> bool:
