@@ -6,12 +6,13 @@ done yet. The same UID, allocation and hardware give the same plan, the same CDI
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.allocated.claim_on_node import CdiNames, ClaimOnNode
-from dra_driver.claims.steps.cdi_file import CdiFileStep, plan_cdi_file
+from dra_driver.claims.reports.metadata import plan_metadata
+from dra_driver.claims.steps.cdi_file import CdiFileStep
 from dra_driver.claims.steps.compute_units import ComputeUnitsStep, plan_compute_units
 from dra_driver.claims.steps.memory_limits import MemoryLimitStep, plan_limits
 from dra_driver.claims.steps.mig import MigModeStep, MigPartitionStep, plan_mig
@@ -21,6 +22,14 @@ from dra_driver.inventory.mig.counters import occupied
 from dra_driver.model.edits import Edits
 
 Step = MigModeStep | MigPartitionStep | PassthroughStep | SharingStep | MemoryLimitStep | ComputeUnitsStep | CdiFileStep
+
+# In the order of their steps. Beside these, MIG's steps come first, and the CDI file is written last.
+_PLANNERS: tuple[Callable[[ClaimOnNode], tuple[Step, ...]], ...] = (
+    plan_passthrough,
+    plan_sharing,
+    plan_limits,
+    plan_compute_units,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +75,16 @@ def plan_prepare(
         mig_on: the PCI addresses of the GPUs on which this driver has switched on MIG mode for a partition.
         metadata_of: the driver's name where containers get files about their devices, else "".
 
-    Raises: ClaimError("claim.bad-config") for configs that do not fit their devices.
+    Raises: ClaimError("claim.bad-config") for configs that do not fit their devices, ("claim.device-in-use") for a
+    claim that has a GPU both for a virtual machine and for containers; the first planner that refuses the claim raises.
     """
     claim, own = on_node.claim, on_node.own
     prepared = tuple(_prepared(claim.uid, device, names) for device in claim.devices)
     mig = plan_mig(own, mig_on)
-    cdi = plan_cdi_file(on_node, edits, common, names, metadata_of)
+    planned = [step for planner in _PLANNERS for step in planner(on_node)]
+    cdi = _cdi_file(on_node, edits, common, names, metadata_of)
     taken = tuple(name for device in own for name in occupied(device.gpu, device.counters))
-    sharing, limits = plan_sharing(on_node), plan_limits(on_node)
-    units, passed = plan_compute_units(on_node), plan_passthrough(on_node)
-    return PreparePlan(claim, prepared, (*mig, *passed, *sharing, *limits, *units, cdi), taken)
+    return PreparePlan(claim, prepared, (*mig, *planned, cdi), taken)
 
 
 def _prepared(uid: str, device: AllocatedDevice, names: CdiNames) -> PreparedDevice:
@@ -85,4 +94,18 @@ def _prepared(uid: str, device: AllocatedDevice, names: CdiNames) -> PreparedDev
         device=device.device,
         cdi_ids=(names.id(uid, device.device, device.share_id),),
         share_id=device.share_id,
+    )
+
+
+def _cdi_file(
+    on_node: ClaimOnNode, edits: Mapping[str, Edits], common: Edits, names: CdiNames, metadata_of: str
+) -> CdiFileStep:
+    made = on_node.made
+    return CdiFileStep(
+        file=names.file(on_node.claim.uid),
+        cdi_kind=names.kind,
+        devices={one.in_file: edits[one.device.name] for one in on_node.results if one.device.name not in made},
+        common=common,
+        made={one.in_file: one.device.name for one in on_node.results if one.device.name in made},
+        metadata=plan_metadata(on_node, metadata_of) if metadata_of else (),
     )
