@@ -17,7 +17,8 @@ from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.selectors.grouping import key_maker
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 from dra_driver.selectors.readset import ReadSet
 
 ChainVerdict = bool | AllocatorError

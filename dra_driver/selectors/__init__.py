@@ -25,7 +25,7 @@ from dra_driver.selectors.engine import (
 )
 
 if TYPE_CHECKING:
-    from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+    from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 
 __all__ = [
     "CompileErrorKind",

@@ -14,7 +14,8 @@ from typing import Any
 from dra_driver.model.errors import InputError
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 
 _FIELDS: dict[str, tuple[type | tuple[type, ...], Any]] = {
     "driver": (str, ""),

@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView
-from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 from dra_driver.selectors.library.rendering import kind_of, render
 from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, Literal, Node, Select, chain_terms, children
 from dra_driver.selectors.values.values import CelAbort, CelError

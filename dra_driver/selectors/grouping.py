@@ -18,7 +18,7 @@ from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.semver import Semver, SemverError
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 from dra_driver.selectors.readset import Read, ReadSet
 
 SelectorVerdict = bool | SelectorRuntimeError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.selectors.evaluation.device_view import DeviceView
-from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 from dra_driver.selectors.library.rendering import render
 from dra_driver.selectors.syntax.excerpts import terms_below
 from dra_driver.selectors.syntax.nodes import Call, Ident, Literal, Node, Select

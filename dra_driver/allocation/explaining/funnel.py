@@ -24,7 +24,7 @@ from dra_driver.allocation.search.context import Context
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.evaluation.device_view import prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 from dra_driver.selectors.near_misses import nearest_misses
 
 STAGES = (

@@ -16,7 +16,8 @@ from dra_driver.doctor.finding import Finding
 from dra_driver.model.kubernetes import nearest_version
 from dra_driver.model.wire import ClassWire, DeviceWire, Wire
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 
 
 @dataclass(slots=True)

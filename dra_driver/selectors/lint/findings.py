@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 from dra_driver.selectors.remedies.mistake import WrittenExpression
 from dra_driver.selectors.remedies.names import KnownNames
 from dra_driver.selectors.values.cancellation import check_cancelled

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from dra_driver.selectors.engine import SelectorCompileError
-from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, Outcome, outcomes
 from dra_driver.selectors.lint.guards import clauses, reads_of, with_presence_tests
 from dra_driver.selectors.near_misses import nearest_misses

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.evaluation.device_view import DeviceView
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 from dra_driver.selectors.lint.findings import LintSubject, outcomes
 from dra_driver.selectors.lint.lint import apply_safe_fixes
 from dra_driver.selectors.near_misses import nearest_misses

@@ -11,7 +11,7 @@ from typing import Any
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.checking.declarations import declare
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 from dra_driver.selectors.suggestions import UnknownName, suggest, unknown_names
 from dra_driver.views.fleet.devices import Fleet
 from dra_driver.views.verdicts.inputs import SelectorInputs

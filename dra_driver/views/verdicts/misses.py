@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import SelectorRuntimeError
-from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 from dra_driver.selectors.near_misses import nearest_misses
 from dra_driver.views.verdicts.query_verdicts import MATCH, QueryVerdicts, VerdictGroup
 

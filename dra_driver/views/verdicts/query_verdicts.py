@@ -18,7 +18,7 @@ from dra_driver.model.limits import CEL_COST, CEL_EXPRESSION_BYTES
 from dra_driver.selectors.engine import Engine, Environment, SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.selectors.grouping import DeviceGroups
-from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 from dra_driver.selectors.readset import ReadSet
 from dra_driver.views.fleet.devices import Fleet, FleetDevice
 from dra_driver.views.verdicts.queries import Query, WrittenSelector

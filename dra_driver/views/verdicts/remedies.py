@@ -10,7 +10,7 @@ from itertools import islice
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import CompileErrorKind, SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.kubernetes_selector import KubernetesSelector
 from dra_driver.selectors.lint.guarded_remedy import guarded_remedy
 from dra_driver.selectors.remedies.remedies import Remedy
 from dra_driver.views.verdicts.inputs import SelectorInputs
