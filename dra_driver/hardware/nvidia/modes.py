@@ -18,7 +18,6 @@ from typing import TypeVar
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.nvidia import library
-from dra_driver.hardware.nvidia.edits.driver_files import find_program
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
 from dra_driver.hardware.nvidia.edits.installed_names import BINARY_FOLDERS
 from dra_driver.hardware.nvidia.gpu_calls import GpuCalls
@@ -122,7 +121,7 @@ class Modes:
         if own is not None:
             return own
         root = DriverRoot(self._roots.driver_mount, self._roots.driver)
-        path = find_program(root, PROGRAM, BINARY_FOLDERS)
+        path = root.find_program(PROGRAM, BINARY_FOLDERS)
         resolved = root.resolve(path) if path else None
         if resolved is None:
             raise HardwareError(

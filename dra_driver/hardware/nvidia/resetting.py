@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.hardware.nvidia.edits.driver_files import find_program
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
 from dra_driver.hardware.nvidia.edits.installed_names import BINARY_FOLDERS
 from dra_driver.hardware.nvidia.gpu_calls import GpuCalls
@@ -33,7 +32,7 @@ _REFUSED = re.compile(
 def reset_gpus(roots: Roots, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
     """Reset GPUs together. Raises: HardwareError("hardware.reset-failed"), ("hardware.nvidia-smi-missing")."""
     root = DriverRoot(roots.driver_mount, roots.driver)
-    path = find_program(root, PROGRAM, BINARY_FOLDERS)
+    path = root.find_program(PROGRAM, BINARY_FOLDERS)
     if path is None:
         text = f"{PROGRAM} was not found below {roots.driver_mount}: no GPU can be reset"
         hint = "install the driver's utilities in the driver root"

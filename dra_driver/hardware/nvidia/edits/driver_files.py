@@ -8,20 +8,18 @@ Source: the driver's README, "Installed Components"; NVIDIA Container Toolkit fo
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
+from dra_driver.hardware.nvidia.edits.installed_driver import find_driver
 from dra_driver.hardware.nvidia.edits.installed_names import (
     BINARIES,
     BINARY_FOLDERS,
     CONFIG_FOLDERS,
     CONFIGS,
     FIRMWARE,
-    LIBCUDA,
-    LIBNVML,
     LIBRARY_FOLDERS,
     OPENED_WITHOUT_NUMBER,
     OWN_VERSION,
@@ -30,7 +28,6 @@ from dra_driver.hardware.nvidia.edits.installed_names import (
     VULKAN,
     XORG_FOLDERS,
 )
-from dra_driver.hardware.nvidia.edits.ldcache import library_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,51 +85,6 @@ def find_driver_files(root: DriverRoot, loaded: str | None, *, sys: str, proc: s
         others=(*xorg, *_configs(root), *firmware, *_binaries(root)),
         sockets=tuple(_file(root, path, path) for path in SOCKETS if root.find(path)),
     )
-
-
-def find_driver(root: DriverRoot, loaded: str | None) -> tuple[str, str]:
-    """Return the folder of libcuda and the version in its name, or two empty texts where there is none.
-
-    The loaded version is preferred, compared by number (580.65.6 is 580.65.06); else the first folder's newest version.
-    """
-    for pattern, soname in ((LIBCUDA, "libcuda.so.1"), (LIBNVML, "libnvidia-ml.so.1")):
-        found = [(folder, v) for folder in LIBRARY_FOLDERS for v in _versions(root, folder, pattern)]
-        matching = [pair for pair in found if loaded and is_same_version(pair[1], loaded)]
-        if not matching:
-            cached = [(folder, v) for folder in _cached_folders(root, soname) for v in _versions(root, folder, pattern)]
-            matching = [pair for pair in cached if loaded and is_same_version(pair[1], loaded)]
-            found += cached
-        if found:
-            return (matching or found)[0]
-    return "", ""
-
-
-def is_same_version(one: str, other: str) -> bool:
-    """Return whether two driver versions are the same by number; leading zeros don't count."""
-    return _numbers(one) == _numbers(other)
-
-
-def _versions(root: DriverRoot, folder: str, pattern: re.Pattern[str]) -> list[str]:
-    matches = (pattern.fullmatch(name) for name in root.names(folder))
-    return sorted((m[1] for m in matches if m), key=_numbers, reverse=True)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
-
-
-def _cached_folders(root: DriverRoot, soname: str) -> Iterator[str]:
-    cache = root.find("/etc/ld.so.cache")
-    if cache is None:
-        return
-    try:
-        content = Path(root.here(cache)).read_bytes()
-    except OSError:
-        return
-    for path in library_paths(content, soname):
-        yield path.rpartition("/")[0]
-        if resolved := root.resolve(path):
-            yield resolved.rpartition("/")[0]
 
 
 def _file(root: DriverRoot, path: str, container_path: str) -> DriverFile:
@@ -237,16 +189,6 @@ def _line(path: str) -> str:
 
 def _binaries(root: DriverRoot) -> Iterator[DriverFile]:
     for name in BINARIES:
-        path = find_program(root, name, BINARY_FOLDERS)
+        path = root.find_program(name, BINARY_FOLDERS)
         if path:
             yield _file(root, path, path)
-
-
-def find_program(root: DriverRoot, name: str, folders: Iterable[str]) -> str | None:
-    """Return the first executable file of that name in the folders, or None."""
-    for folder in folders:
-        if name in root.names(folder):
-            resolved = root.resolve(f"{folder}/{name}")
-            if resolved and os.access(root.here(resolved), os.X_OK) and Path(root.here(resolved)).is_file():
-                return f"{folder}/{name}"
-    return None

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 from dra_driver.model.stamp import Stamp, stamp_of, stamp_of_status
 
@@ -89,6 +91,15 @@ class DriverRoot:
         if resolved is not None:
             self._note(resolved)
         return resolved
+
+    def find_program(self, name: str, folders: Iterable[str]) -> str | None:
+        """Return the first executable file of that name in the folders, or None."""
+        for folder in folders:
+            if name in self.names(folder):
+                resolved = self.resolve(f"{folder}/{name}")
+                if resolved and os.access(self.here(resolved), os.X_OK) and Path(self.here(resolved)).is_file():
+                    return f"{folder}/{name}"
+        return None
 
     def looked(self) -> tuple[str, ...]:
         """Return the paths of everything that was looked at, as this process sees them."""

@@ -2,73 +2,37 @@
 
 Files of the driver root are looked up once, and again whenever anything that was looked at has changed (a driver or a
 toolkit was installed, removed or upgraded); device nodes are looked up in each call. No library is called and nothing
-is created. If the node has the toolkit's hook program, the container gets libraries at their own paths, and hooks do
-the rest. Without it, libraries are also mounted under the names that programs load, in the folders that every loader
-searches. LD_LIBRARY_PATH is never set, because the image's own setting and ours would replace each other.
+is created. LD_LIBRARY_PATH is never set, because the image's own setting and ours would replace each other.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia import sysfs
 from dra_driver.hardware.nvidia.edits import nodes
-from dra_driver.hardware.nvidia.edits.driver_files import DriverFile, DriverFiles, find_driver_files, is_same_version
-from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
-from dra_driver.hardware.nvidia.edits.hooks import HookProgram, driver_hooks, find_hook_program
-from dra_driver.hardware.nvidia.edits.installed_names import TRIPLETS
-from dra_driver.hardware.nvidia.edits.watched_trees import WatchedTrees
+from dra_driver.hardware.nvidia.edits.known_roots import KnownRoot, Seen, kept_root, known_root_of, unchanged_root
 from dra_driver.hardware.port import Roots
-from dra_driver.model.edits import DeviceNode, Edits, Hook, Mount
+from dra_driver.model.edits import DeviceNode, Edits, Hook
 from dra_driver.model.fifo_cache import FifoCache
-from dra_driver.telemetry.logs import fields
-
-log = logging.getLogger(__name__)
-
-SOCKET_BIND = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
-_VOID = "NVIDIA_VISIBLE_DEVICES=void"  # keeps the legacy runtime hook from adding GPUs on its own
-_ROOTS_KEPT = 4  # an agent has one driver root, but tests have several
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _KnownRoot:
-    """What one reading of a driver root found, and what can check whether it is still true."""
-
-    trees: WatchedTrees
-    is_settled: bool
-    loaded: str | None
-    hook: HookProgram | None
-    edits: Edits  # everything but device nodes
-    remarks: tuple[str, ...]
-
-    def holds(self, loaded: str | None) -> bool:
-        """Return whether another reading would find the same."""
-        return self.is_settled and self.loaded == loaded and self.trees.is_unchanged()
 
 
 class _Common(NamedTuple):
     """The last answer, and the number of comparisons of the trees for which it holds."""
 
-    known_root: _KnownRoot
+    known_root: KnownRoot
     comparisons: int
     edits: Edits
     remarks: tuple[str, ...]
 
 
-_known_roots: OrderedDict[Roots, _KnownRoot] = OrderedDict()
-_Seen = tuple[_KnownRoot, int]  # a root, and the number of comparisons of its trees
 # By PCI address with the minor number, or with both instances; a root is one of certain roots.
-_whole: FifoCache[tuple[str, int], tuple[_Seen, Edits]] = FifoCache(64)
-_parts: FifoCache[tuple[str, int, int], tuple[_Seen, PartitionFacts, Edits]] = FifoCache(128)
+_whole: FifoCache[tuple[str, int], tuple[Seen, Edits]] = FifoCache(64)
+_parts: FifoCache[tuple[str, int, int], tuple[Seen, PartitionFacts, Edits]] = FifoCache(128)
 _last: _Common | None = None
-_lock = threading.Lock()
 
 
 def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple[str, ...]]:
@@ -80,7 +44,7 @@ def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple
     reports none.
     """
     global _last  # noqa: PLW0603 - one tuple, replaced as a whole, so that threads see either
-    known_root = _known_root(roots, driver_version or sysfs.read_driver_version(roots))
+    known_root = known_root_of(roots, driver_version or sysfs.read_driver_version(roots))
     last, comparisons = _last, known_root.trees.comparisons  # before the nodes are looked at
     if last is not None and last.known_root is known_root and last.comparisons == comparisons:
         return last.edits, last.remarks
@@ -100,7 +64,7 @@ def whole_gpu_edits(roots: Roots, gpu: GpuFacts) -> Edits:
     until the next comparison: what sysfs and procfs report of a GPU can't be watched.
     Raises: HardwareError("hardware.node-missing", LATER).
     """
-    seen, key = _seen(roots, gpu.minor), (gpu.pci_address, gpu.minor)
+    seen, key = unchanged_root(roots, gpu.minor), (gpu.pci_address, gpu.minor)
     kept = _whole.get(key)
     if kept is not None and kept[0] == seen:
         return kept[1]
@@ -116,7 +80,7 @@ def partition_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts) -> E
     They are kept, as those of a whole GPU are, while the kernel lists the partition; the facts of one that was made
     anew are another object. Raises: HardwareError("hardware.node-missing", LATER).
     """
-    seen, key = _seen(roots, gpu.minor), (gpu.pci_address, partition.gi_id, partition.ci_id)
+    seen, key = unchanged_root(roots, gpu.minor), (gpu.pci_address, partition.gi_id, partition.ci_id)
     kept = _parts.get(key)
     if kept is not None and kept[0] == seen and kept[1] is partition and nodes.is_listed(roots, gpu.minor, partition):
         return kept[2]
@@ -124,14 +88,6 @@ def partition_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts) -> E
     if seen is not None:
         _parts.keep(key, (seen, partition, edits))
     return edits
-
-
-def _seen(roots: Roots, minor: int) -> _Seen | None:
-    """Return the known root whose watch includes the node of a GPU, if nothing has happened since; ask first."""
-    known_root = _known_roots.get(roots)
-    if known_root is None or minor not in nodes.WATCHED_MINORS or not known_root.trees.is_unchanged():
-        return None
-    return known_root, known_root.trees.comparisons
 
 
 def _with_minor_now(roots: Roots, gpu: GpuFacts) -> GpuFacts:
@@ -155,110 +111,6 @@ def device_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None) 
     return Edits(device_nodes=every, hooks=hooks, additional_gids=nodes.groups_needed(every))
 
 
-def _known_root(roots: Roots, loaded: str | None) -> _KnownRoot:
-    """Return what is known of the driver root if it is still true, else look again."""
-    known_root = _known_roots.get(roots)
-    if known_root is not None and known_root.holds(loaded):
-        return known_root
-    with _lock:
-        known_root = _known_roots.get(roots)
-        if known_root is not None and known_root.holds(loaded):
-            return known_root
-        new = _read_root(roots, loaded)
-        if new.remarks and (known_root is None or known_root.remarks != new.remarks):
-            log.warning(
-                "some parts of the driver are left out of containers", extra=fields(reason="; ".join(new.remarks))
-            )
-        if known_root is not None:
-            known_root.trees.close()
-        _known_roots[roots] = new
-        _known_roots.move_to_end(roots)
-        while len(_known_roots) > _ROOTS_KEPT:
-            _known_roots.popitem(last=False)[1].trees.close()
-        return new
-
-
-def _read_root(roots: Roots, loaded: str | None) -> _KnownRoot:
-    root, host = DriverRoot(roots.driver_mount, roots.driver), DriverRoot("/", "/")
-    files = find_driver_files(root, loaded, sys=roots.sys, proc=roots.proc)
-    hook = find_hook_program(root, host)
-    return _KnownRoot(
-        trees=WatchedTrees(root, host, beside=nodes.watched_paths(roots)),
-        is_settled=root.is_settled() and host.is_settled(),
-        loaded=loaded,
-        hook=hook,
-        edits=Edits(
-            mounts=tuple(_mounts(files, with_hook=hook is not None)),
-            env=(_VOID,),
-            hooks=driver_hooks(hook, files, tuple(_loader_links(files))) if hook else (),
-        ),
-        remarks=tuple(_remarks(roots, files, hook, loaded)),
-    )
-
-
-def _mounts(files: DriverFiles, *, with_hook: bool) -> list[Mount]:
-    """Return mounts in a stable order, one for each path in the container."""
-    places = {library.path: library.host_path for library in files.libraries}
-    if not with_hook:
-        for library, aliases in files.aliases:
-            for folder in _folders_of(library, files):
-                for name in (library.name, *aliases):
-                    places.setdefault(f"{folder}/{name}", library.host_path)
-    for file in files.others:
-        places.setdefault(file.path, file.host_path)
-    if not with_hook:
-        for link in files.links:
-            inside = link.path.removeprefix(link.library.folder)
-            for folder in _folders_of(link.library, files):
-                places.setdefault(folder + inside, link.library.host_path)
-    mounts = [Mount(host_path, path) for path, host_path in places.items()]
-    return mounts + [Mount(socket.host_path, socket.path, SOCKET_BIND) for socket in files.sockets]
-
-
-def _loader_links(files: DriverFiles) -> Iterator[tuple[str, str]]:
-    """Yield path and target of the links by which every loader finds the libraries, with a cache or without."""
-    for library, aliases in files.aliases:
-        for folder in dict.fromkeys((library.folder, *_folders_of(library, files))):
-            is_here = folder == library.folder
-            for name in aliases if is_here else (library.name, *aliases):
-                yield f"{folder}/{name}", library.name if is_here else library.path
-
-
-def _folders_of(library: DriverFile, files: DriverFiles) -> tuple[str, ...]:
-    """Return the folders in which programs find a library without a loader cache.
-
-    Modules are loaded from their own folder.
-    """
-    is_module = library.folder.endswith("/vdpau") or library not in files.libraries
-    return (library.folder,) if is_module else _loader_folders(files)
-
-
-def _loader_folders(files: DriverFiles) -> tuple[str, str]:
-    """Return the default loader folders of Debian-like and of Red Hat-like images, since an image may be either."""
-    triplet = next((t for t in TRIPLETS if t in files.folder), f"{os.uname().machine}-linux-gnu")
-    return f"/usr/lib/{triplet}", "/usr/lib64"
-
-
-def _remarks(roots: Roots, files: DriverFiles, hook: HookProgram | None, loaded: str | None) -> Iterator[str]:
-    where = f"driver root {roots.driver}" + (f" (seen at {roots.driver_mount})" * (roots.driver != roots.driver_mount))
-    if not files.version:
-        yield f"no libcuda.so.<version> below {where}: driver libraries are left out"
-    elif loaded and not is_same_version(files.version, loaded):
-        yield f"driver {loaded} is loaded, but {where} only has libraries of {files.version}"
-    if hook is None:
-        text = (
-            f"neither nvidia-cdi-hook nor nvidia-ctk found below {where}: CUDA forward compatibility, the container's "
-            "loader cache, read-only driver parameters and /dev/dri/by-path links are left out"
-        )
-        if files.libraries:
-            text += (
-                f"; libraries are mounted under the names that programs load in {' and '.join(_loader_folders(files))}"
-            )
-        yield text
-    elif missing := hook.missing_commands():
-        yield f"{hook.path} is too old for {', '.join(missing)}, which is left out"
-
-
 def _missing_nodes(control: tuple[DeviceNode, ...]) -> Iterator[str]:
     there = {node.path for node in control}
     for path in ("/dev/nvidiactl", "/dev/nvidia-uvm"):
@@ -267,7 +119,7 @@ def _missing_nodes(control: tuple[DeviceNode, ...]) -> Iterator[str]:
 
 
 def _drm_hooks(roots: Roots, pci_address: str, drm: tuple[DeviceNode, ...]) -> tuple[Hook, ...]:
-    known_root = _known_roots.get(roots) or _known_root(roots, sysfs.read_driver_version(roots))
+    known_root = kept_root(roots) or known_root_of(roots, sysfs.read_driver_version(roots))
     if known_root.hook is None:
         return ()
     names = [node.path.rpartition("/")[2] for node in drm]

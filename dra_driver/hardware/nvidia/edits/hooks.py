@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.nvidia.edits.driver_files import DriverFiles, find_program
+from dra_driver.hardware.nvidia.edits.driver_files import DriverFiles
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
 from dra_driver.model.edits import Hook
 
@@ -62,7 +62,7 @@ def find_hook_program(root: DriverRoot, host: DriverRoot) -> HookProgram | None:
     """Look for nvidia-cdi-hook, then nvidia-ctk, in the driver root, then in the operator's folder on the host."""
     for name, argv in (("nvidia-cdi-hook", ("nvidia-cdi-hook",)), ("nvidia-ctk", ("nvidia-ctk", "hook"))):
         for tree, folders in ((root, _FOLDERS), (host, (OPERATOR_TOOLKIT,))):
-            path = find_program(tree, name, folders)
+            path = tree.find_program(name, folders)
             resolved = tree.resolve(path) if path else None
             if resolved:
                 return HookProgram(tree.on_host(resolved), argv, _commands_of(Path(tree.here(resolved))))

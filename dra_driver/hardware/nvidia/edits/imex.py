@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 
 from dra_driver.hardware.facts import ChannelFacts, Facts, Problem
-from dra_driver.hardware.nvidia.edits.driver_files import find_program
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
 from dra_driver.hardware.nvidia.edits.installed_names import BINARY_FOLDERS
 from dra_driver.hardware.nvidia.sysfs import read_majors
@@ -73,7 +72,7 @@ def channel_edits(roots: Roots) -> Edits:
 def domain_state(roots: Roots) -> str | None:
     """Return the state that the host's daemon reports for its domain, or None where the daemon's program is missing."""
     root = DriverRoot(roots.driver_mount, roots.driver)
-    path = find_program(root, PROGRAM, BINARY_FOLDERS)
+    path = root.find_program(PROGRAM, BINARY_FOLDERS)
     if path is None:
         return None
     try:
