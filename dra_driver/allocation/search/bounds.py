@@ -14,7 +14,8 @@ from dra_driver.allocation.constraints.single_values import MatchAttribute
 from dra_driver.allocation.pools.capacity import Amount
 from dra_driver.allocation.requests import Alternative, RequestPlan
 from dra_driver.allocation.search.candidates import PreparedNode
-from dra_driver.allocation.search.symmetry import Component, Symmetry
+from dra_driver.allocation.search.components import Component
+from dra_driver.allocation.search.symmetry import Symmetry
 from dra_driver.model import limits
 
 

@@ -4,9 +4,7 @@ In: a search that has become long. Out: a key per state. If a state failed witho
 and without meeting a limit, every state with the same key fails too, so the search can skip it without changing its
 outcome.
 
-Devices are equal if selectors, taints, needs, constrained attributes and counters see no difference. Devices that share
-counters form a component; components are equal if their devices are equal one by one. A state is then the multiset of
-the states of its components, as far as the rest of the search can see them.
+A state is the multiset of the states of its components (`components`), as far as the rest of the search can see them.
 """
 
 from __future__ import annotations
@@ -18,26 +16,11 @@ from collections.abc import Hashable, Sequence
 from dra_driver.allocation.constraints.lists import DistinctLists, MatchLists
 from dra_driver.allocation.constraints.single_values import DistinctAttribute
 from dra_driver.allocation.outcome import AllocatorError
-from dra_driver.allocation.pools.capacity import Amount
-from dra_driver.allocation.pools.devices import DeviceRecord, PoolId
+from dra_driver.allocation.pools.devices import DeviceRecord
 from dra_driver.allocation.requests import Alternative, Plan
 from dra_driver.allocation.search.attempt import Attempt
 from dra_driver.allocation.search.candidates import PreparedNode
-
-
-class Component:
-    """Devices that share counter sets, or one device without counters. `signatures` distinguishes its devices."""
-
-    __slots__ = ("account", "counter_amounts", "counters", "members", "sets", "signatures", "template")
-
-    def __init__(self, members: list[int]) -> None:
-        self.members = members
-        self.signatures: dict[int, Hashable] = {}
-        self.counter_amounts: dict[int, tuple[tuple[int, Amount], ...]] = {}  # by counter, as numbered in `counters`
-        self.account: Hashable = None
-        self.counters: list[tuple[str, str]] = []
-        self.sets: list[tuple[PoolId, str]] = []  # counter sets for which compatibility groups count
-        self.template: Hashable = None
+from dra_driver.allocation.search.components import Component, find_components
 
 
 class Symmetry:
@@ -56,7 +39,7 @@ class Symmetry:
         if self.is_usable:
             self._is_exact = self._order_matters()
             self._later = self._find_later()
-            self._component_of = self._find_components()
+            self._component_of = find_components(self.devices, attempt, self.candidates)
 
     def _has_separate_accounts(self) -> bool:
         """Return whether no two pools take counters from one account, which belongs to the pool that opened it."""
@@ -117,77 +100,6 @@ class Symmetry:
                 for alternative in requests[number].alternatives:
                     seen |= frozenset(self.candidates[alternative])
         return later
-
-    def _find_components(self) -> list[Component]:
-        """Group devices by the counter sets that they name."""
-        by_set: dict[Hashable, list[int]] = {}
-        groups: list[list[int]] = []
-        group_of: dict[int, list[int]] = {}
-        for number, device in enumerate(self.devices):
-            group = group_of[number] = [number]
-            groups.append(group)
-            if not device.wire.get("consumesCounters"):
-                continue
-            key = self.attempt.known.facts(device).key
-            for name in {name for name, _ in device.counter_amounts}:
-                other = by_set.get((key, name))
-                if other is not None:
-                    root = group_of[other[0]]
-                    if root is not group:
-                        root += group
-                        for member in group:
-                            group_of[member] = root
-                        group = root
-                by_set[key, name] = [number]
-        made: dict[int, Component] = {}
-        for group in group_of.values():
-            if id(group) not in made:
-                made[id(group)] = self._describe(Component(sorted(group)))
-        return [made[id(group_of[number])] for number in range(len(self.devices))]
-
-    def _describe(self, component: Component) -> Component:
-        local: dict[tuple[str, str], int] = {}
-        sets: dict[tuple[PoolId, str], int] = {}
-        for number in component.members:
-            device = self.devices[number]
-            facts = self.attempt.known.facts(device)
-            amounts = tuple(
-                (local.setdefault(counter, len(local)), amount) for counter, amount in facts.counter_amounts
-            )
-            component.account = facts.key
-            component.counter_amounts[number] = amounts
-            groups = tuple((sets.setdefault(place, len(sets)), one) for place, one in facts.groups)
-            component.signatures[number] = (self._class(number, device), amounts, groups)
-        component.counters, component.sets = list(local), list(sets)
-        limits: Hashable = ()
-        if local or sets:
-            device = self.devices[component.members[0]]
-            account = self.attempt.known.account(device)
-            left = tuple(account.available.get(counter) for counter in local)
-            held = self.attempt.known.facts(device).group_uses
-            limits = (account.is_overdrawn, left, tuple(held.get(name) for _, name in sets))
-        component.template = (tuple(component.signatures.values()), limits)
-        return component
-
-    def _class(self, number: int, device: DeviceRecord) -> Hashable:
-        """Return everything that the search can see of a single device."""
-        attempt, context = self.attempt, self.attempt.context
-        seen: list[Hashable] = [device.is_shared, device.id in context.held.devices]
-        for alternative, candidates in self.candidates.items():
-            place = bisect_left(candidates, number)
-            if place == len(candidates) or candidates[place] != number:
-                seen.append(None)
-                continue
-            needs = attempt.known.needs(alternative, device) if context.features.consumable_capacity else None
-            tainted = bool(device.wire.get("taints")) and attempt.known.is_tainted(alternative, device)
-            seen.append((tainted, tuple((name, one.amount) for name, one in sorted((needs or {}).items()))))
-        if context.features.consumable_capacity:
-            held = context.held.capacity.get(device.id)
-            seen.append(None if held is None else tuple(sorted(held.items())))
-            seen.append(tuple(sorted((one.name, one.total) for one in device.capacities)))
-        for claim in attempt.constraints:
-            seen += [attempt.known.attribute(device, constraint.attribute) for constraint in claim]
-        return tuple(seen)
 
     def component(self, number: int) -> Component:
         """Return the component of a device."""
