@@ -46,9 +46,9 @@ def read_amd_config(parameters: Mapping[str, Any], path: str, faults: list[Confi
 
 
 def _read_vfio(parameters: Mapping[str, Any], path: str, faults: list[ConfigFault]) -> DeviceConfig | None:
-    from dra_driver.claims.config import schema  # noqa: PLC0415 - pydantic takes memory, and few agents read configs
+    from dra_driver.claims.config import nvidia_config  # noqa: PLC0415 - pydantic takes memory, and few agents read configs
 
-    found = schema.read(_VFIO, {**parameters, "apiVersion": API_VERSION}, path)
+    found = nvidia_config.read_nvidia_config(_VFIO, {**parameters, "apiVersion": API_VERSION}, path)
     if isinstance(found, DeviceConfig):
         return replace(found, group=AMD_API_VERSION)
     faults.extend(found)

@@ -3,7 +3,7 @@
 Decoding is strict: an unknown field, a wrong type or a value out of range is a fault with the field's path, and all
 faults are reported together. A config that is well-formed but not implemented is refused as "not supported": a
 setting is never silently ignored. The node and the admission webhook use the same check, `validate`. The fields are
-defined in `schema`, which is imported only when there is a config to read.
+defined in `schema`, which is imported only when there is a config to read, by `nvidia_config`.
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1.
 """
 
@@ -72,7 +72,7 @@ def refuse(faults: Iterable[ConfigFault], subject: str = "opaque config") -> Non
 
 def read_config(parameters: Any, path: str, faults: list[ConfigFault], driver: str = "") -> DeviceConfig | None:
     """Decode one config for a driver. Add its faults to `faults`, and return None if there are any."""
-    from dra_driver.claims.config import schema, schema_faults  # noqa: PLC0415 - they import pydantic
+    from dra_driver.claims.config import nvidia_config, schema_faults  # noqa: PLC0415 - they import pydantic
 
     if not isinstance(parameters, dict):
         faults.append(ConfigFault(path, f"must be an object, is {type_name(parameters)}"))
@@ -84,7 +84,7 @@ def read_config(parameters: Any, path: str, faults: list[ConfigFault], driver: s
     if not isinstance(kind, str) or kind not in kinds:
         faults.append(ConfigFault(f"{path}.kind", schema_faults.must_be(kinds, kind)))
     elif kind in DEVICE_TYPES:
-        found = schema.read(kind, parameters, path)
+        found = nvidia_config.read_nvidia_config(kind, parameters, path)
         before = len(faults)
         faults.extend(_vendor_faults(found, path, driver) if isinstance(found, DeviceConfig) else found)
         return found if isinstance(found, DeviceConfig) and len(faults) == before else None

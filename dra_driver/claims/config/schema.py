@@ -1,8 +1,8 @@
 """The opaque configs as pydantic models: one definition for reading, for admission and for the exported JSON schema.
 
-In: parameters of one config. Out: settings, or every fault with its field's path in words that a person can act on.
-Importing this module costs megabytes of memory, so `reading` imports it only when there is a config to read. Never:
-which device a config applies to. `python -m dra_driver.claims.config.schema` writes the JSON schema.
+`nvidia_config` reads with them, and `schema_faults` puts their errors in words. Importing this module costs megabytes
+of memory, so `reading` imports it only when there is a config to read. `python -m dra_driver.claims.config.schema`
+writes the JSON schema.
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1 (field names, defaults and ranges).
 """
 
@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,26 +21,20 @@ from pydantic import (
     ConfigDict,
     Field,
     TypeAdapter,
-    ValidationError,
     WithJsonSchema,
 )
 from pydantic_core import PydanticCustomError
 
 from dra_driver.claims.config.device_config import (
     API_VERSION,
-    PREFER_IOMMUFD,
-    ConfigFault,
-    DeviceConfig,
-    IommuSettings,
     type_name,
 )
-from dra_driver.claims.config.schema_faults import COMPLETE, as_fault
+from dra_driver.claims.config.schema_faults import COMPLETE
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.quantity_text import QuantityError
-from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
 
 MIB = 1 << 20
-LIMIT_MIN = Quantity.parse("1Mi")
+MIN_LIMIT = Quantity.parse("1Mi")
 MAX_LIMIT = Quantity.of(2**63 - 1)  # the largest number of bytes that the API server keeps exactly
 _DEVICE_KEY = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
 
@@ -58,8 +51,8 @@ def _memory_limit(value: Any) -> int:
         limit = Quantity.parse(str(value))
     except (QuantityError, ValueError):
         raise _fault(f"must be a quantity such as 10Gi, is {value!r}") from None
-    if limit < LIMIT_MIN:
-        raise _fault(f"must be at least {LIMIT_MIN}, is {value}")
+    if limit < MIN_LIMIT:
+        raise _fault(f"must be at least {MIN_LIMIT}, is {value}")
     if limit > MAX_LIMIT:  # checked before the number is written out: "1e999999999" is short
         raise _fault(f"must be at most {MAX_LIMIT}, is {value}")
     return int(limit.value) // MIB * MIB
@@ -186,24 +179,6 @@ MODELS: Mapping[str, type[AnyConfig]] = {
     "MigDeviceConfig": MigDeviceConfig,
     "VfioDeviceConfig": VfioDeviceConfig,
 }
-_OWNERS = {"timeSlicingConfig": "TimeSlicing", "mpsConfig": "MPS"}
-
-
-def read(kind: str, parameters: Mapping[str, Any], path: str) -> DeviceConfig | tuple[ConfigFault, ...]:
-    """Return the config, or everything that is wrong with it."""
-    model = MODELS[kind]
-    sharing = None if model is VfioDeviceConfig else parameters.get("sharing")
-    faults = list(_combination_faults(model, sharing, f"{path}.sharing"))
-    try:
-        config = model.model_validate(parameters)
-    except ValidationError as error:
-        known = {fault.path for fault in faults}
-        faults += [f for f in (as_fault(model, e, path) for e in error.errors()) if f.path not in known]
-    if faults:
-        return tuple(faults)
-    if isinstance(config, VfioDeviceConfig):
-        return DeviceConfig(kind, iommu=_iommu(config.iommu or IommuConfig()))  # type: ignore[call-arg] # has defaults
-    return DeviceConfig(kind, _settings(config.sharing))
 
 
 def json_schema() -> dict[str, Any]:
@@ -214,36 +189,6 @@ def json_schema() -> dict[str, Any]:
         "title": f"Opaque device configs of {API_VERSION}",
         **adapter.json_schema(),
     }
-
-
-def _iommu(iommu: IommuConfig) -> IommuSettings:
-    return IommuSettings(iommu.backendPolicy == PREFER_IOMMUFD, has_api_device=iommu.enableAPIDevice is True)
-
-
-def _settings(sharing: GpuSharing | MigDeviceSharing | None) -> SharingSettings | None:
-    if sharing is None:
-        return None
-    if sharing.strategy == "TimeSlicing":
-        slicing = sharing.timeSlicingConfig if isinstance(sharing, GpuSharing) else None
-        return TimeSlicingSettings(Interval(slicing.interval or "Default") if slicing else Interval.DEFAULT)
-    mps = sharing.mpsConfig or MpsConfig()  # type: ignore[call-arg] # every field has a default
-    return MpsSettings(
-        active_thread_percentage=mps.defaultActiveThreadPercentage,
-        pinned_memory_limit=mps.defaultPinnedDeviceMemoryLimit,
-        per_device_limits=MappingProxyType(mps.defaultPerDevicePinnedMemoryLimit or {}),
-        multi_user=bool(mps.multiUser),
-    )
-
-
-def _combination_faults(model: type[BaseModel], sharing: Any, path: str) -> Iterator[ConfigFault]:
-    """Yield faults for settings of the strategy that was not chosen; models alone would report them only at the end."""
-    if not isinstance(sharing, dict) or sharing.get("strategy") not in _OWNERS.values():
-        return
-    part = GpuSharing if model is GpuConfig else MigDeviceSharing
-    for field, owner in _OWNERS.items():
-        if field in part.model_fields and sharing.get(field) is not None and sharing["strategy"] != owner:
-            message = f"only goes with strategy {owner}, strategy is {sharing['strategy']}"
-            yield ConfigFault(f"{path}.{field}", message)
 
 
 if __name__ == "__main__":
