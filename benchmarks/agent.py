@@ -139,7 +139,7 @@ def _at_once(report: Report) -> None:
 def _rounds_at_once(
     here: World, hardware: str, calls: int, *, rounds: int
 ) -> tuple[list[float], list[float], list[float]]:
-    """Return of each round the claims a second, the median and the slowest call in seconds."""
+    """Return, for each round, the claims per second, and the median and the slowest call in seconds."""
     here.start_agent(hardware)
     here.wait_for_slices()
     plugin = here.plugin()

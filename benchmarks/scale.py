@@ -233,10 +233,10 @@ def _rollout(report: Report, server: Server, agents: int) -> None:
 
 
 def _scaled(report: Report, requests: float, quickest_s: float) -> None:
-    """Scale to all nodes: as many agents at once as the DaemonSet replaces, each as fast as it can be."""
+    """Compute the load of a whole rollout: the DaemonSet replaces a batch of agents, then the next, without a pause."""
     manifest = _MANIFEST.read_text()
     at_once = _agents_at_once(manifest, NODES)
-    turn = _number(r"^ *initialDelaySeconds: (\d+)", manifest) or quickest_s  # the time of a start comes on top of it
+    turn = _number(r"^ *initialDelaySeconds: (\d+)", manifest) or quickest_s  # and the time of a start in addition
     rate = requests * at_once / turn
     print(
         f"  {NODES} nodes: {requests:.1f} requests an agent x {at_once} at once (the chart) / {turn:.2f} s a turn"

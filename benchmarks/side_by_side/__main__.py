@@ -39,7 +39,9 @@ def main() -> None:
             print(f"  {driver.name}: {len(driver.names)} devices after {driver.started:.2f} s", file=sys.stderr)
         run.measure(everyone)
         print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Kubernetes {options.k8s},")
-        print(f"{options.rounds} rounds of {options.cycles} cycles; milliseconds (ratio to the floor in the same run)")
+        print(
+            f"{options.rounds} rounds of {options.cycles} cycles; milliseconds (ratio to the Go plugin in the same run)"
+        )
         print(table(everyone))
 
 

@@ -36,7 +36,7 @@ def on_demand(devices: list[Wire]) -> list[str]:
 
 
 def drivers(folder: Path, kubeconfig: Path, only: Sequence[str]) -> list[Driver]:
-    """Return the drivers of a run, the floor first."""
+    """Return the drivers of a run, the Go plugin first."""
     profile = folder / "cut.yaml"
     _write_cut_profile(profile)
     sharing = folder / "sharing.yaml"

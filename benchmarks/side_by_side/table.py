@@ -7,7 +7,7 @@ from benchmarks.side_by_side.driver import Driver
 
 
 def table(all_of_them: Sequence[Driver]) -> str:
-    """Return a table: milliseconds (and the ratio to the floor), MiB, CPU milliseconds per cycle."""
+    """Return a table: milliseconds (and the ratio to the Go plugin's), MiB, CPU milliseconds per cycle."""
     head = ["driver", "prepare p50/p95", "repeat p50/p95", "unprepare p50/p95", "8 at once p50/slowest"]
     rows = [[*head, "start, s", "MiB start/end", "CPU a cycle"]]
     floor = all_of_them[0]

@@ -146,13 +146,13 @@ def _run(drivers: Sequence[Options]) -> NoReturn:
 
 
 def _collect_seldom() -> None:
-    """Look for garbage once in some hundred calls, and never among what was imported: calls leave next to none."""
+    """Collect garbage once in some hundred calls, and never among what was imported: calls leave almost none."""
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)
 
 
 def _share_heaps() -> None:
-    """Make threads share two heaps: glibc gives each thread its own, which keeps freed memory (1 of 57 MiB)."""
+    """Make all threads share two heaps. With a heap for each, glibc keeps more freed memory: 1 MiB of 57."""
     import ctypes
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

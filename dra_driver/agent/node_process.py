@@ -1,7 +1,7 @@
 """NodeProcess: the drivers of one node in one process, and what they share.
 
-They share the status page, the signals and the end. Everything else belongs to one driver (`driver_life`). While one
-driver has work, the page shows that driver's figures; with several, each answer names the driver.
+They share the status page, the signals and the end. Everything else belongs to one driver (`driver_lifecycle`). While
+one driver has work, the page shows that driver's figures; with several, each answer names the driver.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""JSON patterns: the text of one object in which the strings at some places are left open.
+"""JSON patterns: find out without parsing whether an object differs from another one only in some strings.
 
-In: the text of an object that was parsed, and the places that may be open. Out: whether another text is the same except
-at the open places, and the strings that it has there. Such a text needs no parsing: its value is that of the first one
-with these strings at the open places. This is exact, because only strings without escapes are ever open, and of these
-only values, not names. This module is for JSON; for YAML see `yaml_text`.
+In: the text of an object that was parsed, and the places whose strings may vary, which are called open. Out: whether
+another text is the same except at the open places, and the strings that it has there. Such a text need not be parsed:
+its value is that of the first one with these strings at the open places. This is exact, because only strings without
+escapes are ever open, and of these only values, not names. This module is for JSON; for YAML see `yaml_text`.
 
 Source: RFC 8259, section 7 (what a string without escapes may hold).
 """
@@ -65,7 +65,7 @@ def open_json(text: str, may_be_open: Callable[[Path], bool]) -> OpenText | None
 
 
 class TextPattern:
-    """The text of an object that is open at some of its places; `holes` are the numbers of these places."""
+    """The text of an object whose strings may vary at some places; `holes` are the numbers of these in `base`."""
 
     __slots__ = ("_pieces", "_plain", "paths")
 

@@ -43,7 +43,7 @@ class _JsonText:
         self._longest = 0
 
     def _more(self) -> None:
-        """Read more: as much again as is left, at least a chunk, so that a long value is not parsed too often."""
+        """Read on. The unparsed text at least doubles each time, so that a long value is parsed only a few times."""
         if self._is_whole:
             raise ValueError("the text ends too early")
         size = max(_CHUNK, len(self._text) - self._place)

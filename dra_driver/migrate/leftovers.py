@@ -25,7 +25,7 @@ _NODE_RULES = {"nodeSelector", "nodeAffinity", "topologyKey"}
 
 
 def report_leftovers(wire: dict[str, Any], names: Known, subject: ReportSubject) -> None:
-    """Report every remaining resource or label of a device plugin that no earlier loss of the object names."""
+    """Report every remaining resource or label of a device plugin of which no loss was reported before."""
     known = [row.what for row in subject.report.losses if row.subject == subject.name]
     for key, value in wire.items():
         if key in _SKIPPED:

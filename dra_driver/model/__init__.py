@@ -1,6 +1,6 @@
 """Shared values: errors, names, limits, quantities, versions, wire types, container edits.
 
-Values, two facts of the system that every room reads in the same way (`stamp`, `boot`), and the import of libraries
-without the modules that the process never uses (`lean`). This room imports no other and nothing large; every other room
-may import it.
+Besides values, this room has facts of the system that every room reads in the same way (`stamp`, `machine`), and the
+import of libraries without modules that the process never uses (`deferred_imports`). It imports no other room and
+nothing large; every other room may import it.
 """

@@ -40,5 +40,5 @@ def registered(name: str) -> RegisteredVendor | None:
 
 
 def registered_or_default(name: str) -> RegisteredVendor:
-    """Return the line of the vendor of a name, or the default vendor's where no vendor has it: simulated hardware."""
+    """Return the vendor of a name; for a name that no vendor has (simulated hardware), the default vendor."""
     return registered(name) or DEFAULT_VENDOR

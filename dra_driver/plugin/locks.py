@@ -71,7 +71,8 @@ class NodeLocks:
             if local is None:
                 local = self._locals[name] = _LocalLock(name)
             local.users += 1
-            # A call takes this process's part at once if it is free and no call that goes first waits for it.
+            # Threads of this process first agree among themselves: a call may go on at once if no thread has the lock,
+            # and if no call that goes first waits for it.
             is_taken = (deadline.goes_first or not local.first) and local.lock.acquire(blocking=False)
         if not (is_taken or self._wait_take(local, deadline)):
             self._leave(name, local)
@@ -85,7 +86,7 @@ class NodeLocks:
             raise
 
     def _wait_take(self, local: _LocalLock, deadline: Deadline) -> bool:
-        """Wait for this process's part of a lock. A thread that gets it lets waiting calls that go first have it."""
+        """Wait until no other thread of this process has the lock; calls that go first get it before all others."""
         if deadline.goes_first:
             with self._mutex:
                 local.first += 1

@@ -43,7 +43,7 @@ class DryRun:
         self._loop.start()
 
     def stop(self) -> None:
-        """Stop."""
+        """Log nothing any more."""
         self._loop.stop()
 
     def wake(self) -> None:

@@ -17,7 +17,7 @@ MAX_BYTES = 4096  # of one write with several lines: on a pipe no other process'
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """A handler of a process's log. Lines wait only in the thread that joins them, and no longer than it does so."""
+    """A handler of a process's log. Only lines of the thread that joins its lines wait, and only while it does so."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -53,7 +53,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
             self.release()
 
     def join(self, thread: int | None) -> None:
-        """Join the lines of a thread from now on; write what waits, and join no lines, where it is None."""
+        """Join the lines of this thread from now on; with None, write the lines that wait, and join no more."""
         self.acquire()
         try:
             self._joining = thread

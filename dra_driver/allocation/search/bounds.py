@@ -114,7 +114,7 @@ class SearchBounds:
         constraints = self._symmetry.attempt.constraints
         return [
             one
-            for claim in constraints[alternative.claim : alternative.claim + 1]  # a plain plan has none
+            for claim in constraints[alternative.claim : alternative.claim + 1]  # a plain plan has no constraints
             for one in claim
             if type(one) is MatchAttribute
             and one.count > 0

@@ -1,7 +1,7 @@
 """One discovery: the functions on the bus and the nodes of the topology, combined into GPUs and partitions.
 
 In: roots. Out: `AmdGpu`s in the order of their names, and problems. A GPU that is partitioned is offered as the
-partitions that the topology lists and, where the kernel reports how it is partitioned, as a whole besides.
+partitions that the topology lists and, where the kernel reports how it is partitioned, also as a whole.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class SeenPartition:
     index: int | None
 
     def instances(self, nvml: Nvml, gpu: Handle) -> tuple[Handle, Handle] | None:
-        """Return its GPU instance and its compute instance; None if it does not stand as it was seen.
+        """Return its GPU instance and its compute instance; None if it is no longer there as it was seen.
 
         Raises: NvmlFault.
         """
@@ -189,7 +189,7 @@ class Removal:
 
     `uuid` is that of the MIG device, "" for none. `placement` is a GPU instance profile's id and a first memory slice:
     a GPU instance there that has no compute instance at all (after a crash) is destroyed too. `seen` is what was seen
-    at the placement last: if it still stands there, nothing has to be looked for.
+    at the placement last: if it is still there, nothing has to be searched for.
     """
 
     uuid: str

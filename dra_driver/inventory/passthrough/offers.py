@@ -55,7 +55,7 @@ def _obstacle(offer: GpuOffer, current: CurrentGpu) -> str:
 
 
 def _with_passed(offer: GpuOffer, passed: Device, facts: PassthroughFacts, held: Collection[str]) -> GpuOffer:
-    """Return the offer with the device for virtual machines; what else claims may hold of the GPU is hidden."""
+    """Return the offer with the device for virtual machines; the other devices of the GPU are hidden."""
     keeps_others = passed.name not in held and _is_held(passed.gpu.whole_name, held)
     chosen = _choose(offer, passed, is_alone=facts.is_only_passed or facts.is_away, keeps_others=keeps_others)
     offered = {device.name for device in chosen.devices}
@@ -64,7 +64,7 @@ def _with_passed(offer: GpuOffer, passed: Device, facts: PassthroughFacts, held:
 
 
 def _withheld(offer: GpuOffer, gpu: GpuFacts, held: Collection[str]) -> GpuOffer:
-    """Return an offer of nothing, or the same offer for as long as claims hold something of the GPU."""
+    """Return an offer without devices, or the same offer while claims hold a part of the GPU."""
     if _is_held(gpu.whole_name, held):
         return replace(offer, waits_for_claims=True)
     hidden = (*offer.hidden, *offer.devices, *offer.plain)

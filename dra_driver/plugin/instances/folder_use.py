@@ -1,8 +1,8 @@
 """Folder use: the agents that use the plugin's folder. The last one removes it unless a claim still needs it.
 
-So a driver that is uninstalled leaves nothing on a node. Each agent holds a shared lock on one file as long as it runs;
-an agent that gets the exclusive lock is the last one. A file that is not the plugin's own is never removed. Nor is the
-folder while a claim or a MIG mode that this driver switched on needs it; a damaged ledger that was moved aside stays.
+In this way a driver that is uninstalled leaves nothing on a node. Each agent holds a shared lock on one file as long as
+it runs; an agent that gets the exclusive lock is the last one. The folder stays while a claim needs it, or a MIG mode
+that this driver switched on. Files that are not the plugin's own stay, and so does a ledger that was set aside.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from dra_driver.plugin.ledger.connections import ledger_error, quoted
 
-_OPEN_MODES = (  # with the shared memory of another process; without, as the only process; without a log
-    ("mode=rw", "NORMAL"),
-    ("mode=rw", "EXCLUSIVE"),
-    ("immutable=1", "NORMAL"),
+_OPEN_MODES = (
+    ("mode=rw", "NORMAL"),  # uses the shared memory that another process has made
+    ("mode=rw", "EXCLUSIVE"),  # needs no shared memory, but no other process may have the file open
+    ("immutable=1", "NORMAL"),  # ignores the log
 )
 
 

@@ -15,7 +15,7 @@ from dra_driver.validation.validation_lock import overlap
 
 
 def holding_claims(ledger: Ledger, device: str) -> str:
-    """Return a text that a claim holds a device or a part of it, "" if none does.
+    """Return a text about a claim that holds a device or a part of it, "" if none does.
 
     A ledger that can't be read counts as a claim.
     """

@@ -93,7 +93,7 @@ class ForeignClaims:
         self._loop.wake()
 
     def claim_ended(self) -> None:
-        """Check several times soon whether the claim that was unprepared was one that held a device."""
+        """Check soon, and several times, whether the claim that was unprepared had kept a device from being offered."""
         if self._held:
             self._soon = list(ENDED_SECONDS)
             self._loop.wake()

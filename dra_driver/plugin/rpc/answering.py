@@ -20,7 +20,7 @@ _TIDY = 1024  # when so many calls wait, those that were cancelled are removed
 
 
 class MethodCalls:
-    """The calls of a method that run, which are only counted, and those that wait. The caller holds a lock."""
+    """How many calls of a method are running, and which calls wait for their turn. The caller holds a lock."""
 
     __slots__ = ("_running", "_tidy", "_waiting", "method")
 

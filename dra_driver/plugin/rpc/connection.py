@@ -19,9 +19,9 @@ from dra_driver.plugin.rpc.header_fields import FieldDecoder
 from dra_driver.plugin.rpc.stream import RpcStream
 from dra_driver.plugin.rpc.writer import ConnectionLost, ResponseWriter
 
-STREAMS = 512  # the most that may be open at the same time
-REQUEST_BYTES = 1 << 20  # the most that a request may have; the kubelet's have about a hundred bytes for each claim
-_BLOCK_BYTES = 64 * 1024  # the most that the header fields of one request may have, as they are sent
+STREAMS = 512  # how many may be open at the same time
+REQUEST_BYTES = 1 << 20  # of one request, at most; the kubelet's have about a hundred bytes for each claim
+_BLOCK_BYTES = 64 * 1024  # of one request's header fields, at most, as they are sent
 _PIECE_BYTES = 16 * 1024
 _HELD_BYTES = 4 << 20  # the most that the large ones of the requests that are open may have together
 _LARGE_BYTES = 16 * 1024  # a request that has more is a large one

@@ -15,7 +15,7 @@ Field = tuple[bytes, bytes]
 
 TABLE_BYTES = 4096  # the size of the dynamic table, which is the default of HTTP/2
 _ENTRY_BYTES = 32  # what each field of the table counts beside its name and value
-_MAX_BYTES = 16 * 1024  # the most that a block may have when it is decoded
+_MAX_BYTES = 16 * 1024  # of a decoded block, at most
 _BLOCKS_KEPT, _BLOCK_KEPT_BYTES = 16, 256  # decoded blocks are kept; those of a kubelet have about ten bytes
 _MAX_SHIFT = 28
 _METHODS = b"|:authority|:method GET|:method POST|:path /|:path /index.html|:scheme http|:scheme https"

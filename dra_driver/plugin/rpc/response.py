@@ -15,9 +15,9 @@ from dra_driver.plugin.rpc.header_fields import FieldDecoder
 from dra_driver.plugin.rpc.stream import message_of
 
 STREAM = 1  # the stream number of the call
-HEAD_BYTES = 5  # the length of what comes before the message
-_BLOCK_BYTES = 64 * 1024  # the most that the header fields may have, as they are sent
-_BESIDE_BYTES = 1 << 20  # the most that frames which are no part of the message may have together
+HEAD_BYTES = 5  # of the prefix that gRPC puts before a message
+_BLOCK_BYTES = 64 * 1024  # of the header fields, at most, as they are sent
+_BESIDE_BYTES = 1 << 20  # of all frames that do not belong to the message, at most
 _CODES = (
     *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
     *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),

@@ -21,7 +21,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-MIN_CALLS = 3  # two also run beside each other where a call begins while the one before it is just ending
+MIN_CALLS = 3  # two calls also overlap when one begins just before the last one ends
 TURN_SECONDS = 0.02  # how long a core is used before one is chosen again: another program may begin to run on it
 
 

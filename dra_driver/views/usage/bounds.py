@@ -90,7 +90,7 @@ class NodeBounds:
     now: float
 
     def cut(self, page: PageSums) -> tuple[PageSums, tuple[str, ...]]:
-        """Return a page with what can be true of its node, and a sentence for each cut."""
+        """Return the page, reduced to what can be true of its node, and a sentence for each reduction."""
         claims = tuple(self._claims(page.claims))
         totals, unclaimed, text = self._totals(page)
         kept = tuple(one for one, _ in claims)

@@ -60,7 +60,7 @@ def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> W
 def world_of_cluster(
     access: ClusterAccess, lines: ProgressLines = NoProgress, wanted: WantedObjects = EVERYTHING
 ) -> World:
-    """Read what is wanted of a cluster. What may not be read is listed in `World.unseen`. Raises: ApiError."""
+    """Read the `wanted` objects of a cluster. What may not be read is listed in `World.unseen`. Raises: ApiError."""
     api, checker = access.connect(), ShapeChecker()
     try:
         version = api.server_version()

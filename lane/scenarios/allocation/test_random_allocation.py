@@ -115,15 +115,15 @@ class Batch:
 
     def play(self) -> list[str]:
         """Create all pods in turn; return the differences as text."""
-        merge_reports(self.api.create, [one for world in self.worlds for one in (*world.classes, *world.slices)])
+        for_all(self.api.create, [one for world in self.worlds for one in (*world.classes, *world.slices)])
         self._read_back()
         wrong = []
         for turn in range(max(len(world.pods) for world in self.worlds)):
             playing = [world for world in self.worlds if len(world.pods) > turn]
             before = self._claims()
-            merge_reports(self.api.create, [one for world in playing for one in world.pods[turn]])
+            for_all(self.api.create, [one for world in playing for one in world.pods[turn]])
             self._caught_up(turn)
-            merge_reports(self.api.create, [self._pod(world, turn) for world in playing])
+            for_all(self.api.create, [self._pod(world, turn) for world in playing])
             decided = self._decided({self._name(world, turn) for world in playing})
             after = self._claims()
             for world in playing:
@@ -133,11 +133,11 @@ class Batch:
     def clean(self) -> None:
         """Delete the worlds; claims end when their pods are gone."""
         pods = [one["metadata"]["name"] for one in self.api.list("Pod", self.stage.namespace)]
-        merge_reports(lambda name: self.api.delete("Pod", name, self.stage.namespace, grace=0), pods)
+        for_all(lambda name: self.api.delete("Pod", name, self.stage.namespace, grace=0), pods)
         self.api.call("DELETE", self.api.path("ResourceClaim", namespace=self.stage.namespace))
         until("the claims are gone", lambda: not self._claims(), 90)
         gone = [one for world in self.worlds for one in (*world.slices, *world.classes)]
-        merge_reports(lambda one: self.api.delete(one["kind"], one["metadata"]["name"]), gone)
+        for_all(lambda one: self.api.delete(one["kind"], one["metadata"]["name"]), gone)
 
     def _read_back(self) -> None:
         self.slices = self.api.list("ResourceSlice")
@@ -236,8 +236,8 @@ class Batch:
         return fits if fits and not fatal else [(None, None)]
 
 
-def merge_reports(act: Callable[[Any], object], items: Sequence[Any]) -> None:
-    """Do something with all items, several at a time."""
+def for_all(act: Callable[[Any], object], items: Sequence[Any]) -> None:
+    """Call a function for each item, several at a time."""
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         list(threads.map(act, items))
 

@@ -52,7 +52,7 @@ def console_of(cluster: Cluster, identity: str, folder: Path) -> Path:
 
 
 def sees_nothing(server: RunningServer, token: str, namespace: str) -> bool:
-    """Return whether a viewer is answered, but with nothing of a namespace."""
+    """Return whether a viewer gets an answer that shows no claim of a namespace."""
     return server.ask(token, "claims").status == 200 and not claims(server, token, namespace)
 
 

@@ -163,7 +163,7 @@ def test_mig_mode_that_another_claim_switched_on_between_intent_and_making_goes_
     rig.assert_untouched()
 
 
-def test_mig_mode_of_a_claim_that_came_and_ended_between_intent_and_making_goes_off(rig, monkeypatch):
+def test_mig_mode_is_off_at_the_end_although_a_claim_came_and_went_before_the_partition_was_made(rig, monkeypatch):
     def come_and_go():
         rig.now_prepare("u2", small(1))
         rig.unprepare("u2")

@@ -111,7 +111,7 @@ class MigInstanceCalls(Binding):
     # -- changes
 
     def set_mig_mode(self, gpu: Handle, *, enabled: bool) -> str:
-        """Set the MIG mode; return the error (less NVML_ERROR_) that keeps it from being active, "" if it is."""
+        """Set the MIG mode; return the error, without NVML_ERROR_, that keeps it from taking effect; "" if none."""
         status = int(self._call("nvmlDeviceSetMigMode", gpu, int(enabled)))
         return self._name_of(status) if status else ""
 

@@ -37,7 +37,7 @@ EXPECTED_SECONDS = 5.0  # a call that takes longer makes the watch silent
 
 @dataclass
 class Watched:
-    """What a watch has found and has not been collected yet. Guarded by `changed`."""
+    """What a watch has found since its last report was collected. Guarded by `changed`."""
 
     xids: list[XidReport] = field(default_factory=list)
     vitals: dict[str, Vitals] = field(default_factory=dict)

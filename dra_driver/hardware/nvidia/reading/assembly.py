@@ -54,8 +54,8 @@ def shared_identities(readings: Iterable[GpuReading]) -> tuple[Problem, ...]:
 def unreported(functions: Sequence[PciFunction], answered: Iterable[str], *, silent: int) -> tuple[Problem, ...]:
     """Return a problem for each GPU on the bus that the library does not report.
 
-    `silent` is the number of GPUs that the library knows but whose address it did not report. As many of the GPUs that
-    NVIDIA's driver drives may be the same ones, so they do not become a second problem.
+    `silent` is the number of GPUs that the library counts but whose address it did not report. They have a problem
+    already, so up to as many GPUs on the bus, which may be the same ones, are not reported a second time.
     """
     known = set(answered)
     missing = [f for f in functions if f.address not in known and not f.is_virtual]
