@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from lane.agent import Agent
 from lane.api import Object
-from lane.sandbox import until
+from lane.sandbox import NotInTime, until
 from lane.stage import Stage
 from lane.workload import claim, container, devices, pod, request, template
 
@@ -197,6 +198,9 @@ def test_simulate_places_a_manifest_as_the_scheduler_does(
         )
         api.call("POST", path, one)
     try:
+        # The scheduler refuses a pod at first if it has not yet written the allocation of the same claim for another.
+        with suppress(NotInTime):
+            until("the scheduler agrees", lambda: scheduled(stage, len(simulated)) == simulated, 20)
         assert simulated == scheduled(stage, len(simulated))
     finally:
         for one in objects:
