@@ -15,6 +15,8 @@ from dra_driver.plugin.ledger.recorded_steps import RecordedStep, UnknownStep
 from dra_driver.plugin.steps.performer import StepPerformer
 from dra_driver.plugin.steps.step_run import StepRun, UndoRun
 
+_ONE_AND_FILE = 2  # how many steps a plan has that changes one thing; before its change everything is checked anyway
+
 
 class Effects:
     """Carries out and undoes the steps of claims on this node with the `performers`, one for each kind of step."""
@@ -25,9 +27,15 @@ class Effects:
     def inspect(self, steps: Iterable[Step], deadline: Deadline) -> tuple[RecordedStep, ...]:
         """Return what has to be recorded before anything is done.
 
-        Raises: HardwareError, SharingError, for what would otherwise be refused only after a partition was made.
+        Raises: ClaimError, HardwareError, SharingError, for what would otherwise be refused only after another step had
+        changed something.
         """
-        return tuple(self._performers[step.kind].inspect(step, deadline) for step in steps)
+        planned = tuple(steps)
+        found = tuple(self._performers[step.kind].inspect(step, deadline) for step in planned)
+        if len(planned) > _ONE_AND_FILE:
+            for step in planned:
+                self._performers[step.kind].check(step, deadline)
+        return found
 
     def carried_over(self, steps: Iterable[Step], recorded: Iterable[RecordedStep]) -> tuple[RecordedStep, ...]:
         """Return the recorded steps that the plan no longer has, then those of the plan, as recorded if they were."""

@@ -1,9 +1,9 @@
 """Step performer: records, carries out and undoes one kind of step.
 
 There is one performer for each kind, registered in `plugin.effects.steps`. Its methods are called in this order:
-`inspect` before anything is recorded or done; then `perform` for each step of the plan; finally `undo`, in reverse
-order and from records alone. Each of them starts from the node's current state, so it may be repeated after a crash at
-any line.
+`inspect`, and `check` if a claim changes several things, before anything is recorded or done; then `perform` for each
+step of the plan; finally `undo`, in reverse order and from records alone. Each of them starts from the node's current
+state, so it may be repeated after a crash at any line.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ class StepPerformer(Generic[P, R]):
         Raises: HardwareError, SharingError.
         """
         return self.intent(step)
+
+    def check(self, step: P, deadline: Deadline) -> None:
+        """Refuse what `perform` would refuse after other steps were carried out. Nothing is changed.
+
+        Raises: ClaimError, HardwareError, SharingError.
+        """
 
     def in_force(self, step: P, _recorded: R) -> P:
         """Return a planned step with the settings with which the claim was prepared.

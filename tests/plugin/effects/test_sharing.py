@@ -187,6 +187,31 @@ def test_without_a_supervisor_no_partition_is_made_for_mps_and_no_mode_is_switch
     rig.assert_unshared()
 
 
+@pytest.mark.parametrize("devices", [(small(3), OTHER), (OTHER, small(3)), (WHOLE,)])
+@pytest.mark.parametrize("obstacle", ["no supervisor", "compute mode"])
+def test_what_one_device_of_a_claim_lacks_is_found_before_another_one_is_changed(
+    rig: SharingRig, monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...], obstacle: str
+) -> None:
+    changed: list[str] = []
+    rig.hardware.set_mig_mode(rig.gpu(0), WHOLE in devices, 1)  # an administrator left it on
+    rig.scan()
+    for call in ("set_mig_mode", "create_partition", "set_compute_mode"):
+        monkeypatch.setattr(rig.hardware, call, lambda *_, call=call, **_options: changed.append(call))
+    if obstacle == "no supervisor":
+        rig.supervisor.is_there = False
+    else:
+        known = rig.hardware.compute_mode
+        monkeypatch.setattr(
+            rig.hardware, "compute_mode", lambda d, s: ComputeMode.PROHIBITED if d.name in devices else known(d, s)
+        )
+    rig.allocate("u1", *devices, configs=(mps(),))
+    for _ in range(3):
+        with pytest.raises(SharingError):
+            rig.prepare("u1")
+    assert (changed, rig.states(), rig.files()) == ([], {}, {})
+    assert rig.supervisor.daemons() == {}
+
+
 def test_without_a_supervisor_nothing_is_changed_and_the_claim_can_be_unprepared(rig: SharingRig) -> None:
     rig.supervisor.is_there = False
     rig.allocate("u1", WHOLE, configs=(mps(),))

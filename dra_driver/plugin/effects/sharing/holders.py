@@ -9,7 +9,7 @@ boot is gone: it is never undone, but applied again by the next claim that is pr
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -51,10 +51,23 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
         return RecordedSharing(step.device, step.settings, step.in_file, step.clients, step.made)
 
     def inspect(self, step: SharingStep, deadline: Deadline) -> RecordedSharing:
-        """Return the intent. If a step will make the device, check that it can be shared. Raises: SharingError."""
-        if step.made:
-            self._effects.require(step.settings, deadline.remaining())
+        """Return the intent, if the program that the sharing needs is running. Raises: SharingError."""
+        self._effects.require(step.settings, deadline.remaining())
         return self.intent(step)
+
+    def check(self, step: SharingStep, deadline: Deadline) -> None:
+        """Check that the device, unless another step makes it, can be shared as the step asks for it.
+
+        Raises: ClaimError("claim.sharing-differs"), SharingError, HardwareError.
+        """
+        if step.made:
+            return
+        name, rows = step.device.name, self._ledger.effects
+        effect, holders = rows.get(name), rows.holders(name)
+        if effect is None:
+            self._effects.inspect(step.device, step.settings, deadline.remaining())
+        elif holders:
+            self._check_agreement(effect, step.settings, holders, "")
 
     def in_force(self, step: SharingStep, recorded: RecordedSharing) -> SharingStep:
         """Return the step with the sharing with which the claim was prepared."""
@@ -177,7 +190,7 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
                 self._ledger.effects.remove(effect.device.name)
 
     def _check_agreement(
-        self, effect: DeviceEffect, settings: SharingSettings, others: list[EffectHolder], uid: str
+        self, effect: DeviceEffect, settings: SharingSettings, others: Sequence[EffectHolder], uid: str
     ) -> None:
         """Check that the claim `uid` may share the device with the `others` that hold it. Raises: ClaimError."""
         named = ", ".join(holder.full_name for holder in others)
