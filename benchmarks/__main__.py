@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks import agent, allocation, console, metering, nvml_calls, scale, selectors, tools, vendors
 from benchmarks.figures import Report
+from benchmarks.usage import suite as usage
 from benchmarks.webhook import suite as webhook
 
 SUITES = {
@@ -17,6 +18,7 @@ SUITES = {
     "selectors": selectors.run,
     "allocation": allocation.run,
     "tools": tools.run,
+    "usage": usage.run,
     "webhook": webhook.run,
     "console": console.run,
     "vendors": vendors.run,

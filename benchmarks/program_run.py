@@ -1,4 +1,4 @@
-"""One run of a program: when it began and ended, its status, and its own peak memory.
+"""One run of a program: when it began and ended, its status, its own peak memory and its processor time.
 
 Linux counts what the address space held that a process leaves at `exec` into the process's peak, and a new process
 begins in its parent's address space, or in a copy: started by a benchmark that holds 300 MiB, every program has a peak
@@ -21,18 +21,20 @@ silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
 began = time.monotonic()
 pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=silent)
 _, status, usage = os.wait4(pid, 0)
-print([began, time.monotonic(), os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024])
+ended, used = time.monotonic(), usage.ru_utime + usage.ru_stime
+print([began, ended, os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024, used])
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """Begin and end by the monotonic clock, the exit status (below zero: a signal), and the peak resident memory."""
+    """Begin and end by the monotonic clock, the exit status (below zero: a signal), peak memory and processor time."""
 
     began: float
     ended: float
     status: int
     peak_mib: float
+    processor_s: float
 
     @property
     def seconds(self) -> float:

@@ -28,6 +28,12 @@ def test_the_times_are_those_of_the_program_and_the_status_is_its_own() -> None:
     assert run.seconds == run.ended - run.began
 
 
+def test_the_processor_time_is_the_programs_own() -> None:
+    spin = "import time; began = time.process_time()\nwhile time.process_time() - began < 0.3: pass"
+    assert run_program([sys.executable, "-c", spin]).processor_s > 0.2
+    assert run_program([sys.executable, "-c", "import time; time.sleep(1)"]).processor_s < 0.9
+
+
 def test_a_signal_is_a_status_below_zero() -> None:
     assert run_program([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]).status == -9
 
