@@ -28,10 +28,14 @@ def usage_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name the source of usage data."""
     for decorate in (
         click.option("--prices", metavar="FILE", default="", envvar="PRICES", help="A price table (docs/cost.md)."),
-        click.option("--prometheus-ca-file", metavar="FILE", default="", help="The authority of its certificate."),
-        click.option("--prometheus-token-file", metavar="FILE", default="", help="A bearer token for it."),
+        click.option("--prometheus-ca-file", metavar="FILE", default="", help="The CA that signed its certificate."),
+        click.option("--prometheus-token-file", metavar="FILE", default="", help="A file with a bearer token for it."),
         click.option(
-            "--prometheus", metavar="URL", default="", envvar="PROMETHEUS", help="Show usage and dashboards from it."
+            "--prometheus",
+            metavar="URL",
+            default="",
+            envvar="PROMETHEUS",
+            help="Show usage and dashboards, read from this Prometheus.",
         ),
     ):
         function = decorate(function)
@@ -65,7 +69,7 @@ def usage_source(given: dict[str, Any]) -> UsageSource:
 @mig_option
 @kubeconfig_option
 @context_option
-@namespace_option("Read this one if not all may be read [default: the kubeconfig's].")
+@namespace_option("The namespace to read if you may not read all [default: the kubeconfig's].")
 @usage_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port on 127.0.0.1 [default: a free one].")
 @click.option("--open", "opens", is_flag=True, help="Open the address in this machine's browser.")

@@ -58,14 +58,14 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 def command(
     host_root: str, only: str | None, back_to: str | None, bundle: str | None, output: str, **given: Any
 ) -> int:
-    """Report what is wrong, how it is known, and how to fix it.
+    """Report what is wrong, the evidence for it, and how to fix it.
 
     \b
-    dra-driver doctor                       this node and the cluster, as far as they can be checked
-    dra-driver doctor --only cluster        from a laptop, with your kubeconfig
-    dra-driver doctor -n team-a             your claims and pods, with rights in one namespace
-    dra-driver doctor --before-downgrade 0.1.1   and what 0.1.1 could not undo, before a rollback to it
-    dra-driver doctor --bundle b.tar.gz     and everything that a bug report needs, redacted
+    dra-driver doctor                             this node and the cluster, as far as they can be checked
+    dra-driver doctor --only cluster              from a laptop, with your kubeconfig
+    dra-driver doctor -n team-a                   your claims and pods, with rights in one namespace
+    dra-driver doctor --before-downgrade 0.1.1    also what 0.1.1 could not undo, before you go back to it
+    dra-driver doctor --bundle b.tar.gz           also write what a bug report needs, redacted
 
     Nothing is changed. What could not be checked is listed; run it as root on a node to check everything. There is no
     -l, because the objects that are checked have no labels in common.

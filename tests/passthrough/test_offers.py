@@ -1,4 +1,4 @@
-"""As what a GPU for containers and virtual machines is offered, by the scheduler and by what claims hold."""
+"""How a GPU for containers and virtual machines is offered, depending on the scheduler and on what claims hold."""
 
 from dataclasses import replace
 

@@ -29,8 +29,10 @@ _FORMS = ["table", "json", "yaml", "csv", "html"]
 
 @click.command(name="usage")
 @click.option("--prometheus", metavar="URL", default="", help="Read from this Prometheus.")
-@click.option("--token-file", metavar="FILE", default="", help="A bearer token for it.")
-@click.option("--ca-file", metavar="FILE", default="", help="The authority of its certificate [default: the system's].")
+@click.option("--token-file", metavar="FILE", default="", help="A file with a bearer token for it.")
+@click.option(
+    "--ca-file", metavar="FILE", default="", help="The CA that signed its certificate [default: the system's]."
+)
 @click.option("--since", metavar="TIME", default="7d", show_default=True, help="How far to look back: 12h, 7d, 4w.")
 @click.option("--from", "begin", metavar="TIME", default="", help="The beginning instead, such as 2026-11-20T18:00Z.")
 @click.option("--to", "end", metavar="TIME", default="", help="The end [default: now].")

@@ -1,4 +1,4 @@
-"""The real agent sets time slices by a fake nvidia-smi below the driver root: one child process a change."""
+"""The real agent sets time slices through a fake nvidia-smi below the driver root, one child process for a change."""
 
 import os
 import signal

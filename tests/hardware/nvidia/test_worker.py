@@ -108,7 +108,7 @@ def test_jobs_of_many_threads_are_each_done_once() -> None:
     assert all([i for m, i in done if m == n] == list(range(50)) for n in range(8))
 
 
-def test_a_job_that_gives_way_is_begun_again_after_the_one_that_came(worker: Worker) -> None:
+def test_a_preempted_job_is_started_again_after_the_one_that_preempted_it(worker: Worker) -> None:
     began, gate, order = threading.Event(), threading.Event(), []
 
     def read() -> str:
@@ -168,7 +168,7 @@ def test_a_job_that_gave_way_to_the_end_of_its_worker_is_refused(worker: Worker)
     assert not worker.is_busy
 
 
-def test_a_worker_runs_on_the_core_of_the_thread_that_waits_and_anywhere_for_work_that_gives_way(
+def test_a_worker_runs_on_the_core_of_the_thread_that_waits_and_anywhere_for_preemptible_work(
     worker: Worker,
 ) -> None:
     own = os.sched_getaffinity(0)

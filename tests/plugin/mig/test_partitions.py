@@ -137,7 +137,7 @@ def test_mig_mode_that_an_administrator_switched_on_stays_on(rig):
     assert rig.modes() == [True, False]
 
 
-def test_mig_mode_that_an_administrator_switched_on_between_intent_and_making_stays_on(rig, monkeypatch):
+def test_mig_mode_that_an_administrator_switched_on_after_the_intent_stays_on(rig, monkeypatch):
     after_inspection(rig, monkeypatch, lambda: rig.hardware.set_mig_mode(rig.gpu(), True, 5))
     rig.now_prepare("u1", small(0))
     rig.unprepare("u1")
@@ -155,7 +155,9 @@ def test_mig_mode_of_an_administrator_whose_partition_leaves_no_room_stays_on(ri
     assert rig.modes() == [True, False]
 
 
-def test_mig_mode_that_another_claim_switched_on_between_intent_and_making_goes_off_with_the_last(rig, monkeypatch):
+def test_mig_mode_that_another_claim_switched_on_after_the_intent_is_switched_off_with_the_last_partition(
+    rig, monkeypatch
+):
     after_inspection(rig, monkeypatch, lambda: rig.now_prepare("u2", small(1)))
     rig.now_prepare("u1", small(0))
     rig.unprepare("u2")

@@ -30,7 +30,7 @@ class Node:
         )
 
     def has_pod(self, record) -> bool:
-        """Answer as the kubelet would of the claims in `here`."""
+        """Return whether a pod has the claim, as the kubelet reports it: those in `here` have one."""
         return record.uid in self.here
 
     def asked(self) -> int:
