@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from dra_driver.cdi.records import join, split
+from dra_driver.cdi.records import join
 from dra_driver.model.errors import PrepareError, Retry
 from dra_driver.model.wire import CdiWire
 
@@ -47,14 +47,15 @@ class CdiStore:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root, self._root = Path(root), os.fspath(root)
 
-    def write(self, file_name: str, content: bytes) -> bool:
+    def write(self, file_name: str, content: bytes, record: bytes = b"") -> bool:
         """Make the file hold `content` (from `cdi.spec.render`), durably, and return whether it changed. Idempotent.
+
+        `record` is what only this driver reads (from `cdi.records.record_text`), for a file beside it.
 
         Raises: PrepareError("prepare.cdi-write", LATER) when the folder is read-only, full or can't be created;
         PrepareError("prepare.cdi-file-name") for a name that is hidden, has a slash or does not end in .json.
         """
         path, record_path = self._path(file_name), self._hidden(file_name, _RECORD)
-        content, record = split(content)
         if _content(path) == content and _content(record_path) == record:
             return False
         try:

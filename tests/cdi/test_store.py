@@ -16,6 +16,7 @@ from functools import partial
 
 import pytest
 
+from dra_driver.cdi.records import record_text
 from dra_driver.cdi.store import CdiStore
 from dra_driver.model.errors import PrepareError, Retry
 
@@ -254,16 +255,16 @@ def test_a_killed_writer_leaves_whole_files_and_one_sweep_cleans_up(store):
         assert names_in(store.root) == list(names)
 
 
-WITH_RECORD = {
-    "devices": [{"name": "u-gpu", "containerEdits": {"env": ["A=b", "DRA_DRIVER_PARTITION_GPU=MIG-1/boot"]}}]
-}
-RECORDED = json.dumps(WITH_RECORD).encode()
+ENTRY = "DRA_DRIVER_PARTITION_GPU=MIG-1/boot"
+DOCUMENT = json.dumps({"devices": [{"name": "u-gpu", "containerEdits": {"env": ["A=b"]}}]}).encode()
+RECORD = record_text({"u-gpu": [ENTRY]})
+WITH_RECORD = {"devices": [{"name": "u-gpu", "containerEdits": {"env": ["A=b", ENTRY]}}]}
 
 
 def test_a_record_of_the_driver_is_kept_and_shown_to_no_container(tmp_path):
     store = CdiStore(tmp_path)
-    assert store.write("k8s.x-claim_u.json", RECORDED)
-    assert not store.write("k8s.x-claim_u.json", RECORDED)
+    assert store.write("k8s.x-claim_u.json", DOCUMENT, RECORD)
+    assert not store.write("k8s.x-claim_u.json", DOCUMENT, RECORD)
     shown = json.loads((tmp_path / "k8s.x-claim_u.json").read_text())
     assert shown["devices"][0]["containerEdits"] == {"env": ["A=b"]}
     assert store.read("k8s.x-claim_u.json") == WITH_RECORD
@@ -275,11 +276,10 @@ def test_a_record_of_the_driver_is_kept_and_shown_to_no_container(tmp_path):
 
 def test_a_record_is_removed_with_its_document(tmp_path):
     store = CdiStore(tmp_path)
-    store.write("k8s.x-claim_u.json", RECORDED)
-    without = json.dumps({"devices": [{"name": "u-gpu", "containerEdits": {"env": ["A=b"]}}]}).encode()
-    assert store.write("k8s.x-claim_u.json", without)
+    store.write("k8s.x-claim_u.json", DOCUMENT, RECORD)
+    assert store.write("k8s.x-claim_u.json", DOCUMENT)
     assert [path.name for path in tmp_path.iterdir()] == ["k8s.x-claim_u.json"]
-    store.write("k8s.x-claim_u.json", RECORDED)
+    store.write("k8s.x-claim_u.json", DOCUMENT, RECORD)
     (tmp_path / "k8s.x-claim_u.json").unlink()
     assert store.sweep("k8s.x") == 1
     assert list(tmp_path.iterdir()) == []
@@ -287,11 +287,11 @@ def test_a_record_is_removed_with_its_document(tmp_path):
 
 def test_a_broken_record_is_ignored_and_one_in_the_document_itself_is_read(tmp_path):
     store = CdiStore(tmp_path)
-    store.write("k8s.x-claim_u.json", RECORDED)
+    store.write("k8s.x-claim_u.json", DOCUMENT, RECORD)
     for text in ("", "[1]", '{"u-gpu": 3}', '{"u-gpu": ["PATH=/"]}'):
         (tmp_path / ".k8s.x-claim_u.json.record").write_text(text)
         assert store.read("k8s.x-claim_u.json")["devices"][0]["containerEdits"]["env"] == ["A=b"]
-    (tmp_path / "k8s.x-claim_u.json").write_bytes(RECORDED)  # as earlier versions wrote it
+    (tmp_path / "k8s.x-claim_u.json").write_text(json.dumps(WITH_RECORD))  # as earlier versions wrote it
     assert store.read("k8s.x-claim_u.json") == WITH_RECORD
 
 
@@ -309,9 +309,8 @@ def test_what_a_killed_writer_left_of_a_record_is_removed_too(store, monkeypatch
         return original(path, target)
 
     monkeypatch.setattr(os, "rename", rename)
-    device = {"name": "x", "containerEdits": {"env": ["A=b", "DRA_DRIVER_SHARING=1"]}}
     with pytest.raises(Killed):
-        store.write(NAME, encode({"devices": [device]}))
+        store.write(NAME, DOCUMENT, RECORD)
     assert any(name.endswith("unfinished") for name in names_in(store.root))
     tidy(store)
     assert [name for name in names_in(store.root) if name != NAME] == []

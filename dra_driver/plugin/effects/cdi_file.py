@@ -6,21 +6,24 @@ Only this module uses both `claims` (what has to be done) and `cdi` (how a file 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from dra_driver.cdi import ids
+from dra_driver.cdi.records import record_text
 from dra_driver.cdi.spec import render
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.steps.cdi_file import CdiFileStep
+from dra_driver.claims.steps.sharing import SharingStep
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import HardwareError
 from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
-from dra_driver.plugin.effects.file_records import partition_env
+from dra_driver.plugin.effects.file_records import partition_env, sharing_env
 from dra_driver.plugin.effects.sharing.holders import with_sharing
-from dra_driver.plugin.ledger.recorded_steps import RecordedFile, RecordedPartition
+from dra_driver.plugin.ledger.recorded_steps import RecordedFile, RecordedPartition, RecordedSharing
 from dra_driver.plugin.steps.performer import StepPerformer
 from dra_driver.plugin.steps.step_run import MadePartition, StepRun, UndoRun
 
@@ -30,6 +33,7 @@ _POLL_SECONDS = 0.05
 
 # By name in the file: the edits of a device that another step made, and its record if it is a partition.
 _Made = dict[str, tuple[Edits, RecordedPartition | None]]
+_Document = tuple[bytes, bytes]  # a document, and the records beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
 
     def __init__(self, store: CdiStore, hardware: Hardware, metadata: DeviceMetadata) -> None:
         self._store, self._hardware, self._metadata = store, hardware, metadata
-        self._documents: FifoCache[str, tuple[CdiFileStep, _Made, bytes]] = FifoCache(MAX_DOCUMENTS)
+        self._documents: FifoCache[str, tuple[CdiFileStep, _Made, _Document]] = FifoCache(MAX_DOCUMENTS)
 
     def intent(self, step: CdiFileStep) -> RecordedFile:
         """Return the record of a file: its name."""
@@ -93,16 +97,17 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         made = {name: self._made(device, run, patience) for name, device in step.made.items()}
         if step.metadata or run.shared or run.variables:
             document = render(step.cdi_kind, self._edits(step, run, made), step.common)
+            records = _records(made, run.shared)
         else:
-            document = self._kept_document(step, made)
-        run.is_file_changed |= self._store.write(step.file, document)
+            document, records = self._kept_document(step, made)
+        run.is_file_changed |= self._store.write(step.file, document, records)
 
-    def _kept_document(self, step: CdiFileStep, made: _Made) -> bytes:
+    def _kept_document(self, step: CdiFileStep, made: _Made) -> _Document:
         """Return the document of a step with nothing but its devices; repeated calls of a claim have the same ones."""
         kept = self._documents.get(step.file)
         if kept is not None and kept[0] is step and kept[1] == made:
             return kept[2]
-        document = render(step.cdi_kind, _devices(step, made), step.common)
+        document = render(step.cdi_kind, _devices(step, made), step.common), _records(made, ())
         self._documents.keep(step.file, (step, made, document))
         return document
 
@@ -149,8 +154,13 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
 
 def _devices(step: CdiFileStep, made: _Made) -> dict[str, Edits]:
     """Return the edits of a claim's devices, by their name in the file."""
-    devices = dict(step.devices)
-    for name, (found, recorded) in made.items():
-        env = found.env if recorded is None else (*found.env, *partition_env(recorded))
-        devices[name] = Edits(found.device_nodes, found.mounts, env, found.hooks, found.additional_gids)
-    return devices
+    return {**step.devices, **{name: edits for name, (edits, _) in made.items()}}
+
+
+def _records(made: _Made, shared: Iterable[tuple[SharingStep, RecordedSharing]]) -> bytes:
+    """Return what is recorded beside the file, from which a lost ledger is rebuilt: partitions and sharing."""
+    entries = {name: partition_env(recorded) for name, (_, recorded) in made.items() if recorded is not None}
+    for step, recorded in shared:
+        for name in step.in_file:
+            entries[name] = (*entries.get(name, ()), *sharing_env(step, recorded.effect))
+    return record_text(entries)

@@ -1,4 +1,4 @@
-"""File records: partitions and sharing as recorded in a claim's CDI file, in case the ledger is lost.
+"""File records: partitions and sharing as recorded beside a claim's CDI file, in case the ledger is lost.
 
 Each record is an environment variable of a device in the file. `recovery` reads what this module writes.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
+from dra_driver.claims.steps.sharing import SharingStep
 from dra_driver.model.records import json_text
+from dra_driver.model.sharing import TimeSlicingSettings
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger.effect_records import EFFECT, DeviceEffect
 from dra_driver.plugin.ledger.recorded_steps import US, RecordedPartition, RecordedSharing
@@ -20,8 +22,8 @@ EFFECT_ENV = "DRA_DRIVER_SHARING"
 def partition_env(recorded: RecordedPartition) -> tuple[str, ...]:
     """Return the variable that records a partition; none for a partition that an administrator made.
 
-    Each partition has its own variable name, because a container with several partitions would otherwise see only the
-    last.
+    Each partition has its own variable name, because older agents wrote the variables into the document, where a
+    container with several partitions would otherwise see only the last.
     """
     name = f"{OWNER_ENV}_{recorded.device.upper().replace('-', '_')}"
     return (f"{name}={recorded.uuid}/{recorded.boot_id}",) if recorded.owner == US else ()
@@ -34,9 +36,11 @@ def partitions_of_env(device: str, env: Iterable[str]) -> Iterator[RecordedParti
         yield RecordedPartition(device, None, boot_id=boot_id, owner=US, uuid=uuid)
 
 
-def sharing_env(effect: DeviceEffect) -> str:
-    """Return the variable that records the effect on a shared device."""
-    return f"{EFFECT_ENV}={json_text(EFFECT.write(effect))}"
+def sharing_env(step: SharingStep, effect: DeviceEffect | None) -> tuple[str, ...]:
+    """Return the variable that records the effect on a shared device; none for time slices of the usual length."""
+    if effect is None or step.settings == TimeSlicingSettings():
+        return ()
+    return (f"{EFFECT_ENV}={json_text(EFFECT.write(effect))}",)
 
 
 def sharing_of_env(variable: str) -> RecordedSharing:

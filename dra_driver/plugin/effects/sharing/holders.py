@@ -16,10 +16,9 @@ from dataclasses import replace
 from dra_driver.claims.steps.sharing import SharingStep
 from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import ClaimError, DriverError, Retry
-from dra_driver.model.sharing import ClientLimits, MpsSettings, SharedDevice, SharingSettings, TimeSlicingSettings
+from dra_driver.model.sharing import ClientLimits, MpsSettings, SharedDevice, SharingSettings
 from dra_driver.mps.settings import MpsChannel
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.effects.file_records import sharing_env
 from dra_driver.plugin.effects.sharing.clients import client_edits
 from dra_driver.plugin.effects.sharing.effects import SharingEffects
 from dra_driver.plugin.effects.sharing.separation import require_one_namespace
@@ -224,15 +223,10 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
 
 
 def with_sharing(edits: Edits, step: SharingStep, recorded: RecordedSharing, name: str) -> Edits:
-    """Return one device's edits with those that its sharing adds.
-
-    These include a record of the sharing, from which a lost ledger is rebuilt.
-    """
+    """Return one device's edits with those that its sharing adds."""
     parts = [edits]
     if recorded.channel is not None:
         parts.append(client_edits(recorded.channel, step.clients.get(name, ClientLimits())))
-    if recorded.effect is not None and step.settings != TimeSlicingSettings():
-        parts.append(Edits(env=(sharing_env(recorded.effect),)))
     return merge(parts)
 
 
