@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from dra_driver.hardware.facts import Facts, GpuFacts
@@ -31,17 +31,20 @@ class OwnChanges:
         self._under_way: Counter[str] = Counter()  # the number of changes, by PCI address
         self._ended: set[str] = set()
 
-    @contextmanager
-    def change(self, gpu: GpuFacts) -> Iterator[None]:
-        """Count the GPU as changed by this agent during the block, and until the first look after it."""
+    def change(self, gpu: GpuFacts) -> AbstractContextManager[None]:
+        """Return a context in which the GPU counts as changed by this agent; so it does in the first look after it."""
+        return _Change(self, gpu.pci_address)
+
+    def begin(self, address: str) -> None:
+        """Begin a change of the GPU at a PCI address."""
         with self._lock:
-            self._under_way[gpu.pci_address] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._under_way[gpu.pci_address] -= 1
-                self._ended.add(gpu.pci_address)
+            self._under_way[address] += 1
+
+    def end(self, address: str) -> None:
+        """End a change of the GPU at a PCI address."""
+        with self._lock:
+            self._under_way[address] -= 1
+            self._ended.add(address)
 
     def take(self) -> frozenset[str]:
         """Return the PCI addresses of the changed GPUs, and forget those whose changes have ended."""
@@ -49,6 +52,21 @@ class OwnChanges:
             taken = frozenset(self._ended) | frozenset(+self._under_way)
             self._ended.clear()
         return taken
+
+
+class _Change:
+    """The context of `OwnChanges.change`. A generator would cost more time."""
+
+    __slots__ = ("_address", "_changes")
+
+    def __init__(self, changes: OwnChanges, address: str) -> None:
+        self._changes, self._address = changes, address
+
+    def __enter__(self) -> None:
+        self._changes.begin(self._address)
+
+    def __exit__(self, *_: object) -> None:
+        self._changes.end(self._address)
 
 
 def facts_after(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -56,8 +55,10 @@ class Partitioning:
             return CreatedPartition(made.facts, is_new, switch.is_asked)
 
         try:
-            with self._taken_back(gpu, switch):
-                return self._until_free(gpu, attempt, end, what)
+            return self._until_free(gpu, attempt, end, what)
+        except HardwareError:
+            self._take_back(gpu, switch)
+            raise
         except SharedInstance:
             raise HardwareError(
                 "partition-in-use", f"{what} is divided into smaller compute instances", retry=Retry.LATER
@@ -100,8 +101,11 @@ class Partitioning:
         """Switch MIG mode where that needs no reset (port.Partitionable)."""
         self._calls.await_library(deadline_s)
         switch = _Switch(enabled)
-        with self._taken_back(gpu, switch):
+        try:
             self._until_free(gpu, switch.attempt, time.monotonic() + deadline_s, f"GPU {gpu.pci_address}")
+        except HardwareError:
+            self._take_back(gpu, switch)
+            raise
 
     def mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
         """Return whether MIG mode is on."""
@@ -127,17 +131,12 @@ class Partitioning:
         except NvmlFault as fault:
             raise _refusal(fault, f"partitions of GPU {gpu.pci_address}") from fault
 
-    @contextlib.contextmanager
-    def _taken_back(self, gpu: GpuFacts, switch: _Switch) -> Iterator[None]:
-        """Cancel a change of the mode that is still pending when the work fails."""
-        try:
-            yield
-        except HardwareError:
-            # the caller needs the original refusal, not a failure to take the change back
-            with contextlib.suppress(HardwareError, NvmlFault):
-                if switch.is_asked:
-                    self._calls.ask(gpu, switch.revert, time.monotonic() + _TAKE_BACK_S)
-            raise
+    def _take_back(self, gpu: GpuFacts, switch: _Switch) -> None:
+        """Cancel a change of the mode that is still pending after the work has failed."""
+        # the caller needs the original refusal, not a failure to take the change back
+        with contextlib.suppress(HardwareError, NvmlFault):
+            if switch.is_asked:
+                self._calls.ask(gpu, switch.revert, time.monotonic() + _TAKE_BACK_S)
 
     def _until_free(self, gpu: GpuFacts, work: Work[T], end: float, what: str) -> T:
         """Repeat `work` while something is in use. Raises: HardwareError, and what `work` raises itself."""

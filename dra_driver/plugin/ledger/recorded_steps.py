@@ -35,14 +35,19 @@ class GpuReference:
     pci_address: str
     minor: int
 
-    @classmethod
-    def of(cls, gpu: GpuFacts) -> GpuReference:
-        """Return the reference to a GPU."""
-        return cls(gpu.uuid, gpu.pci_address, gpu.minor)
+    @staticmethod
+    def of(gpu: GpuFacts) -> GpuReference:
+        """Return the reference to a GPU, the same object for the same GPU."""
+        return _reference(gpu.uuid, gpu.pci_address, gpu.minor)
 
     def facts(self) -> GpuFacts:
         """Return the GPU as the hardware port expects it, with no other facts than these."""
         return _facts_of(self)
+
+
+@lru_cache(maxsize=64)
+def _reference(uuid: str, pci_address: str, minor: int) -> GpuReference:
+    return GpuReference(uuid, pci_address, minor)
 
 
 @lru_cache(maxsize=64)
@@ -155,6 +160,14 @@ class RecordedPartition(RecordedStep):
     def is_ours(self, boot_id: str) -> bool:
         """Return whether this driver made the partition, or is about to, in this boot."""
         return self.owner == US and self.boot_id == boot_id
+
+
+@lru_cache(maxsize=256)  # later claims get the same partitions, so each intent is made and put into JSON once
+def partition_intent(
+    device: str, gpu: GpuReference, profile: MigProfile, start: int, boot_id: str, *, owner: str, switches_mode: bool
+) -> RecordedPartition:
+    """Return the record of a partition before it is made, with the owner and MIG mode that the hardware reported."""
+    return RecordedPartition(device, gpu, profile, start, boot_id, owner, "", switches_mode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,14 @@ from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import GPU_LOST, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger_rows import ModeEnd
-from dra_driver.plugin.ledger.recorded_steps import OTHER, US, GpuReference, RecordedPartition, RecordedSharing
+from dra_driver.plugin.ledger.recorded_steps import (
+    OTHER,
+    US,
+    GpuReference,
+    RecordedPartition,
+    RecordedSharing,
+    partition_intent,
+)
 from dra_driver.plugin.mig.mig_modes import MigModes
 from dra_driver.plugin.steps.performer import StepPerformer
 from dra_driver.plugin.steps.step_run import MadePartition, StepRun, UndoRun
@@ -51,16 +58,11 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
 
     def inspect(self, step: MigPartitionStep, _deadline: Deadline) -> RecordedPartition:
         """Return the intent with the owner: this driver, if the placement is empty now. Raises: HardwareError."""
-        now = self._placement_now(step)
-        return RecordedPartition(
-            step.device,
-            GpuReference.of(step.gpu),
-            step.placement.profile,
-            step.placement.start,
-            boot_id=self._boot_id,
-            owner=OTHER if now.partition else US,
-            uuid="",
-            switches_mode=not now.mig_enabled,
+        now, profile, start = self._placement_now(step), step.placement.profile, step.placement.start
+        gpu, owner = GpuReference.of(step.gpu), OTHER if now.partition else US
+        switches_mode = not now.mig_enabled
+        return partition_intent(
+            step.device, gpu, profile, start, self._boot_id, owner=owner, switches_mode=switches_mode
         )
 
     def perform(self, step: MigPartitionStep, recorded: RecordedPartition, run: StepRun) -> RecordedPartition:
@@ -154,7 +156,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
                 return MadePartition(step.gpu, existing, recorded)
         with self._modes.hold(step.gpu, run.deadline):
             intent = self._intended(recorded)
-            if intent != recorded:  # otherwise nothing was made yet, and `_create` finds a partition that exists
+            if intent is not recorded:  # otherwise nothing was made yet, and `_create` finds a partition that exists
                 found = self._placement_now(step).partition
                 if found is not None:
                     return MadePartition(step.gpu, found, self._record_of_found(recorded, found))
