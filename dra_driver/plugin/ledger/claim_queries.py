@@ -6,6 +6,7 @@ parsing a row again costs more than reading it.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -25,6 +26,11 @@ _MAX_CACHED = 64  # records: a node with 8 GPUs of seven partitions each has at 
 _WITH_HOLDS = (  # in one query, because a repeated Prepare needs both; no device name contains a space
     "SELECT *, (SELECT group_concat(device, ' ') FROM holds WHERE claim_uid = claims.uid) AS held "
     "FROM claims WHERE uid = ?"
+)
+_PARTS = "'gpu-' || replace(replace(gpu, ':', '-'), '.', '-') || '/'"  # what the names of a GPU's parts begin with
+_WITH_MODES = (  # likewise, because Unprepare needs both
+    "SELECT *, (SELECT group_concat(gpu, ' ') FROM mig_modes WHERE boot_id = ? AND NOT EXISTS (SELECT 1 FROM holds "  # noqa: S608
+    f"WHERE device BETWEEN {_PARTS} AND {_PARTS} || '~' AND claim_uid <> ?)) AS alone_on FROM claims WHERE uid = ?"
 )
 
 
@@ -46,16 +52,28 @@ class ClaimQueries(LedgerAccess):
         Raises: LedgerError.
         """
         rows = self._read(_WITH_HOLDS, (uid,))
-        if not rows:
-            return None, frozenset()
+        return self._record_with("held", rows) if rows else (None, frozenset())
+
+    def get_with_modes(self, uid: str) -> tuple[ClaimRecord | None, frozenset[str]]:
+        """Return a claim's record (`get`) and the GPUs that have no parts of other claims and whose MIG mode is ours.
+
+        The latter are given by PCI address; see `mode_end`, which is the same for one GPU. Raises: LedgerError.
+        """
+        if self.is_read_only:
+            return self.get(uid), frozenset()
+        rows = self._read(_WITH_MODES, (self._boot_id, uid, uid))
+        return self._record_with("alone_on", rows) if rows else (None, frozenset())
+
+    def _record_with(self, names: str, rows: list[sqlite3.Row]) -> tuple[ClaimRecord, frozenset[str]]:
+        """Return the record in the first row, and the names in another of its columns."""
         row = dict(rows[0])
-        held = frozenset((row.pop("held") or "").split())
+        found, uid = frozenset((row.pop(names) or "").split()), row["uid"]
         kept = self._kept.get(uid)
         if kept is not None and kept[0] == row:
-            return kept[1], held
+            return kept[1], found
         record = record_of_row(rows[0])
         self._kept.keep(uid, (row, record))
-        return record, held
+        return record, found
 
     def has_seen(self, uid: str) -> bool:
         """Return whether this process has read or written a claim lately; the file is not read for that."""

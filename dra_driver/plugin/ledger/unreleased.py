@@ -79,8 +79,8 @@ def boot_seconds() -> float:
 
 def keep_unreleased(connection: sqlite3.Connection, record: ClaimRecord, pods: Collection[str], boot_id: str) -> None:
     """Record the devices of a claim as unreleased, before its holds are removed. Shares and replicas are left out."""
-    exclusive = record.exclusive_names()
-    if not pods or not exclusive:
+    exclusive = record.exclusive_names() if pods else ()
+    if not exclusive:
         return
     connection.execute("DELETE FROM kept_back WHERE boot_id <> ?", (boot_id,))
     rows = connection.execute("SELECT device FROM holds WHERE claim_uid = ? AND share_id = ''", (record.uid,))

@@ -93,6 +93,8 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         if recorded.gpu is None:
             return True
         address = recorded.gpu.pci_address
+        if address in undoing.alone_on:
+            return False
         if self._modes.end_of(address, undoing.uid) is not ModeEnd.ALONE:
             return True
         undoing.alone_on.add(address)

@@ -60,12 +60,12 @@ class ClaimUndo:
         Raises: DriverError.
         """
         with self._ledger.until(deadline), self._locks.hold([claim_lock(uid)], deadline):
-            record = self._ledger.get(uid)
+            record, alone_on = self._ledger.get_with_modes(uid)
             if record is None:
                 remove_leftover(self._store.root, self._names.file(uid))
                 return
             with self._locks.hold(map(device_lock, record.owned_names()), deadline):
-                self.undo(record, deadline)
+                self.undo(record, deadline, alone_on)
 
     def evict(self, uid: str) -> bool:
         """Unprepare a claim if it is abandoned, and return whether it was. Raises: DriverError."""
@@ -92,17 +92,18 @@ class ClaimUndo:
         log.info("half-done claim undone", extra=fields(claim=record.full_name, claim_uid=uid))
         return True
 
-    def undo(self, record: ClaimRecord, deadline: Deadline) -> None:
+    def undo(self, record: ClaimRecord, deadline: Deadline, alone_on: Collection[str] = ()) -> None:
         """Undo a recorded claim and remove its record. The caller holds the claim's lock. Raises: DriverError.
 
-        If the ledger is read-only, the row stays; undoing the claim again does no harm.
+        `alone_on` are GPUs of which the caller has read that no other claim has a part (`UndoRun`). If the ledger is
+        read-only, the row stays; undoing the claim again does no harm.
 
         A claim is not marked as being undone if no other call depends on that: if only a file was written for it, or if
         it has the only partition of a GPU. After a crash before its record is removed, such a claim counts as prepared,
         with its file or partition missing: `refresh_cdi` restores the file, and the kubelet, which got no answer, asks
         again. If a partition could not be destroyed, the claim is marked after all.
         """
-        undoing = UndoRun(record.uid, deadline)
+        undoing = UndoRun(record.uid, deadline, alone_on=set(alone_on))
         if self._ledger.is_read_only:
             self._undo_effects(record, undoing)
             return

@@ -46,7 +46,7 @@ class ReleaseWatch:
 
     def pods_left(self, record: ClaimRecord) -> tuple[str, ...]:
         """Return the pods of a claim that may still use the devices that no other claim shares with it."""
-        if not record.exclusive_names():
+        if not record.pods or not record.exclusive_names():
             return ()
         return tuple(pods_with_folders(record.pods, self._pods))
 
