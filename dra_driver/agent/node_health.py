@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from dra_driver.agent.change_listener import ChangeListener
 from dra_driver.agent.inventory.device_places import place_of
-from dra_driver.agent.listener import Listener
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.agent.reports.fault_events import HELD_BACK_REASON, FaultEvents, PodNotice
 from dra_driver.agent.reports.new_faults import NewFaults
@@ -56,7 +56,7 @@ class NodeHealth:
         pool: str,
         boot_id: str,
         inventory: CurrentInventory,
-        listener: Listener,
+        listener: ChangeListener,
         events: FaultEvents,
         users: DeviceUsers,
         gate: ValidationGate | None,

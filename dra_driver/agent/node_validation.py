@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dra_driver.agent.change_listener import ChangeListener
 from dra_driver.agent.device_holders import NodeDeviceHolders
 from dra_driver.agent.inventory.node_inventory import NodeInventory
-from dra_driver.agent.listener import Listener
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.other_drivers import OtherDrivers
 from dra_driver.agent.validation_gate import ValidationGate
@@ -19,7 +19,7 @@ from dra_driver.validation.validation_lock import ValidationLock
 def make_gate(
     node: OpenedNode,
     setting: ValidationSetting,
-    listener: Listener,
+    listener: ChangeListener,
     *,
     inventory: NodeInventory,
     allocated: AllocatedDevices,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dra_driver.agent.change_listener import ChangeListener
 from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
-from dra_driver.agent.listener import Listener
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.other_drivers import OtherDrivers
 from dra_driver.agent.passthrough import FILE_NAME
@@ -22,7 +22,7 @@ from dra_driver.model.names import gpu_of_vfio_device
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
-from dra_driver.plugin.repair.reaper import Chore
+from dra_driver.plugin.repair.reaper import PeriodicTask
 from dra_driver.plugin.repair.repair import Repair
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 def make_gate(
     node: OpenedNode,
-    listener: Listener,
+    listener: ChangeListener,
     inventory: NodeInventory,
     allocated: AllocatedDevices,
     other_drivers: OtherDrivers,
@@ -58,7 +58,7 @@ def make_gate(
     )
 
 
-def make_passthrough(node: OpenedNode, listener: Listener, gate: ValidationGate | None) -> NodePassthrough | None:
+def make_passthrough(node: OpenedNode, listener: ChangeListener, gate: ValidationGate | None) -> NodePassthrough | None:
     """Return the part that passes GPUs to virtual machines; None if no file names any and no machine may have one.
 
     Raises: InputError, LedgerError.
@@ -99,7 +99,11 @@ def passthrough_services(
 
 
 def make_health(
-    node: OpenedNode, inventory: NodeInventory, listener: Listener, users: DeviceUsers, gate: ValidationGate | None
+    node: OpenedNode,
+    inventory: NodeInventory,
+    listener: ChangeListener,
+    users: DeviceUsers,
+    gate: ValidationGate | None,
 ) -> NodeHealth | None:
     """Return the part that watches the health of the devices; None if that is off or the vendor does not report it.
 
@@ -194,8 +198,8 @@ def make_limit_watch(node: OpenedNode, limiter: MemoryLimiter) -> LimitWatch | N
     return LimitWatch(limiter, node.api, node=node.options.node, driver=node.options.driver)
 
 
-def make_labels(node: OpenedNode, inventory: NodeInventory) -> list[Chore]:
-    """Return the chore that publishes the node's labels, as a list; an empty one if that is off."""
+def make_labels(node: OpenedNode, inventory: NodeInventory) -> list[PeriodicTask]:
+    """Return the task that publishes the node's labels, as a list; an empty one if that is off."""
     options = node.options
     if options.feature_file is None and not options.has_feature_object:
         return []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from dra_driver.agent.listener import Listener
+from dra_driver.agent.change_listener import ChangeListener
 from dra_driver.agent.options import Options
 from dra_driver.cdi.store import CdiStore
 from dra_driver.hardware.facts import Problem
@@ -49,7 +49,7 @@ class OtherDrivers:
         claims: NodeClaims,
         boot_id: str,
         events: NodeEvents,
-        listener: Listener,
+        listener: ChangeListener,
     ) -> None:
         self._options, self._ledger, self._store, self._events = options, ledger, store, events
         self._boot_id, self._listener = boot_id, listener

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from dra_driver.agent.change_listener import ChangeListener
 from dra_driver.agent.inventory.device_places import place_of
-from dra_driver.agent.listener import Listener
 from dra_driver.health.affected_devices import is_within
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.inventory.offering import CurrentInventory, Inventory
@@ -88,7 +88,7 @@ class ValidationGate:
         inventory: CurrentInventory,
         claims: HeldDevices,
         events: NodeEvents,
-        listener: Listener,
+        listener: ChangeListener,
     ) -> None:
         self._validator, self._records, self._file = validator, records, ResultsFile(folder)
         self._level, self._inventory, self._claims = level, inventory, claims

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dra_driver.agent.change_listener import ChangeListener
 from dra_driver.agent.inventory.lost_gpus_stage import LostGpusStage
 from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.inventory.scanner import FactsStage, Scanner
-from dra_driver.agent.listener import Listener
 from dra_driver.agent.offer import NodeOffer, OfferGate
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.optional_parts import (
@@ -56,7 +56,7 @@ from dra_driver.plugin.mig.geometry_source import GeometrySource
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
-from dra_driver.plugin.repair.reaper import Chore, Reaper
+from dra_driver.plugin.repair.reaper import PeriodicTask, Reaper
 from dra_driver.plugin.repair.repair import Repair
 from dra_driver.validation.validation_lock import ValidationLock
 
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
 
 
-def join_parts(node: OpenedNode, listener: Listener) -> Parts:
+def join_parts(node: OpenedNode, listener: ChangeListener) -> Parts:
     """Create the parts, and give each the parts upstream of it. Raises: InputError for invalid sharing rules."""
     options, inventory = node.options, NodeInventory()
     allocated = AllocatedDevices(node.claims, node.identity)
@@ -137,8 +137,8 @@ def _publisher(node: OpenedNode, offer: NodeOffer) -> Publisher:
     return Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=mark)
 
 
-def _reaper(node: OpenedNode, repair: Repair, chores: Sequence[Chore]) -> Reaper:
-    return Reaper(repair, node.store, driver=node.options.driver, chores=chores, claims=node.claims)
+def _reaper(node: OpenedNode, repair: Repair, tasks: Sequence[PeriodicTask]) -> Reaper:
+    return Reaper(repair, node.store, driver=node.options.driver, tasks=tasks, claims=node.claims)
 
 
 def _offer(
@@ -163,7 +163,7 @@ def _offer(
     )
 
 
-def _other_drivers(node: OpenedNode, listener: Listener) -> OtherDrivers:
+def _other_drivers(node: OpenedNode, listener: ChangeListener) -> OtherDrivers:
     return OtherDrivers(
         node.options,
         node.api,
@@ -202,7 +202,7 @@ def _claim_work(
     )
 
 
-def _server(node: OpenedNode, work: ClaimWork, listener: Listener, health: NodeHealth | None) -> PluginServer:
+def _server(node: OpenedNode, work: ClaimWork, listener: ChangeListener, health: NodeHealth | None) -> PluginServer:
     options = node.options
     return PluginServer(
         driver=options.driver,

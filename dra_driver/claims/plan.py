@@ -14,7 +14,7 @@ from dra_driver.claims.allocated.claim_on_node import CdiNames, ClaimOnNode
 from dra_driver.claims.reports.metadata import plan_metadata
 from dra_driver.claims.steps.cdi_file import CdiFileStep
 from dra_driver.claims.steps.compute_units import ComputeUnitsStep, plan_compute_units
-from dra_driver.claims.steps.memory_limits import MemoryLimitStep, plan_limits
+from dra_driver.claims.steps.memory_limits import MemoryLimitStep, plan_memory_limits
 from dra_driver.claims.steps.mig import MigModeStep, MigPartitionStep, plan_mig
 from dra_driver.claims.steps.passthrough import PassthroughStep, plan_passthrough
 from dra_driver.claims.steps.sharing import SharingStep, plan_sharing
@@ -27,7 +27,7 @@ Step = MigModeStep | MigPartitionStep | PassthroughStep | SharingStep | MemoryLi
 _PLANNERS: tuple[Callable[[ClaimOnNode], tuple[Step, ...]], ...] = (
     plan_passthrough,
     plan_sharing,
-    plan_limits,
+    plan_memory_limits,
     plan_compute_units,
 )
 

@@ -13,8 +13,8 @@ from typing import Any
 from dra_driver.model.errors import SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import wire
-from dra_driver.mps.calling import call
 from dra_driver.mps.settings import MpsChannel, RunningDaemon
+from dra_driver.mps.supervisor_call import call_supervisor
 
 
 def socket_path(data_dir: Path) -> Path:
@@ -34,16 +34,16 @@ class MpsClient:
         Idempotent. Raises: SharingError, as documented at `MpsSupervisor`.
         """
         asked = {"device": wire.device_wire(device), "settings": wire.settings_wire(settings)}
-        result = call(self._path, "start", asked, deadline_s)
+        result = call_supervisor(self._path, "start", asked, deadline_s)
         return MpsChannel(_path_of(result, "pipeDir"), _path_of(result, "shmDir"))
 
     def stop(self, device: SharedDevice, *, deadline_s: float) -> None:
         """End the device's daemon and remove its folders; do nothing if none runs. Raises: SharingError."""
-        call(self._path, "stop", {"device": wire.device_wire(device)}, deadline_s)
+        call_supervisor(self._path, "stop", {"device": wire.device_wire(device)}, deadline_s)
 
     def tidy(self, device: SharedDevice, *, deadline_s: float) -> None:
         """Remove what ended clients of the device left in their /dev/shm. Raises: SharingError."""
-        call(self._path, "tidy", {"device": wire.device_wire(device)}, deadline_s)
+        call_supervisor(self._path, "tidy", {"device": wire.device_wire(device)}, deadline_s)
 
     def running(self, *, deadline_s: float) -> Sequence[RunningDaemon]:
         """Return the daemons that the supervisor keeps. Raises: SharingError."""
@@ -66,7 +66,7 @@ class MpsClient:
 
     def _running(self, deadline_s: float) -> list[tuple[RunningDaemon, SharedDevice]]:
         kept = []
-        for told in call(self._path, "list", {}, deadline_s).get("daemons", ()):
+        for told in call_supervisor(self._path, "list", {}, deadline_s).get("daemons", ()):
             device, settings = wire.device_of(told["device"]), wire.settings_of(told["settings"])
             kept.append((RunningDaemon(device.name, device.uuid, settings, told["isReady"] is True), device))
         return kept

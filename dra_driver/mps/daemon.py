@@ -17,9 +17,9 @@ from dataclasses import replace
 from dra_driver.model.errors import DriverError, NodeError, Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import cgroups, daemon_processes, mounts, processes, spawning
-from dra_driver.mps.control import Control, memory_limit
+from dra_driver.mps.control_client import ControlClient, memory_limit
+from dra_driver.mps.daemon_folder import DaemonFolder, DaemonRecord
 from dra_driver.mps.daemon_processes import DaemonContext
-from dra_driver.mps.folder import DaemonRecord, Folder
 from dra_driver.mps.processes import Origin, ProcessIdentity
 from dra_driver.mps.spawning import SpawnedProcess
 
@@ -32,7 +32,7 @@ _MIN_S = 0.05
 
 
 def start(
-    folder: Folder, device: SharedDevice, settings: MpsSettings, context: DaemonContext, deadline: float
+    folder: DaemonFolder, device: SharedDevice, settings: MpsSettings, context: DaemonContext, deadline: float
 ) -> DaemonRecord:
     """Start a device's daemon unless it runs, set its limits, and return its record when it is ready.
 
@@ -64,7 +64,7 @@ def start(
     return state
 
 
-def stop(folder: Folder, context: DaemonContext, deadline: float, *, is_gentle: bool = True) -> None:
+def stop(folder: DaemonFolder, context: DaemonContext, deadline: float, *, is_gentle: bool = True) -> None:
     """End a device's daemon and its servers, and remove its folder; do nothing if they are already gone.
 
     With `is_gentle` false the daemon is not asked to end first, because it has no clients yet. A full disk does not
@@ -79,7 +79,7 @@ def stop(folder: Folder, context: DaemonContext, deadline: float, *, is_gentle: 
         daemon_processes.running(folder, state, context) if has_record else daemon_processes.unrecorded(folder, context)
     )
     if is_gentle and process is not None and context.program is not None:
-        _quit(Control(context.program, folder, process, deadline), process)
+        _quit(ControlClient(context.program, folder, process, deadline), process)
     left = processes.end_all(lambda: daemon_processes.all_processes(folder, state, process, context), END_S)
     if left:
         raise SharingError(
@@ -93,13 +93,13 @@ def stop(folder: Folder, context: DaemonContext, deadline: float, *, is_gentle: 
     folder.remove()
 
 
-def current(folder: Folder, context: DaemonContext) -> DaemonRecord | None:
+def current(folder: DaemonFolder, context: DaemonContext) -> DaemonRecord | None:
     """Return the record if it is from this boot, else None."""
     state = folder.read()
     return state if state is not None and state.boot_id == context.boot_id else None
 
 
-def _quit(control: Control, process: ProcessIdentity) -> None:
+def _quit(control: ControlClient, process: ProcessIdentity) -> None:
     with suppress(SharingError):  # the control program is gone; then signals end the daemon
         if control.quit(QUIT_S):
             processes.wait_gone([process], QUIT_S + END_S)
@@ -131,7 +131,7 @@ def _after_end(state: DaemonRecord) -> DaemonRecord:
 
 
 def _ensure_ready(
-    folder: Folder, state: DaemonRecord, before: DaemonRecord | None, context: DaemonContext, deadline: float
+    folder: DaemonFolder, state: DaemonRecord, before: DaemonRecord | None, context: DaemonContext, deadline: float
 ) -> DaemonRecord:
     """Bring a daemon to run with the wanted limits; a new one if it ends while it is given commands."""
     try:
@@ -143,13 +143,13 @@ def _ensure_ready(
 
 
 def _make_ready(
-    folder: Folder, state: DaemonRecord, before: DaemonRecord | None, context: DaemonContext, deadline: float
+    folder: DaemonFolder, state: DaemonRecord, before: DaemonRecord | None, context: DaemonContext, deadline: float
 ) -> DaemonRecord:
     """Bring a daemon to run with the wanted limits; one that was running and refuses them keeps its old limits."""
     if state.process is None:
         return _start_new(folder, state, context, deadline)
     assert context.program is not None  # noqa: S101 - `start` has checked it
-    control = Control(context.program, folder, state.process, deadline)
+    control = ControlClient(context.program, folder, state.process, deadline)
     control.wait_ready()
     try:
         control.set_limits(state.device, state.settings)
@@ -161,7 +161,7 @@ def _make_ready(
     return state
 
 
-def _start_new(folder: Folder, state: DaemonRecord, context: DaemonContext, deadline: float) -> DaemonRecord:
+def _start_new(folder: DaemonFolder, state: DaemonRecord, context: DaemonContext, deadline: float) -> DaemonRecord:
     """Start a daemon; end it if it refuses its limits, since without them its clients could use the whole GPU."""
     program, cgroup = context.program, context.cgroup_of(folder)
     assert program is not None  # noqa: S101 - `start` has checked it
@@ -174,7 +174,7 @@ def _start_new(folder: Folder, state: DaemonRecord, context: DaemonContext, dead
         try:
             folder.write(state)
             new.release(max(_MIN_S, deadline - time.monotonic()))
-            control = Control(program, folder, new.identity, deadline)
+            control = ControlClient(program, folder, new.identity, deadline)
             _wait_until_ready(control, new, folder, state.device)
             runs = processes.executable_of(new.identity.pid)
             state = replace(state, origin=Origin(processes.namespace_of(), runs) if runs else state.origin)
@@ -185,7 +185,7 @@ def _start_new(folder: Folder, state: DaemonRecord, context: DaemonContext, dead
     return state
 
 
-def _wait_until_ready(control: Control, new: SpawnedProcess, folder: Folder, device: SharedDevice) -> None:
+def _wait_until_ready(control: ControlClient, new: SpawnedProcess, folder: DaemonFolder, device: SharedDevice) -> None:
     """Wait until a new daemon answers. Raises: SharingError, with the daemon's output if it ended instead."""
     try:
         control.wait_ready()
@@ -217,6 +217,6 @@ def _check_change(before: DaemonRecord, device: SharedDevice, settings: MpsSetti
         )
 
 
-def _undo(folder: Folder, context: DaemonContext) -> None:
+def _undo(folder: DaemonFolder, context: DaemonContext) -> None:
     with suppress(DriverError):  # what can't be undone now is undone by the next start, stop or recovery
         stop(folder, context, time.monotonic(), is_gentle=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.mps import cgroups, peer, processes, spawning
-from dra_driver.mps.folder import SHM_MIB, DaemonRecord, Folder
+from dra_driver.mps.daemon_folder import SHM_MIB, DaemonFolder, DaemonRecord
 from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.processes import Origin, ProcessIdentity
 from dra_driver.telemetry.logs import fields
@@ -33,12 +33,12 @@ class DaemonContext:
     cgroup: Path | None = None
     shm_mib: int = SHM_MIB
 
-    def cgroup_of(self, folder: Folder) -> Path | None:
+    def cgroup_of(self, folder: DaemonFolder) -> Path | None:
         """Return the cgroup of a device's daemon."""
         return self.cgroup / folder.key if self.cgroup else None
 
 
-def running(folder: Folder, state: DaemonRecord | None, context: DaemonContext) -> ProcessIdentity | None:
+def running(folder: DaemonFolder, state: DaemonRecord | None, context: DaemonContext) -> ProcessIdentity | None:
     """Return the folder's control daemon if the recorded process is still running and the same one, else None.
 
     Version 0.1.0 recorded no origin, and found the daemon in a way in which another process could be mistaken for it.
@@ -57,12 +57,14 @@ def running(folder: Folder, state: DaemonRecord | None, context: DaemonContext) 
     return None
 
 
-def orphans(folder: Folder, state: DaemonRecord, context: DaemonContext) -> list[ProcessIdentity]:
+def orphans(folder: DaemonFolder, state: DaemonRecord, context: DaemonContext) -> list[ProcessIdentity]:
     """Return servers whose control daemon is gone: their clients keep working, but no new client can connect."""
     return [one for one in _started_by_daemons(folder, state, context) if one != state.process]
 
 
-def _started_by_daemons(folder: Folder, state: DaemonRecord | None, context: DaemonContext) -> list[ProcessIdentity]:
+def _started_by_daemons(
+    folder: DaemonFolder, state: DaemonRecord | None, context: DaemonContext
+) -> list[ProcessIdentity]:
     """Return the processes that the device's daemons have started, found by their cgroup and by their parents."""
     cgroup = context.cgroup_of(folder)
     inside = cgroups.members(cgroup) if cgroup else []
@@ -72,7 +74,7 @@ def _started_by_daemons(folder: Folder, state: DaemonRecord | None, context: Dae
 
 
 def all_processes(
-    folder: Folder, state: DaemonRecord | None, process: ProcessIdentity | None, context: DaemonContext
+    folder: DaemonFolder, state: DaemonRecord | None, process: ProcessIdentity | None, context: DaemonContext
 ) -> list[ProcessIdentity]:
     """Return all processes of a device: the control daemon, and those that it has started."""
     alone = [process] if process is not None and process.is_alive() else []
@@ -80,7 +82,7 @@ def all_processes(
     return [*alone, *(one for one in started_by if one not in alone)]
 
 
-def unrecorded(folder: Folder, context: DaemonContext) -> ProcessIdentity | None:
+def unrecorded(folder: DaemonFolder, context: DaemonContext) -> ProcessIdentity | None:
     """Return a daemon whose record was lost: it listens on the folder's socket as our user, and runs our program."""
     found, origin = peer.listener(folder.control), origin_of(context.program)
     return found if found is not None and origin is not None and processes.is_genuine(found, origin) else None

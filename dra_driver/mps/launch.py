@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.mps import children, mounts
-from dra_driver.mps.folder import Folder
+from dra_driver.mps.daemon_folder import DaemonFolder
 
 PROGRAM = "nvidia-cuda-mps-control"
 _HERE = Path("/")
@@ -87,13 +87,13 @@ def simulated_program() -> ControlProgram:
     return ControlProgram((sys.executable, "-I", "-S", str(_SIMULATED)))
 
 
-def daemon_environment(program: ControlProgram, folder: Folder, uuid: str) -> dict[str, str]:
+def daemon_environment(program: ControlProgram, folder: DaemonFolder, uuid: str) -> dict[str, str]:
     """Return the complete environment for a device's daemon."""
     log = {"CUDA_MPS_LOG_DIRECTORY": str(folder.log), "CUDA_VISIBLE_DEVICES": uuid}
     return {**_environment(program, folder), **log}
 
 
-def ask(program: ControlProgram, folder: Folder, command: str, *, seconds: float) -> ProgramExit:
+def ask(program: ControlProgram, folder: DaemonFolder, command: str, *, seconds: float) -> ProgramExit:
     """Run the program once to send one command to a device's daemon. Raises: SharingError."""
     return _run(_Call(program, folder, program.argv, _environment(program, folder), command + "\n", seconds))
 
@@ -103,7 +103,7 @@ class _Call:
     """One run of the program."""
 
     program: ControlProgram
-    folder: Folder
+    folder: DaemonFolder
     argv: tuple[str, ...]
     environment: dict[str, str]
     text: str
@@ -182,7 +182,7 @@ def _run(call: _Call) -> ProgramExit:
     return result
 
 
-def _environment(program: ControlProgram, folder: Folder) -> dict[str, str]:
+def _environment(program: ControlProgram, folder: DaemonFolder) -> dict[str, str]:
     libraries = {"LD_LIBRARY_PATH": program.library_path} if program.library_path else {}
     return {"PATH": program.path, "LC_ALL": "C", "CUDA_MPS_PIPE_DIRECTORY": str(folder.pipe), **libraries}
 

@@ -24,11 +24,11 @@ from dra_driver.model.flags import FLAGS
 from dra_driver.model.machine import read_boot_id
 from dra_driver.model.names import check_driver_name
 from dra_driver.mps import cgroups, wire
-from dra_driver.mps.calling import call
-from dra_driver.mps.folder import SHM_MIB
+from dra_driver.mps.daemon_folder import SHM_MIB
 from dra_driver.mps.launch import ControlProgram, find_program, simulated_program
 from dra_driver.mps.server import SupervisorServer
 from dra_driver.mps.supervision.supervisor import DaemonSupervisor
+from dra_driver.mps.supervisor_call import call_supervisor
 from dra_driver.telemetry import logs
 from dra_driver.telemetry.logs import fields
 
@@ -99,10 +99,10 @@ def _root(values: dict[str, str]) -> Path:
 
 def _show(path: Path) -> int:
     """Print the daemons that a supervisor keeps, with the servers that each of them lists. Raises: SharingError."""
-    listing = call(path, "list", {}, _SHOW_S)
+    listing = call_supervisor(path, "list", {}, _SHOW_S)
     for daemon in listing.get("daemons", ()):
         try:
-            daemon.update(call(path, "status", {"device": daemon["device"]}, _SHOW_S))
+            daemon.update(call_supervisor(path, "status", {"device": daemon["device"]}, _SHOW_S))
         except SharingError as error:
             daemon["error"] = daemon["error"] or str(error)
     print(json.dumps(listing, indent=2))  # noqa: T201 - the requested output

@@ -20,12 +20,12 @@ from pathlib import Path
 
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.mps import children, client_files, launch, processes
-from dra_driver.mps.folder import Folder
+from dra_driver.mps.daemon_folder import DaemonFolder
 from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.processes import Inode, ProcessIdentity
 
 OUTPUT = "output.log"  # what the program prints; it also writes logs of its own
-_PRELUDE = Path(__file__).with_name("prelude.py")
+_CONTROL_CHILD = Path(__file__).with_name("control_child.py")
 _OUTPUT_BYTES = 2048
 _REPORT_BYTES = 4096
 
@@ -68,7 +68,7 @@ class SpawnedProcess:
 
 @contextmanager
 def spawned(
-    program: ControlProgram, folder: Folder, words: Sequence[str], *, uuid: str, cgroup: Path | None
+    program: ControlProgram, folder: DaemonFolder, words: Sequence[str], *, uuid: str, cgroup: Path | None
 ) -> Iterator[SpawnedProcess]:
     """Fork the process of a device's daemon; unless released, it ends with this context. Raises: SharingError."""
     spec: dict[str, object] = {
@@ -99,7 +99,7 @@ def spawned(
             os.close(fd)
 
 
-def last_output(folder: Folder) -> str:
+def last_output(folder: DaemonFolder) -> str:
     """Return the last line that the program printed or wrote into its log."""
     for name in (OUTPUT, "control.log"):
         lines = client_files.tail(folder.log / name, _OUTPUT_BYTES).decode(errors="replace").splitlines()
@@ -123,7 +123,7 @@ def executable(program: ControlProgram) -> Inode | None:
     return found.st_dev, found.st_ino
 
 
-def _output(folder: Folder) -> int:
+def _output(folder: DaemonFolder) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(folder.log / OUTPUT, flags, 0o600)
 
@@ -132,7 +132,7 @@ def _spawn(gate_read: int, output: int, report_write: int) -> int:
     duplicates = [
         (os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((gate_read, output, output, report_write))
     ]
-    argv = [sys.executable, "-I", "-S", str(_PRELUDE)]
+    argv = [sys.executable, "-I", "-S", str(_CONTROL_CHILD)]
     return os.posix_spawn(
         argv[0],
         argv,

@@ -36,11 +36,11 @@ from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare.claim_undo import ClaimUndo
 from dra_driver.plugin.prepare.device_wait import DeviceWait
+from dra_driver.plugin.prepare.interruptible_pause import InterruptiblePause
 from dra_driver.plugin.prepare.planner import Planner
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.plugin.prepare.release_watch import ReleaseWatch
 from dra_driver.plugin.prepare.running_pods import PROC
-from dra_driver.plugin.prepare.waiting import InterruptiblePause
 from dra_driver.plugin.repair.repair import Repair
 from dra_driver.telemetry.late_log import LateLog
 from dra_driver.validation.validation_lock import ValidationLock

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.claims.config.node_settings import read_sharing_config
-from dra_driver.inventory.sharing.rules import Match, Portion, SharingRule
+from dra_driver.inventory.sharing.rules import DeviceMatch, Portion, SharingRule
 from dra_driver.model.errors import InputError
 from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import Interval, MpsSettings, Tenants, TimeSlicingSettings
@@ -60,17 +60,17 @@ def faults_of(read):
 
 def test_every_field_is_read(read):
     first, second, third, fourth = read(RULES).rules
-    match = Match(("gpu-*",), (("pool", "notebooks"),), products=("*A100*",), types=(DeviceType.GPU,))
+    match = DeviceMatch(("gpu-*",), (("pool", "notebooks"),), products=("*A100*",), types=(DeviceType.GPU,))
     assert first == SharingRule(
         "notebooks", match, ShareMode.REPLICAS, 4, None, TimeSlicingSettings(Interval.SHORT), True
     )
     assert not second.is_hard
-    assert second.match == Match(profiles=("1g.10gb",), types=(DeviceType.MIG,))
+    assert second.match == DeviceMatch(profiles=("1g.10gb",), types=(DeviceType.MIG,))
     assert (second.name, second.mode, second.replicas) == ("rule 2", ShareMode.MEMORY, 4)
     assert second.portion == Portion(2 * GIB, GIB, GIB // 2, 8 * GIB)
     assert second.settings == MpsSettings(active_thread_percentage=50, multi_user=True, across_namespaces=True)
     assert (third.mode, third.replicas, third.portion) == (None, None, None)
-    assert (fourth.mode, fourth.portion, fourth.match) == (ShareMode.COMPUTE, Portion(25, 5, 5), Match())
+    assert (fourth.mode, fourth.portion, fourth.match) == (ShareMode.COMPUTE, Portion(25, 5, 5), DeviceMatch())
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ sharing:
 """)
     whole, part = rules.rules
     assert (whole.replicas, whole.settings) == (10, TimeSlicingSettings())
-    assert whole.match == Match(types=(DeviceType.GPU,))
-    assert part.match == Match(types=(DeviceType.MIG,), profiles=("1g.10gb.me",), ids=("0:1", "MIG-4b6c"))
+    assert whole.match == DeviceMatch(types=(DeviceType.GPU,))
+    assert part.match == DeviceMatch(types=(DeviceType.MIG,), profiles=("1g.10gb.me",), ids=("0:1", "MIG-4b6c"))
     assert [note.split(" has no effect")[0] for note in rules.notes] == [
         "sharing.timeSlicing.failRequestsGreaterThanOne",
         "sharing.timeSlicing.renameByDefault",

@@ -14,7 +14,7 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
 from dra_driver.inventory.offering import KeptFields
-from dra_driver.inventory.sharing.rules import Match, Portion, SharingRule, SharingRules
+from dra_driver.inventory.sharing.rules import DeviceMatch, Portion, SharingRule, SharingRules
 from dra_driver.inventory.wire import device_wire
 from dra_driver.model import limits
 from dra_driver.model.shares import DeviceType, ShareMode
@@ -149,7 +149,7 @@ def test_without_a_mode_of_sharing_devices_stay_as_they_are():
 
 
 def test_the_first_rule_that_matches_wins():
-    whole = SharingRule("one stays whole", Match(devices=(NAME,)))
+    whole = SharingRule("one stays whole", DeviceMatch(devices=(NAME,)))
     assert shared(whole, REPLICAS) == shared()
     assert shared(REPLICAS, whole).devices[0].type is DeviceType.GPU_SHARE
 
@@ -157,23 +157,23 @@ def test_the_first_rule_that_matches_wins():
 @pytest.mark.parametrize(
     ("match", "is_met"),
     [
-        (Match(), True),
-        (Match(nodes=("no*",)), True),
-        (Match(nodes=("other",)), False),
-        (Match(labels=(("pool", "a*"),)), True),
-        (Match(labels=(("pool", "b"),)), False),
-        (Match(labels=(("rack", "*"),)), False),
-        (Match(products=("*H100*",)), True),
-        (Match(products=("NVIDIA-H100-80GB-HBM3",)), True),
-        (Match(products=("*A100*",)), False),
-        (Match(types=(DeviceType.MIG,)), False),
-        (Match(profiles=("1g.10gb",)), False),
-        (Match(devices=("gpu-0000-65-*",), products=("*A100*",)), False),
-        (Match(ids=("0",)), True),
-        (Match(ids=(FULL_GPU.uuid,)), True),
-        (Match(ids=("1",)), False),
-        (Match(first=1), True),
-        (Match(first=0), False),
+        (DeviceMatch(), True),
+        (DeviceMatch(nodes=("no*",)), True),
+        (DeviceMatch(nodes=("other",)), False),
+        (DeviceMatch(labels=(("pool", "a*"),)), True),
+        (DeviceMatch(labels=(("pool", "b"),)), False),
+        (DeviceMatch(labels=(("rack", "*"),)), False),
+        (DeviceMatch(products=("*H100*",)), True),
+        (DeviceMatch(products=("NVIDIA-H100-80GB-HBM3",)), True),
+        (DeviceMatch(products=("*A100*",)), False),
+        (DeviceMatch(types=(DeviceType.MIG,)), False),
+        (DeviceMatch(profiles=("1g.10gb",)), False),
+        (DeviceMatch(devices=("gpu-0000-65-*",), products=("*A100*",)), False),
+        (DeviceMatch(ids=("0",)), True),
+        (DeviceMatch(ids=(FULL_GPU.uuid,)), True),
+        (DeviceMatch(ids=("1",)), False),
+        (DeviceMatch(first=1), True),
+        (DeviceMatch(first=0), False),
     ],
 )
 def test_a_rule_applies_to_devices_that_meet_all_its_conditions(match, is_met):
@@ -183,18 +183,21 @@ def test_a_rule_applies_to_devices_that_meet_all_its_conditions(match, is_met):
 
 
 def test_partitions_are_matched_by_profile_and_by_their_index():
-    for match in (Match(profiles=("1g.*",)), Match(ids=("0:0",)), Match(types=(DeviceType.MIG,))):
+    for match in (DeviceMatch(profiles=("1g.*",)), DeviceMatch(ids=("0:0",)), DeviceMatch(types=(DeviceType.MIG,))):
         assert shared(replace(REPLICAS, match=match), gpu=PARTITIONED).devices[0].type is DeviceType.MIG_SHARE
     media = replace(PARTITION, profile="1g.10gb+me", gi_profile_id=20)
     assert (
-        shared(replace(REPLICAS, match=Match(profiles=("1g.10gb.me",))), gpu=replace(PARTITIONED, partitions=(media,)))
+        shared(
+            replace(REPLICAS, match=DeviceMatch(profiles=("1g.10gb.me",))),
+            gpu=replace(PARTITIONED, partitions=(media,)),
+        )
         .devices[0]
         .share
     )
 
 
 def test_devices_that_unknown_labels_could_match_stay_whole():
-    rule = replace(REPLICAS, match=Match(labels=(("pool", "a"),)))
+    rule = replace(REPLICAS, match=DeviceMatch(labels=(("pool", "a"),)))
     rules = SharingRules((rule, replace(REPLICAS, replicas=2)), "node", None)
     assert build_inventory(facts(FULL_GPU), sharing=rules).devices[0].type is DeviceType.GPU
 
@@ -265,7 +268,7 @@ def test_a_gpu_that_is_to_be_shared_waits_until_its_mig_mode_is_off(partitionabl
 
 
 def test_partitions_that_are_made_on_demand_are_never_shared(partitionable):
-    rule = replace(REPLICAS, match=Match(types=(DeviceType.MIG,)))
+    rule = replace(REPLICAS, match=DeviceMatch(types=(DeviceType.MIG,)))
     inventory = shared(rule, gpu=partitionable, is_dynamic=True)
     assert inventory.devices == shared(gpu=partitionable, is_dynamic=True).devices
     (problem,) = inventory.problems

@@ -7,7 +7,7 @@ import pytest
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
 from dra_driver.inventory.offering import Inventory
-from dra_driver.inventory.sharing.rules import Match, Portion, SharingRule, SharingRules
+from dra_driver.inventory.sharing.rules import DeviceMatch, Portion, SharingRule, SharingRules
 from dra_driver.model.names import gpu_name
 from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import MpsSettings, Tenants
@@ -19,7 +19,7 @@ GPUS = tuple(
 NAMES = tuple(gpu_name(gpu.pci_address) for gpu in GPUS)
 RULE = SharingRule(
     "teams",
-    Match(types=(DeviceType.GPU,)),
+    DeviceMatch(types=(DeviceType.GPU,)),
     ShareMode.REPLICAS,
     4,
     settings=MpsSettings(multi_user=True),
@@ -50,8 +50,8 @@ def test_devices_are_assigned_to_the_namespaces_in_turn_in_every_form():
 
 
 def test_each_rule_starts_with_its_first_namespace_and_other_shares_are_for_everybody():
-    first = replace(RULE, match=Match(devices=(NAMES[0],)), namespaces=("team-c",))
-    plain = SharingRule("plain", Match(devices=(NAMES[1],)), ShareMode.REPLICAS, 2)
+    first = replace(RULE, match=DeviceMatch(devices=(NAMES[0],)), namespaces=("team-c",))
+    plain = SharingRule("plain", DeviceMatch(devices=(NAMES[1],)), ShareMode.REPLICAS, 2)
     found = inventory(first, plain, RULE)
     assert offered(found) == dict(zip(NAMES, ("team-c", "", "team-a", "team-b"), strict=True))
     assert "tenant" not in found.by_name[NAMES[1]].attributes
@@ -60,7 +60,7 @@ def test_each_rule_starts_with_its_first_namespace_and_other_shares_are_for_ever
 def test_partitions_are_assigned_in_turn_too():
     parts = tuple(replace(PARTITION, uuid=f"MIG-{start}", start=start) for start in range(3))
     partitioned = replace(FULL_GPU, mig_enabled=True, partitions=parts)
-    rule = replace(RULE, match=Match(types=(DeviceType.MIG,)))
+    rule = replace(RULE, match=DeviceMatch(types=(DeviceType.MIG,)))
     assert sorted(offered(inventory(rule, gpus=[partitioned])).values()) == ["team-a", "team-a", "team-b"]
 
 

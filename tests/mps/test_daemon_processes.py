@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.mps import processes
-from dra_driver.mps.folder import Folder
+from dra_driver.mps.daemon_folder import DaemonFolder
 from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.processes import Origin
 from dra_driver.mps.spawning import spawned
@@ -75,7 +75,7 @@ def test_only_processes_that_a_daemon_started_belong_to_it():
 
 
 def test_a_process_that_is_not_released_ends_without_running_the_program(folder: Path):
-    at = Folder(folder, "key")
+    at = DaemonFolder(folder, "key")
     at.path.mkdir()
     at.log.mkdir()
     program = ControlProgram((sys.executable, "-c", "raise SystemExit('it began')"))

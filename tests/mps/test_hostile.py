@@ -18,7 +18,7 @@ import pytest
 
 from dra_driver.model.errors import DriverError
 from dra_driver.mps import client_files, processes
-from dra_driver.mps.folder import key_of
+from dra_driver.mps.daemon_folder import key_of
 from tests.support.mps.fake_mps import FakeClient
 from tests.support.mps.parts import (
     SETTINGS,

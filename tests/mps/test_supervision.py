@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.model.errors import DriverError
 from dra_driver.mps import processes
-from dra_driver.mps.folder import key_of
+from dra_driver.mps.daemon_folder import key_of
 from dra_driver.mps.supervision import supervisor
 from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Rig, device, end_all, processes_below

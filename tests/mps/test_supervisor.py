@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model.errors import DriverError, ExitCode, Retry
-from dra_driver.mps import calling
+from dra_driver.mps import supervisor_call
 from dra_driver.mps.client import MpsClient, socket_path
-from dra_driver.mps.folder import key_of
+from dra_driver.mps.daemon_folder import key_of
 from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Supervisor, cgroup_of, device, end_all, processes_below
 from tests.support.small_disk import fill, mount
@@ -92,7 +92,7 @@ def test_a_supervisor_without_daemons_removes_its_folder_when_it_ends(supervisor
 
 
 def test_a_call_during_a_restart_waits_for_the_next_supervisor(supervisor: Supervisor, monkeypatch):
-    monkeypatch.setattr(calling, "_RESTART_S", 60.0)  # a busy machine starts a process slowly
+    monkeypatch.setattr(supervisor_call, "_RESTART_S", 60.0)  # a busy machine starts a process slowly
     supervisor.client.start(device(), SETTINGS, deadline_s=60)
     supervisor.end()
     answers: list[bool] = []

@@ -13,8 +13,8 @@ import time
 from collections.abc import Hashable
 from typing import Protocol
 
+from dra_driver.agent.change_listener import ChangeListener
 from dra_driver.agent.inventory.node_inventory import InventoryInputs, NodeInventory
-from dra_driver.agent.listener import Listener
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.own_change import OwnChanges, facts_after
 from dra_driver.hardware.port import Fingerprint, Hardware, Partitionable, Resettable
@@ -58,7 +58,7 @@ class Scanner:
         stage: FactsStage,
         *,
         own_changes: OwnChanges,
-        listener: Listener,
+        listener: ChangeListener,
         probe_s: float = PROBE_SECONDS,
         full_s: float = FULL_SECONDS,
     ) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.agent.listener import Listener
+from dra_driver.agent.change_listener import ChangeListener
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.passthrough.passthrough_gpus import PassthroughGpus
 from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus
-from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus, Tests
+from dra_driver.agent.passthrough.returned_gpus import GpuTests, ReturnedGpus
 from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter, OwnBus
 from dra_driver.inventory.passthrough.rules import PassthroughRules
 from dra_driver.inventory.passthrough.rules_file import read_passthrough_rules
@@ -24,7 +24,9 @@ class NodePassthrough:
     returned: ReturnedGpus
 
 
-def make_passthrough(node: OpenedNode, path: Path | None, listener: Listener, tests: Tests | None) -> NodePassthrough:
+def make_passthrough(
+    node: OpenedNode, path: Path | None, listener: ChangeListener, tests: GpuTests | None
+) -> NodePassthrough:
     """Return the parts; without a file they only take back the GPUs that virtual machines still have.
 
     Raises: InputError for a file that can't be used.

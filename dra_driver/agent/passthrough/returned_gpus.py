@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from dra_driver.agent.listener import Listener
+from dra_driver.agent.change_listener import ChangeListener
 from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus, ReturningGpu
 from dra_driver.hardware.facts import Facts, GpuFacts, Problem
 from dra_driver.hardware.passthrough.identity import PciIdentity, read_identity
@@ -31,7 +31,7 @@ CHANGED = "hardware.identity-changed"
 CALL_SECONDS = 5.0
 
 
-class Tests(Protocol):
+class GpuTests(Protocol):
     """The tests that devices pass before they are offered."""
 
     def retest(self, uuid: str) -> None:
@@ -42,7 +42,7 @@ class ReturnedGpus:
     """The GPUs of one node that are being checked. Any thread may call any method."""
 
     def __init__(
-        self, kept: RememberedGpus, hardware: Hardware, roots: Roots, listener: Listener, tests: Tests | None
+        self, kept: RememberedGpus, hardware: Hardware, roots: Roots, listener: ChangeListener, tests: GpuTests | None
     ) -> None:
         self._kept, self._hardware, self._roots, self._listener, self._tests = kept, hardware, roots, listener, tests
         self._changed = threading.Condition()

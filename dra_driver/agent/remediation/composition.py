@@ -16,7 +16,7 @@ from dra_driver.agent.node_health import NodeHealth
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.other_drivers import OtherDrivers
 from dra_driver.agent.remediation.node_remediation import HOST_ROOT, SLOT_PERIOD_S, AgentRemediationNode
-from dra_driver.agent.remediation.remediation_test import RemediationTest
+from dra_driver.agent.remediation.reset_validation import ResetValidation
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.port import Resettable
 from dra_driver.kube.leases import LeaseSlots
@@ -71,7 +71,7 @@ def make_remediation(
         allocated=allocated,
         slots=_lease_slots(node, policy),
         reboot=_reboot_request(node, policy),
-        test=RemediationTest(node.hardware, ValidationLock(options.data_dir), holders, options.validation),
+        validation=ResetValidation(node.hardware, ValidationLock(options.data_dir), holders, options.validation),
     )
     if not is_on:
         return DryRun(remediated, policy)

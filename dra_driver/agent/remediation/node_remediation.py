@@ -16,7 +16,7 @@ from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.agent.node_health import NodeHealth
 from dra_driver.agent.opened_node import OpenedNode
-from dra_driver.agent.remediation.remediation_test import RemediationTest
+from dra_driver.agent.remediation.reset_validation import ResetValidation
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.port import Resettable
@@ -63,12 +63,12 @@ class AgentRemediationNode:
         allocated: AllocatedDevices,
         slots: LeaseSlots,
         reboot: RebootRequest,
-        test: RemediationTest,
+        validation: ResetValidation,
     ) -> None:
         self._node, self._hardware, self._inventory, self._health = node, hardware, inventory, health
         self._scanner, self._publisher, self._repair, self._allocated = scanner, publisher, repair, allocated
         self._slots = slots
-        self._test = test
+        self._validation = validation
         self._reboot = reboot
         self._kept = ExitStack()  # the locks of the devices that are kept from Prepare
         self._is_released = False
@@ -195,7 +195,7 @@ class AgentRemediationNode:
 
     def validate(self, gpu: GpuFacts) -> ValidationResult:
         """Validate a GPU that no claim or process uses."""
-        return self._test.run(gpu)
+        return self._validation.run(gpu)
 
     def acquire_slot(self) -> float:
         """Return 0 if this node may act now, or else the seconds until another node's slot may end."""

@@ -35,7 +35,7 @@ class MemoryLimitStep:
         return self.device.name
 
 
-def plan_limits(on_node: ClaimOnNode) -> tuple[MemoryLimitStep, ...]:
+def plan_memory_limits(on_node: ClaimOnNode) -> tuple[MemoryLimitStep, ...]:
     """Return a step for each GPU of which the claim has shares whose limits the driver must enforce."""
     limits: dict[str, int] = {}
     shared_devices: dict[str, SharedDevice] = {}

@@ -34,7 +34,7 @@ class RequestedSharing:
     uuids: tuple[tuple[str, str], ...] = ()
 
 
-def requested_of(one: ClaimedDevice, on_node: ClaimOnNode) -> RequestedSharing:
+def requested_sharing_of(one: ClaimedDevice, on_node: ClaimOnNode) -> RequestedSharing:
     """Return what a result requests; its settings are None where its device is not to be shared."""
     return _of_shared(one) if one.is_shared else _of_own(one, on_node)
 

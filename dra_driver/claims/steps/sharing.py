@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from dra_driver.claims.allocated.claim_on_node import ClaimOnNode
 from dra_driver.claims.config.device_config import ConfigFault
-from dra_driver.claims.steps.requested_sharing import RequestedSharing, requested_of
-from dra_driver.claims.steps.sharing_faults import faults_of, faults_together
+from dra_driver.claims.steps.requested_sharing import RequestedSharing, requested_sharing_of
+from dra_driver.claims.steps.sharing_faults import faults_of_combination, faults_of_request
 from dra_driver.model.shares import DeviceType
 from dra_driver.model.sharing import ClientLimits, MpsSettings, SharedDevice, SharingSettings
 
@@ -56,13 +56,13 @@ def plan_sharing(on_node: ClaimOnNode) -> tuple[SharingStep, ...]:
     for one in on_node.results:
         if one.result.is_admin or not (one.is_shared or one.configs):
             continue
-        requested = requested_of(one, on_node)
-        faults += faults_of(requested)
+        requested = requested_sharing_of(one, on_node)
+        faults += faults_of_request(requested)
         if requested.settings is not None:
             by_device.setdefault(one.device.shared_name, []).append(requested)
     if not (by_device or faults):
         return ()
-    faults += faults_together(by_device)
+    faults += faults_of_combination(by_device)
     on_node.refuse(faults)
     return tuple(_step(group) for group in by_device.values() if _has_effect(group[0]))
 

@@ -19,7 +19,7 @@ from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, Ten
 _KEPLER, _VOLTA = (3, 5), (7, 0)  # compute capabilities: for MPS at all, for its limits and several users
 
 
-def faults_of(requested: RequestedSharing) -> Iterator[ConfigFault]:
+def faults_of_request(requested: RequestedSharing) -> Iterator[ConfigFault]:
     """Yield everything that is wrong with what one result requests."""
     one, settings = requested.claimed, requested.settings
     result, device = one.result, one.device
@@ -36,7 +36,7 @@ def faults_of(requested: RequestedSharing) -> Iterator[ConfigFault]:
             yield from _not_kept_to_namespace(result, device)
 
 
-def faults_together(by_device: Mapping[str, Sequence[RequestedSharing]]) -> Iterator[ConfigFault]:
+def faults_of_combination(by_device: Mapping[str, Sequence[RequestedSharing]]) -> Iterator[ConfigFault]:
     """Yield everything that is wrong with the combination of a claim's requests, which are grouped by device."""
     for group in by_device.values():
         yield from _disagreements(group)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from dra_driver.documents.fields import Fields
-from dra_driver.inventory.sharing.rules import MAX_REPLICAS, Match, SharingRule, SharingRules
+from dra_driver.inventory.sharing.rules import MAX_REPLICAS, DeviceMatch, SharingRule, SharingRules
 from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import MpsSettings, SharingSettings, TimeSlicingSettings
 
@@ -72,7 +72,7 @@ def _rule(
     row.close()
     found = _RESOURCE.fullmatch(resource)
     profile = found["profile"] if found else None
-    match = Match(
+    match = DeviceMatch(
         types=(DeviceType.MIG,) if profile else gpus,
         profiles=(profile,) if profile else (),
         ids=ids,

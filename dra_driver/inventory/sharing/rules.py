@@ -22,7 +22,7 @@ MAX_REPLICAS = 128  # if one device's replicas filled more than one ResourceSlic
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class DeviceMatch:
     """The conditions of a rule on devices and their node. A device matches if it meets every condition that is set.
 
     Patterns are as in a shell. `ids` are UUIDs, or indices as nvidia-smi counts: "0" is a GPU, "0:1" a partition of it.
@@ -82,7 +82,7 @@ class SharingRule:
     """
 
     name: str
-    match: Match = Match()
+    match: DeviceMatch = DeviceMatch()
     mode: ShareMode | None = None
     replicas: int | None = None
     portion: Portion | None = None

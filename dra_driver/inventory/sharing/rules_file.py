@@ -16,7 +16,7 @@ from dra_driver.documents.strict_file import check_version, read_strictly
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.sharing.device_plugin_file import VERSION as DEVICE_PLUGIN_VERSION
 from dra_driver.inventory.sharing.device_plugin_file import decode_device_plugin
-from dra_driver.inventory.sharing.rules import MAX_REPLICAS, Match, Portion, SharingRule, SharingRules
+from dra_driver.inventory.sharing.rules import MAX_REPLICAS, DeviceMatch, Portion, SharingRule, SharingRules
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.quantity_text import QuantityError
@@ -115,7 +115,7 @@ def _namespaces(row: Fields, settings: SharingSettings | None, tenants: Tenants)
     return namespaces
 
 
-def _check_vendors(row: Fields, match: Match, settings: SharingSettings | None, *, has_compute: bool) -> None:
+def _check_vendors(row: Fields, match: DeviceMatch, settings: SharingSettings | None, *, has_compute: bool) -> None:
     """Report what the devices of a vendor that the rule applies to can't do."""
     for name in match.vendors:
         terms = load_vendor(name).sharing
@@ -136,7 +136,7 @@ def _vendors(section: Fields) -> tuple[str, ...]:
     return tuple(word for word in words if word in able) or (DEFAULT_VENDOR.name,)
 
 
-def _is_hard(row: Fields, match: Match, *, limits_memory: bool) -> bool:
+def _is_hard(row: Fields, match: DeviceMatch, *, limits_memory: bool) -> bool:
     """Read `enforcement`. Its only value is `hard`, because any other enforcement follows from `sharing`."""
     if row.optional_text("enforcement", pattern="hard", what="hard; anything else follows from sharing") is None:
         return False
@@ -147,13 +147,13 @@ def _is_hard(row: Fields, match: Match, *, limits_memory: bool) -> bool:
     return True
 
 
-def _match(section: Fields) -> Match:
+def _match(section: Fields) -> DeviceMatch:
     labels = section.section("nodeLabels")
     types = section.texts("types")
     for index, word in enumerate(types):
         if word not in (DeviceType.GPU, DeviceType.MIG):
             section.fault(f"types[{index}]", f"expected gpu or mig, got {word!r}")
-    match = Match(
+    match = DeviceMatch(
         vendors=_vendors(section),
         nodes=section.texts("nodes"),
         labels=tuple((key, _label(labels, key, value)) for key, value in labels.entries()),
@@ -214,7 +214,9 @@ def _amount(section: Fields, name: str, *, is_memory: bool) -> int | None:
     return amount
 
 
-def _settings(row: Fields, match: Match, read_settings: ReadSettings, *, is_exclusive: bool) -> SharingSettings | None:
+def _settings(
+    row: Fields, match: DeviceMatch, read_settings: ReadSettings, *, is_exclusive: bool
+) -> SharingSettings | None:
     across = row.optional_flag("acrossNamespaces")
     settings = read_settings(row.any("sharing"), f"{row.path}.sharing", row.faults) if row.has("sharing") else None
     if is_exclusive and settings is not None:

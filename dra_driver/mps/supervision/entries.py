@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.model.errors import Retry, SharingError
-from dra_driver.mps.folder import DaemonRecord, Folder
+from dra_driver.mps.daemon_folder import DaemonFolder, DaemonRecord
 from dra_driver.mps.processes import ProcessIdentity
 
 
@@ -21,7 +21,7 @@ from dra_driver.mps.processes import ProcessIdentity
 class DaemonEntry:
     """One device's daemon in memory. `due` is when to repair it (monotonic seconds); None if that is not needed."""
 
-    folder: Folder
+    folder: DaemonFolder
     lock: threading.Lock = field(default_factory=threading.Lock)
     state: DaemonRecord | None = None
     error: str = ""
@@ -44,7 +44,7 @@ class DaemonEntries:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def add(self, folder: Folder) -> DaemonEntry:
+    def add(self, folder: DaemonFolder) -> DaemonEntry:
         """Add the daemon of a folder that an earlier supervisor left."""
         entry = self._by_key[folder.key] = DaemonEntry(folder)
         return entry
@@ -62,7 +62,7 @@ class DaemonEntries:
         seconds).
         """
         with self._lock:
-            entry = self._by_key.setdefault(key, DaemonEntry(Folder(self._root, key)))
+            entry = self._by_key.setdefault(key, DaemonEntry(DaemonFolder(self._root, key)))
             entry.users += 1
         try:
             if not entry.lock.acquire(timeout=min(threading.TIMEOUT_MAX, max(0.0, deadline - time.monotonic()))):

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from dra_driver.mps import client_files
-from dra_driver.mps.folder import Folder
+from dra_driver.mps.daemon_folder import DaemonFolder
 
 LOG_BYTES = 4 << 20  # the longest that a log file may be
 
 
-def bound_logs(folders: Iterable[Folder], *, max_bytes: int = LOG_BYTES) -> None:
+def bound_logs(folders: Iterable[DaemonFolder], *, max_bytes: int = LOG_BYTES) -> None:
     """Shorten log files longer than `max_bytes` to their newest part, in place, because daemons keep them open."""
     for folder in folders:
         for path in folder.log.glob("*.log") if folder.log.is_dir() else ():

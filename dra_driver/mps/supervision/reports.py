@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dra_driver.mps.folder import DaemonRecord, Folder
+from dra_driver.mps.daemon_folder import DaemonFolder, DaemonRecord
 from dra_driver.mps.supervision.entries import DaemonEntry
 
 
@@ -16,7 +16,7 @@ class DaemonReport:
     """The report on one daemon. `error` is why the daemon is not ready, or its last error."""
 
     state: DaemonRecord
-    folder: Folder
+    folder: DaemonFolder
     is_ready: bool
     restarts: int
     error: str

@@ -14,9 +14,9 @@ from pathlib import Path
 from dra_driver.model.errors import DriverError, Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import daemon, daemon_processes
-from dra_driver.mps.control import Control
+from dra_driver.mps.control_client import ControlClient
+from dra_driver.mps.daemon_folder import SHM_MIB, DaemonFolder, DaemonRecord, folders_below, key_of
 from dra_driver.mps.daemon_processes import DaemonContext
-from dra_driver.mps.folder import SHM_MIB, DaemonRecord, Folder, folders_below, key_of
 from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.supervision.entries import DaemonEntries, DaemonEntry
 from dra_driver.mps.supervision.reports import DaemonReport, report_of
@@ -80,7 +80,7 @@ class DaemonSupervisor:
         """End the watching thread. The daemons and their clients keep running."""
         self._watch.close(REPAIR_S)
 
-    def start(self, device: SharedDevice, settings: MpsSettings, deadline: float) -> Folder:
+    def start(self, device: SharedDevice, settings: MpsSettings, deadline: float) -> DaemonFolder:
         """Return the folder of a device's daemon, which is ready on return. Raises: SharingError, NodeError."""
         with self._entries.held(key_of(device.uuid), deadline) as entry:
             entry.due = None
@@ -120,7 +120,7 @@ class DaemonSupervisor:
                 raise SharingError("mps-not-running", f"no MPS daemon runs for {device.name}", retry=Retry.LATER)
             if entry.state.process is None:
                 raise SharingError("mps-not-ready", f"the MPS daemon of {device.name} is gone", retry=Retry.LATER)
-            control = Control(self._find(), entry.folder, entry.state.process, deadline)
+            control = ControlClient(self._find(), entry.folder, entry.state.process, deadline)
             return report_of(entry.state, entry), {pid: control.server_status(pid) for pid in control.servers()}
 
     # The callers of the methods below hold the entry's lock.

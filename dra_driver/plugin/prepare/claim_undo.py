@@ -23,8 +23,8 @@ from dra_driver.plugin.ledger.recorded_steps import ends_with_power, is_only_fil
 from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.other_drivers.leftovers import remove_leftover
+from dra_driver.plugin.prepare.interruptible_pause import InterruptiblePause
 from dra_driver.plugin.prepare.release_watch import ReleaseWatch
-from dra_driver.plugin.prepare.waiting import InterruptiblePause
 from dra_driver.plugin.steps.step_run import UndoRun
 from dra_driver.telemetry.logs import fields
 

@@ -13,8 +13,8 @@ from dra_driver.plugin.ledger.conflicts import Conflict, by_holder
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED
 from dra_driver.plugin.prepare.claim_undo import ClaimUndo
+from dra_driver.plugin.prepare.interruptible_pause import CheckTimer, InterruptiblePause
 from dra_driver.plugin.prepare.release_watch import ReleaseWatch
-from dra_driver.plugin.prepare.waiting import CheckTimer, InterruptiblePause
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare.claim_edits import ClaimEdits
-from dra_driver.plugin.prepare.waiting import InterruptiblePause
+from dra_driver.plugin.prepare.interruptible_pause import InterruptiblePause
 
 POLL_SECONDS = 0.1  # between two readings of the inventory
 LATE_SECONDS = 6.0  # enough for a new device, which is in the inventory within 5 s, and for a new permission

@@ -19,8 +19,8 @@ from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.ledger.unreleased import UnreleasedClaim
+from dra_driver.plugin.prepare.interruptible_pause import InterruptiblePause
 from dra_driver.plugin.prepare.running_pods import PROC, pods_with_folders, pods_with_processes
-from dra_driver.plugin.prepare.waiting import InterruptiblePause
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 

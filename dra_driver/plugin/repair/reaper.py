@@ -2,7 +2,7 @@
 
 It removes CDI files of this driver without a claim, half-done claims of an agent that died, claims that were deleted
 for good (`gone_claims` has the rule), MIG mode that was switched on for partitions that no longer exist, and sharing
-that no claim holds. It never removes what this driver did not make. `chores` are the other regular duties of the
+that no claim holds. It never removes what this driver did not make. `tasks` are the other regular duties of the
 instance with the role.
 
 The API server is asked for a few claims at a time, and never for a claim that a pod has, according to the kubelet. When
@@ -32,11 +32,11 @@ ASKED_AT_ONCE = 3  # how many claims one run asks the API server for
 EXISTS_SECONDS = 900.0  # the pause before asking again for a claim that existed
 
 
-class Chore(Protocol):
-    """A further duty of the instance with the role, once a minute."""
+class PeriodicTask(Protocol):
+    """What else the instance with the role does once a minute."""
 
     def tidy(self) -> int:
-        """Do the duty, and return how many things were changed. Raises: DriverError."""
+        """Do it, and return how many things were changed. Raises: DriverError."""
 
 
 class KubeletClaims(Protocol):
@@ -56,12 +56,12 @@ class Reaper:
         *,
         driver: str,
         interval_s: float = INTERVAL_SECONDS,
-        chores: Iterable[Chore] = (),
+        tasks: Iterable[PeriodicTask] = (),
         claims: KubeletClaims | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._repair, self._store, self._driver, self._interval_s = repair, store, driver, interval_s
-        self._chores, self._claims, self._clock = tuple(chores), claims, clock
+        self._tasks, self._claims, self._clock = tuple(tasks), claims, clock
         self._due: dict[str, float] = {}  # when to ask for each claim again, by UID
         self._loop = Loop("reaper", self._turn, failure="reaper failed", fault_s=interval_s)
 
@@ -79,7 +79,7 @@ class Reaper:
             return 0
         count = self._repair.run() + self._reap_files() + self._reap_claims()
         self._repair.settle_modes()
-        return count + self._repair.settle_sharing() + sum(chore.tidy() for chore in self._chores)
+        return count + self._repair.settle_sharing() + sum(task.tidy() for task in self._tasks)
 
     def run_soon(self) -> None:
         """Run again soon, because something changed."""

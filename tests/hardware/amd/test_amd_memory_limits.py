@@ -11,7 +11,7 @@ from dra_driver.hardware.amd.hardware import AmdHardware
 from dra_driver.hardware.port import MemoryLimiting, MemoryLimitShowing
 from dra_driver.hardware.sysfs import dmem
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.sharing.rules import Match, SharingRule, SharingRules
+from dra_driver.inventory.sharing.rules import DeviceMatch, SharingRule, SharingRules
 from dra_driver.model.errors import HardwareError
 from dra_driver.model.shares import ShareMode
 from dra_driver.model.sharing import SharedDevice
@@ -22,7 +22,7 @@ CARD = AmdCard("0000:05:00.0", memory_bytes=192 << 30)
 UID = "3ad3a3f5-4b5e-4f9b-9f5e-0d8a1c2b3e01"
 GPU = SharedDevice("gpu-0000-05-00-0", "93bb3629c01aea1c", 128, CARD.address)
 GIB = 1 << 30
-HARD = SharingRules((SharingRule("r", Match(vendors=("amd",)), ShareMode.REPLICAS, 4, is_hard=True),))
+HARD = SharingRules((SharingRule("r", DeviceMatch(vendors=("amd",)), ShareMode.REPLICAS, 4, is_hard=True),))
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_shares_carry_amds_names_and_no_rule_of_another_vendor_applies_to_them(
     (shared,) = build_inventory(facts, sharing=HARD).devices
     assert (shared.attributes["type"], shared.attributes["sharedBy"]) == ("amdgpu-share", "replicas")
     assert (shared.capacity["shares"], shared.policies["memory"].default) == (4, 48 * GIB)
-    others = SharingRules((SharingRule("r", Match(), ShareMode.REPLICAS, 4),))
+    others = SharingRules((SharingRule("r", DeviceMatch(), ShareMode.REPLICAS, 4),))
     (whole,) = build_inventory(facts, sharing=others).devices
     assert (whole.attributes["type"], whole.share) == ("amdgpu", None)
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from dra_driver.model.sharing import MpsSettings
 from dra_driver.mps.client import MpsClient, socket_path
-from dra_driver.mps.folder import key_of
+from dra_driver.mps.daemon_folder import key_of
 from dra_driver.plugin.effects.sharing import mps_device
 from dra_driver.plugin.repair.reaper import Reaper
 from tests.support.mps.fake_mps import FakeClient

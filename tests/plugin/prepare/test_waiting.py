@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
 from dra_driver.plugin.prepare import preparer
-from dra_driver.plugin.prepare.waiting import CheckTimer, InterruptiblePause
+from dra_driver.plugin.prepare.interruptible_pause import CheckTimer, InterruptiblePause
 from tests.plugin.support.kubelet import FakeKubelet, claim
 from tests.support.plugin.parts import DRIVER, Rig, in_thread, inventory
 from tests.support.waiting import until

@@ -17,11 +17,11 @@ from dra_driver.model.errors import SharingError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import mounts, processes
-from dra_driver.mps.calling import call
 from dra_driver.mps.client import MpsClient, socket_path
-from dra_driver.mps.folder import Folder, key_of
+from dra_driver.mps.daemon_folder import DaemonFolder, key_of
 from dra_driver.mps.launch import find_program
 from dra_driver.mps.supervision.supervisor import DaemonSupervisor
+from dra_driver.mps.supervisor_call import call_supervisor
 from tests.support.mps.fake_mps import FakeMps
 from tests.support.waiting import until
 
@@ -112,14 +112,14 @@ class Rig:
             delays_s=delays_s,
         )
 
-    def start(self, number: int = 0, settings: MpsSettings = SETTINGS, seconds: float = 60.0) -> Folder:
+    def start(self, number: int = 0, settings: MpsSettings = SETTINGS, seconds: float = 60.0) -> DaemonFolder:
         return self.supervisor.start(device(number), settings, time.monotonic() + seconds)
 
     def stop(self, number: int = 0, seconds: float = 60.0) -> None:
         self.supervisor.stop(device(number), time.monotonic() + seconds)
 
-    def at(self, number: int = 0) -> Folder:
-        return Folder(self.root, key_of(device(number).uuid))
+    def at(self, number: int = 0) -> DaemonFolder:
+        return DaemonFolder(self.root, key_of(device(number).uuid))
 
     def pid(self, number: int = 0) -> int:
         """Return the pid of a device's daemon, 0 without one."""
@@ -167,7 +167,7 @@ class Supervisor:
 
     def daemon(self, number: int = 0) -> int:
         """Return the pid of a device's daemon, as the supervisor reports it."""
-        daemons = call(socket_path(self.data), "list", {}, 60.0)["daemons"]
+        daemons = call_supervisor(socket_path(self.data), "list", {}, 60.0)["daemons"]
         return next(one["pid"] for one in daemons if one["device"]["gpuUUID"] == device(number).uuid)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:

@@ -27,7 +27,7 @@ _LOADED = "NVRM: loading NVIDIA UNIX"
 
 
 @dataclass(frozen=True, slots=True)
-class LogNews:
+class NewLogRecords:
     """What was written to the log since it was last read. `position` is the sequence number of the last record."""
 
     xids: tuple[XidReport, ...] = ()
@@ -48,7 +48,7 @@ class KernelLog:
         """Return why the log can't be read, "" if it can."""
         return self._records.problem
 
-    def news(self) -> LogNews:
+    def new_records(self) -> NewLogRecords:
         """Return what was written since the last call; nothing where the log can't be read."""
         found: list[XidReport] = []
         is_driver_new = False
@@ -58,7 +58,7 @@ class KernelLog:
                 is_driver_new = True
             elif (xid := self._xid(sequence, at, text)) is not None and not self._is_repeated(xid):
                 found.append(xid)
-        return LogNews(tuple(found), is_driver_new, self._records.position)
+        return NewLogRecords(tuple(found), is_driver_new, self._records.position)
 
     def close(self) -> None:
         """Close the file."""

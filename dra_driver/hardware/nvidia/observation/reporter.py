@@ -50,7 +50,7 @@ class NvidiaHealth:
 
     def report(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
         """Return what was observed since the last call; after an Xid, with readings that are newer."""
-        news = self._log.news()
+        news = self._log.new_records()
         watch, found = self._watch, self._found
         with found.changed:
             is_urgent = is_urgent or bool(news.xids or found.xids)

@@ -45,7 +45,7 @@ def codes(news):
 )
 def test_lines_of_the_driver_are_understood(log, text, expected):
     log.write(text)
-    assert codes(KernelLog(log.path, -1).news()) == [(GPU, *expected)]
+    assert codes(KernelLog(log.path, -1).new_records()) == [(GPU, *expected)]
 
 
 @pytest.mark.parametrize(
@@ -66,19 +66,19 @@ def test_lines_of_the_driver_are_understood(log, text, expected):
 )
 def test_lines_of_other_writers_give_no_xid(log, text, prefix):
     log.write(text, prefix=prefix)
-    assert codes(KernelLog(log.path, -1).news()) == []
+    assert codes(KernelLog(log.path, -1).new_records()) == []
 
 
 def test_a_process_that_is_named_like_an_xid_gives_no_further_xid(log):
     log.write("NVRM: Xid (PCI:0000:3b:00): 31, pid=9, name=): 79, pid=1, name=NVRM: Xid (PCI:0000:43:00): 79, x")
-    assert codes(KernelLog(log.path, -1).news()) == [(GPU, 31, None, None)]
+    assert codes(KernelLog(log.path, -1).new_records()) == [(GPU, 31, None, None)]
 
 
 def test_a_gpu_that_falls_off_the_bus_is_reported_once_though_the_driver_logs_it_twice(log):
     log.write("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
     log.write("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.")
     log.write("NVRM: GPU 0000:43:00.0: GPU has fallen off the bus.")
-    assert codes(KernelLog(log.path, -1).news()) == [(GPU, 79, None, None), ("0000:43:00.0", 79, None, None)]
+    assert codes(KernelLog(log.path, -1).new_records()) == [(GPU, 79, None, None), ("0000:43:00.0", 79, None, None)]
 
 
 def test_three_lines_in_one_record_report_a_lost_gpu(log):
@@ -86,7 +86,7 @@ def test_three_lines_in_one_record_report_a_lost_gpu(log):
         r"NVRM: The NVIDIA GPU 0000:3b:00.0\x0aNVRM: (PCI ID: 10de:2330) installed in this system has\x0a"
         r"NVRM: fallen off the bus and is not responding to commands."
     )
-    assert codes(KernelLog(log.path, -1).news()) == [(GPU, 79, None, None)]
+    assert codes(KernelLog(log.path, -1).new_records()) == [(GPU, 79, None, None)]
 
 
 @pytest.mark.parametrize(
@@ -100,37 +100,37 @@ def test_three_lines_in_one_record_report_a_lost_gpu(log):
 )
 def test_whatever_follows_the_code_does_not_matter(log, text):
     log.write(text)
-    assert codes(KernelLog(log.path, -1).news()) == [(GPU, 48, None, None)]
+    assert codes(KernelLog(log.path, -1).new_records()) == [(GPU, 48, None, None)]
 
 
 def test_a_log_whose_numbers_begin_again_is_another_log(log):
     log.write("NVRM: Xid (PCI:0000:3b:00): 48")
     reader = KernelLog(log.path, -1)
-    reader.news()
+    reader.new_records()
     log.path.rename(log.path.with_name("old"))
     log.sequence = 3
     log.write("NVRM: Xid (PCI:0000:3b:00): 62")
-    reader.news()
-    assert codes(reader.news()) == [(GPU, 62, None, None)]
-    assert codes(KernelLog(log.path, 9999).news()) == [(GPU, 62, None, None)]
+    reader.new_records()
+    assert codes(reader.new_records()) == [(GPU, 62, None, None)]
+    assert codes(KernelLog(log.path, 9999).new_records()) == [(GPU, 62, None, None)]
 
 
 def test_what_is_added_to_a_plain_file_counts_whatever_its_number(log):
     log.write("NVRM: Xid (PCI:0000:3b:00): 48")
     reader = KernelLog(log.path, -1)
-    reader.news()
+    reader.new_records()
     log.sequence -= 1
     log.write("NVRM: Xid (PCI:0000:3b:00): 62")
-    assert codes(reader.news()) == [(GPU, 62, None, None)]
+    assert codes(reader.new_records()) == [(GPU, 62, None, None)]
 
 
 def test_a_file_that_is_no_kernel_log_is_a_problem(log):
     log.path.write_text("[   12.3] NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n" * 3)
     reader = KernelLog(log.path, -1)
-    assert reader.news().xids == ()
+    assert reader.new_records().xids == ()
     assert "no records of /dev/kmsg" in reader.problem
     log.write("usb 1-1: new device")
-    reader.news()
+    reader.new_records()
     assert reader.problem == ""
 
 
@@ -139,7 +139,7 @@ def test_lines_without_the_head_of_a_record_give_no_xid(log):
         "NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n SUBSYSTEM=4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79\n"
         "[ 12.3] NVRM: Xid (PCI:0000:3b:00): 79\nx4,9,9,-;NVRM: Xid (PCI:0000:3b:00): 79\n"
     )
-    assert codes(KernelLog(log.path, -1).news()) == []
+    assert codes(KernelLog(log.path, -1).new_records()) == []
 
 
 def test_three_lines_without_an_xid_report_a_lost_gpu(log):
@@ -147,40 +147,40 @@ def test_three_lines_without_an_xid_report_a_lost_gpu(log):
     log.write("NVRM: (PCI ID: 10de:20b5) installed in this system has")
     log.write("NVRM: fallen off the bus and is not responding to commands.")
     log.write("NVRM: fallen off the bus and is not responding to commands.")
-    assert codes(KernelLog(log.path, -1).news()) == [(GPU, 79, None, None)]
+    assert codes(KernelLog(log.path, -1).new_records()) == [(GPU, 79, None, None)]
 
 
 def test_each_line_of_a_log_is_read_once_and_only_when_complete(log):
     reader = KernelLog(log.path, -1)
-    assert reader.news().xids == ()
+    assert reader.new_records().xids == ()
     assert "can't be read" in reader.problem
     log.write("NVRM: Xid (PCI:0000:3b:00): 48")
     log.write("NVRM: Xid (PCI:0000:3b:00): 6", ending="")
-    first = reader.news()
+    first = reader.new_records()
     assert codes(first) == [(GPU, 48, None, None)]
     assert reader.problem == ""
     with log.path.open("a") as file:
         file.write("2\n")
-    assert codes(reader.news()) == [(GPU, 62, None, None)]
-    assert reader.news().xids == ()
-    assert codes(KernelLog(log.path, first.position).news()) == [(GPU, 62, None, None)]
+    assert codes(reader.new_records()) == [(GPU, 62, None, None)]
+    assert reader.new_records().xids == ()
+    assert codes(KernelLog(log.path, first.position).new_records()) == [(GPU, 62, None, None)]
 
 
 def test_a_file_that_was_replaced_is_read_from_its_beginning(log):
     reader = KernelLog(log.path, -1)
     log.write("NVRM: Xid (PCI:0000:3b:00): 48")
-    reader.news()
+    reader.new_records()
     log.path.rename(log.path.with_name("old"))
     log.write("NVRM: Xid (PCI:0000:3b:00): 62")
-    reader.news()
-    assert codes(reader.news()) == [(GPU, 62, None, None)]
+    reader.new_records()
+    assert codes(reader.new_records()) == [(GPU, 62, None, None)]
 
 
 def test_xids_from_before_the_driver_was_loaded_do_not_count(log):
     log.write("NVRM: Xid (PCI:0000:3b:00): 48")
     log.write("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.65.06")
     log.write("NVRM: Xid (PCI:0000:3b:00): 62")
-    news = KernelLog(log.path, -1).news()
+    news = KernelLog(log.path, -1).new_records()
     assert news.is_driver_new
     assert codes(news) == [(GPU, 62, None, None)]
 
@@ -188,9 +188,9 @@ def test_xids_from_before_the_driver_was_loaded_do_not_count(log):
 def test_a_log_of_garbage_ends_without_an_error(log):
     log.path.write_bytes(bytes(range(256)) * 4000 + b"\n" + b"4," * 100_000)
     reader = KernelLog(log.path, -1)
-    assert reader.news().xids == ()
+    assert reader.new_records().xids == ()
     log.path.write_bytes(b"")
-    reader.news()
+    reader.new_records()
     log.write("\nx")
     log.write("NVRM: Xid (PCI:0000:3b:00): 62")
-    assert codes(reader.news()) == [(GPU, 62, None, None)]
+    assert codes(reader.new_records()) == [(GPU, 62, None, None)]

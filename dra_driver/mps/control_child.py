@@ -1,4 +1,4 @@
-"""Prelude: the small program that runs in a new process before it becomes NVIDIA's control program.
+"""Control child: the small program that runs in a new process before it becomes NVIDIA's control program.
 
 It waits until its parent has recorded its identity, enters the device's cgroup and the daemon's file system, and then
 executes the control program. If the parent dies first, it ends, so no daemon ever runs without a record. One line of

@@ -23,7 +23,7 @@ _RESTART_S = 5.0
 _POLL_S = 0.1
 
 
-def call(path: Path, command: str, asked: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
+def call_supervisor(path: Path, command: str, asked: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
     """Send a command to the supervisor at `path` and return its result. `deadline_s` is in seconds.
 
     Raises: SharingError: "sharing.mps-unavailable" (LATER) if no supervisor runs, "sharing.mps-not-ready" (LATER) if it

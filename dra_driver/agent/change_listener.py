@@ -1,4 +1,4 @@
-"""Listener: the object to which the parts of the agent report changes; it decides what follows from each change."""
+"""ChangeListener: the object that the parts of the agent notify of changes; it decides what follows from each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 from dra_driver.model.taints import DeviceTaints
 
 
-class Listener(Protocol):
+class ChangeListener(Protocol):
     """The receiver of changes. Any thread may report one."""
 
     def inventory_changed(self) -> None:
@@ -38,4 +38,4 @@ class Listener(Protocol):
         """React to losing the node's role."""
 
     def tidy(self) -> int:
-        """Do the regular chores of the instance with the role, once a minute; return how many things were changed."""
+        """Do what the instance with the role does once a minute; return how many things were changed."""

@@ -1,4 +1,4 @@
-"""Remediation test: shows that a GPU that was reset computes correctly, before it is offered.
+"""Reset validation: shows that a GPU that was reset computes correctly, before it is offered.
 
 In: a GPU that no claim or process uses. Out: the result of validation, at level 1 or higher if the vendor has a test.
 Whether the library answers and reports no fault has been checked before.
@@ -14,7 +14,7 @@ from dra_driver.validation.validation_lock import ValidationLock
 from dra_driver.validation.validator import DeviceHolders, Validator
 
 
-class RemediationTest:
+class ResetValidation:
     """Tests GPUs after their remediation, at the level of the agent's validation; with `none` no test is made."""
 
     def __init__(

@@ -74,7 +74,7 @@ def key_of(uuid: str) -> str:
     return f"{value:016x}"[-12:]
 
 
-class Folder:
+class DaemonFolder:
     """The folder of one device below `root`."""
 
     def __init__(self, root: Path, key: str) -> None:
@@ -163,10 +163,10 @@ class Folder:
             return 0
 
 
-def folders_below(root: Path) -> list[Folder]:
+def folders_below(root: Path) -> list[DaemonFolder]:
     """Return the folders below `root`, in order of key."""
     names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink())
-    return [Folder(root, name) for name in names]
+    return [DaemonFolder(root, name) for name in names]
 
 
 def _state_wire(state: DaemonRecord) -> dict[str, Any]:

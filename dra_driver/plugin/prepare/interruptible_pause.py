@@ -1,4 +1,4 @@
-"""Waiting: calls sleep here until a device may be free, their time is up, or the agent ends.
+"""InterruptiblePause: calls sleep here until a device may be free, their time is up, or the agent ends.
 
 Any number of calls may sleep. One thread checks for all of them whether the ledger has changed, because another agent
 on the node can't wake them. Likewise, of all calls that wait for the same holder, one checks whether it still exists.

@@ -14,7 +14,7 @@ import time
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import launch, peer
-from dra_driver.mps.folder import Folder
+from dra_driver.mps.daemon_folder import DaemonFolder
 from dra_driver.mps.launch import ControlProgram, ProgramExit
 from dra_driver.mps.processes import ProcessIdentity
 
@@ -32,13 +32,15 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MG])i?B?\b", re.IGNORECASE)
 _COMPLAINT = re.compile(r"error|fail|invalid|unrecogni[sz]ed|unknown|cannot|not supported|denied|refus", re.IGNORECASE)
 
 
-class Control:
+class ControlClient:
     """Commands to the daemon of one folder, and to no other process that listens there.
 
     `deadline` is the time at which to give up, in monotonic seconds.
     """
 
-    def __init__(self, program: ControlProgram, folder: Folder, process: ProcessIdentity, deadline: float) -> None:
+    def __init__(
+        self, program: ControlProgram, folder: DaemonFolder, process: ProcessIdentity, deadline: float
+    ) -> None:
         self._program, self._folder, self._process, self._deadline = program, folder, process, deadline
 
     def left(self) -> float:
