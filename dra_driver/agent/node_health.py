@@ -18,7 +18,7 @@ from dra_driver.agent.inventory.device_places import place_of
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.agent.reports.fault_events import HELD_BACK_REASON, FaultEvents, PodNotice
 from dra_driver.agent.reports.new_faults import NewFaults
-from dra_driver.agent.validation_gate import ValidationGate
+from dra_driver.agent.validation.validation_gate import ValidationGate
 from dra_driver.hardware.evidence import XidReport
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.port import HealthReporter

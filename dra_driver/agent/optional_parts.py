@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dra_driver.agent.reports.claim_status import ClaimStatus
     from dra_driver.agent.reports.health_condition import HealthCondition
     from dra_driver.agent.reports.limit_watch import LimitWatch
-    from dra_driver.agent.validation_gate import ValidationGate
+    from dra_driver.agent.validation.validation_gate import ValidationGate
     from dra_driver.health.policy import HealthPolicy
     from dra_driver.kube.leases import LeaseSlots
     from dra_driver.metering.node_meter import NodeMeter
@@ -51,9 +51,9 @@ def make_gate(
     setting, options = node.options.validation, node.options
     if setting.level is None or not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
         return None
-    from dra_driver.agent import node_validation  # noqa: PLC0415 - only where it is wanted
+    from dra_driver.agent.validation import composition  # noqa: PLC0415 - only where it is wanted
 
-    return node_validation.make_gate(
+    return composition.make_gate(
         node, setting, listener, inventory=inventory, allocated=allocated, other_drivers=other_drivers
     )
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dra_driver.agent.reports.claim_status import ClaimStatus
     from dra_driver.agent.reports.health_condition import HealthCondition
     from dra_driver.agent.reports.limit_watch import LimitWatch
-    from dra_driver.agent.validation_gate import ValidationGate
+    from dra_driver.agent.validation.validation_gate import ValidationGate
     from dra_driver.metering.node_meter import NodeMeter
     from dra_driver.remediation.dry_run import DryRun
     from dra_driver.remediation.remediation import Remediation

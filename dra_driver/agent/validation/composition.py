@@ -7,7 +7,7 @@ from dra_driver.agent.device_holders import NodeDeviceHolders
 from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.other_drivers import OtherDrivers
-from dra_driver.agent.validation_gate import ValidationGate
+from dra_driver.agent.validation.validation_gate import ValidationGate
 from dra_driver.health.store import HealthStore
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.validation.records import ValidationRecords

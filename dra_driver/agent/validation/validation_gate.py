@@ -12,12 +12,12 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dra_driver.agent.change_listener import ChangeListener
 from dra_driver.agent.inventory.device_places import place_of
+from dra_driver.agent.validation.retried_tests import RetriedTests
 from dra_driver.health.affected_devices import is_within
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.inventory.offering import CurrentInventory, Inventory
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A test that could not run is tried again, because a fabric manager may start minutes after the GPUs.
-RETRY_SECONDS, MAX_TRIES = 60.0, 10
 UNSURE_SECONDS = 2.0
 BATCH_SECONDS = 30.0  # devices that pass are offered together, because each new device changes many slices of a pool
 STOP_SECONDS = 3.0
@@ -54,14 +52,6 @@ class HeldDevices(Protocol):
 
     def held(self) -> frozenset[str]:
         """Return the names of the devices that claims hold or are allocated. Raises: DriverError."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tries:
-    """How often a test could not run, and when (monotonic) it is tried again."""
-
-    count: int
-    due: float
 
 
 class ValidationGate:
@@ -98,7 +88,7 @@ class ValidationGate:
         self._is_running = False
         self._devices: Mapping[str, TestedDevice] = {}  # by UUID
         self._examined: frozenset[str] | None = None  # None until it is known which devices claims have
-        self._tries: dict[str, _Tries] = {}
+        self._retried = RetriedTests()
         self._faulty: frozenset[Subject] = frozenset()
         # None until the monitor has reported the failed tests that are faults.
         self._tainted: frozenset[Subject] | None = None
@@ -147,7 +137,7 @@ class ValidationGate:
             if self._validator is None:
                 return
             self._records.forget(uuid)
-            self._tries.pop(uuid, None)
+            self._retried.forget(uuid)
             self._examined = frozenset({*(self._examined or ()), uuid}) if self._examined is not None else None
 
     def withheld(self, inventory: Inventory) -> frozenset[str] | None:
@@ -175,7 +165,7 @@ class ValidationGate:
         with self._mutex:
             for uuid, result in by_hand.items():
                 if uuid in self._devices and result.is_conclusive:
-                    self._tries.pop(uuid, None)
+                    self._retried.forget(uuid)
                     self._records.add_result(uuid, self._driver, result)
             before, self._faulty, self._tainted = (self._faulty, self._tainted), faulty, tainted
         if by_hand or before != (faulty, tainted):
@@ -228,19 +218,17 @@ class ValidationGate:
         return [
             one
             for uuid, one in self._devices.items()
-            if uuid not in self._tries and self._records.of(uuid, self._driver) is None and not self._is_faulty(one)
+            if uuid not in self._retried and self._records.of(uuid, self._driver) is None and not self._is_faulty(one)
         ]
 
     def _next(self) -> TestedDevice | None:
-        now = time.monotonic()
-        due = [self._devices[uuid] for uuid, one in self._tries.items() if uuid in self._devices and one.due <= now]
+        due = [self._devices[uuid] for uuid in self._retried.due(self._devices)]
         return next(iter([*self._pending(), *(one for one in due if not self._is_faulty(one))]), None)
 
     def _pause(self) -> float | None:
         """Return the time until a test is tried again; None for never."""
         with self._mutex:
-            dues = [one.due for uuid, one in self._tries.items() if uuid in self._devices and one.count < MAX_TRIES]
-        return max(0.0, min(dues) - time.monotonic()) if dues else None
+            return self._retried.pause_s(self._devices)
 
     def _is_faulty(self, device: TestedDevice) -> bool:
         subject = device.subject
@@ -251,16 +239,14 @@ class ValidationGate:
         keys = {"status": str(result.verdict), **({"problem": why} if why else {})}
         log.info("device tested", extra=fields(device=device.name, took_ms=round(result.seconds * 1000), **keys))
         with self._mutex:
-            tries = self._tries.pop(device.uuid, _Tries(0, 0.0))
             if result.is_conclusive and result.level is not ValidationLevel.READING:
+                self._retried.forget(device.uuid)
                 self._records.add_result(device.uuid, self._driver, result)
             elif result.reason in {HELD, INTERRUPTED} and self._is_claimed(device):
+                self._retried.forget(device.uuid)
                 self._records.add_served([device.uuid], self._driver)
-            elif tries.count + 1 < MAX_TRIES:
-                self._tries[device.uuid] = _Tries(tries.count + 1, time.monotonic() + RETRY_SECONDS)
             else:
-                self._tries[device.uuid] = _Tries(MAX_TRIES, float("inf"))
-            if device.uuid in self._tries:
+                self._retried.add(device.uuid)
                 self._records.add_attempt(device.uuid, device.name, self._driver, result)
         self._conclude()
 
