@@ -40,7 +40,7 @@ class RolePart(Protocol):
         """Stop working."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Parts:
     """The parts that live as long as the agent."""
 
