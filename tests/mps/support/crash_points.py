@@ -34,7 +34,7 @@ ROOM = Path(dra_driver.__file__).parent / "mps"
 FILES = tuple(
     str(ROOM / f"{name}.py")
     for name in (
-        "spawning", "control", "daemon", "folder", "daemon_processes", "launch", "mounts",
+        "spawning", "control_client", "daemon", "daemon_folder", "daemon_processes", "launch", "mounts",
         "supervision/entries", "supervision/supervisor", "supervision/process_ends", "supervision/watch",
     )
 )  # fmt: skip
