@@ -27,8 +27,9 @@ import yaml
 from benchmarks.figures import Report
 from benchmarks.program_run import run_program
 from benchmarks.real_api import real_api
-from dra_driver.kube import credentials, paths
+from dra_driver.kube import paths
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
@@ -59,7 +60,7 @@ def fill(kubeconfig: Path, nodes: int) -> None:
     """Write the nodes, their slices, the shipped classes, and one pending pod with a claim for two GPUs."""
     world = World()
     add_profiles(world, [f"{PROFILE}={nodes}"])
-    api = KubeApi(credentials.load(str(kubeconfig)))
+    api = KubeApi(load_credentials(str(kubeconfig)))
     for file in sorted(_CLASSES.glob("*.yaml")):
         for one in yaml.safe_load_all(file.read_text()):
             api.request("POST", paths.CLASSES, body=one)

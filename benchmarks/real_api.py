@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.model.errors import DriverError
 from lane.components.parts import ETCD, BinariesMissing, Part, kubernetes
 from lane.pki import Authority
@@ -66,7 +66,7 @@ def real_api(version: str, folder: Path) -> Iterator[Path]:
 
 def _wait(kubeconfig: Path) -> None:
     deadline = time.monotonic() + START_S
-    api = KubeApi(credentials.load(str(kubeconfig)))
+    api = KubeApi(load_credentials(str(kubeconfig)))
     try:
         while True:
             try:

@@ -17,8 +17,8 @@ from typing import Any
 
 from dra_driver.embedded.kubelet.plugin_calls import Plugin, Registrar
 from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
-from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.model.names import NVIDIA_DRIVER, pool_name
 from dra_driver.model.wire import Wire
 
@@ -130,7 +130,7 @@ def world(version: str = "1.35") -> Iterator[World]:
     )
     assert server.stdout is not None
     server.stdout.readline()
-    it = World(folder, KubeApi(credentials.load(f"{folder}/kubeconfig")))
+    it = World(folder, KubeApi(load_credentials(f"{folder}/kubeconfig")))
     (folder / "cdi").symlink_to(memory)
     for name in ("reg", "plugins"):
         (folder / name).mkdir()

@@ -13,8 +13,8 @@ from benchmarks.real_api import real_api
 from benchmarks.side_by_side.lineup import drivers
 from benchmarks.side_by_side.rounds import Run
 from benchmarks.side_by_side.table import table
-from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials.loading import load_credentials
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     with ExitStack() as stack:
         stack.callback(_remove, folder)
         kubeconfig = stack.enter_context(real_api(options.k8s, folder))
-        api = KubeApi(credentials.load(str(kubeconfig)))
+        api = KubeApi(load_credentials(str(kubeconfig)))
         stack.callback(api.close)
         run = Run(api, options.rounds, options.cycles)
         everyone = drivers(folder, kubeconfig, options.only)

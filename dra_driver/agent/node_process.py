@@ -117,9 +117,10 @@ class NodeProcess:
 
     def review_api(self) -> KubeApi:
         """Return the client by which readers of metrics are reviewed. Raises: DriverError for unusable credentials."""
-        from dra_driver.kube import api, credentials  # noqa: PLC0415 - only where readers are reviewed
+        from dra_driver.kube import api  # noqa: PLC0415 - only where readers are reviewed
+        from dra_driver.kube.credentials.loading import load_credentials  # noqa: PLC0415 - only where readers are reviewed
 
-        return api.KubeApi(credentials.load(self._lives[0].options.kubeconfig))
+        return api.KubeApi(load_credentials(self._lives[0].options.kubeconfig))
 
     def _open_page(self) -> StatusPage | None:
         """Begin to answer probes, because a kubelet keeps restarting an agent that does not answer.

@@ -11,8 +11,8 @@ from functools import partial
 from dra_driver.agent.options import Options
 from dra_driver.cdi.store import CdiStore
 from dra_driver.hardware.port import Hardware
-from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.kube.events import NodeEvents
 from dra_driver.kube.paths import CLAIMS
 from dra_driver.plugin.ledger.ledger import Ledger
@@ -42,7 +42,7 @@ class OpenedNode:
 
 def open_node(options: Options, hardware: Hardware) -> OpenedNode:
     """Open the files and connections of the agent. Raises: DriverError."""
-    api, store = KubeApi(credentials.load(options.kubeconfig)), CdiStore(options.cdi_root)
+    api, store = KubeApi(load_credentials(options.kubeconfig)), CdiStore(options.cdi_root)
     identity = this_node(options.node, options.driver, options.roots.proc)
     files = CdiClaimFiles(store, options.driver)
     ledger = Ledger(options.data_dir / "ledger.db", boot_id=identity.boot_id, files=files)

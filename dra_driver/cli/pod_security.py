@@ -26,9 +26,9 @@ def command(namespace: str, kubeconfig: str | None) -> int:
 
     Exit status 1: the namespace has a stricter level; 5: the API server was not reached.
     """
-    from dra_driver.kube.credentials import load
+    from dra_driver.kube.credentials.loading import load_credentials
 
-    level, is_new = ensure(KubeApi(load(kubeconfig)), namespace)
+    level, is_new = ensure(KubeApi(load_credentials(kubeconfig)), namespace)
     if level == LEVEL:
         click.echo(f"Namespace {namespace} {'now admits' if is_new else 'admits'} privileged pods.")
         return ExitCode.OK

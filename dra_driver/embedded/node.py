@@ -22,8 +22,8 @@ from dra_driver.embedded.kubelet.foreign_plugin import ForeignPlugin, publish_sl
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
 from dra_driver.hardware.simulated import load_profile
-from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.model.errors import DriverError, NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import SliceWire, Wire
@@ -101,7 +101,7 @@ class EmbeddedNode:
         self.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}})
         for wire in self._classes:
             self.api.create(wire)
-        self._kube = KubeApi(credentials.load(str(self._kubeconfig)))
+        self._kube = KubeApi(load_credentials(str(self._kubeconfig)))
         self.kubelet.start()
         for foreign in self.profile.foreign:
             publish_slice(self._kube, foreign.driver, self.name, foreign.devices)

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 from dra_driver import __version__
 from dra_driver.kube import answers
 from dra_driver.kube.answers import Parse
-from dra_driver.kube.kubeconfig import Credentials
+from dra_driver.kube.credentials.kubeconfig import Credentials
 from dra_driver.kube.paths import claim_path, node_path
 from dra_driver.kube.recent_claims import RecentClaims
 from dra_driver.kube.shapes import check_node

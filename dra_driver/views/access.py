@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from dra_driver.kube import paths
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials import load
-from dra_driver.kube.kubeconfig import read_namespace
+from dra_driver.kube.credentials.kubeconfig import read_namespace
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 from dra_driver.views.progress import NoProgress, ProgressLines
@@ -63,7 +63,7 @@ class ClusterAccess:
 
     def connect(self) -> KubeApi:
         """Connect to the cluster. Raises: InputError, NodeError."""
-        return KubeApi(load(self.kubeconfig, context=self.context))
+        return KubeApi(load_credentials(self.kubeconfig, context=self.context))
 
     def read(
         self, api: KubeApi, kind: str, path: str, lines: ProgressLines = NoProgress, *, at_home: bool = False

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials.secret_file import secret_file
 from dra_driver.kube.paths import WEBHOOKS, named, secret_path
-from dra_driver.kube.secret_file import secret_file
 from dra_driver.model.errors import ApiError, DriverError, NodeError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from dra_driver.claims.config.reading import validate
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials import load
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.model.errors import ApiError
 from dra_driver.model.kubernetes import nearest_version
 from dra_driver.telemetry.logs import fields
@@ -60,7 +60,7 @@ class Webhook:
     """The running webhook."""
 
     def __init__(self, settings: Settings) -> None:
-        api = KubeApi(load(settings.kubeconfig))
+        api = KubeApi(load_credentials(settings.kubeconfig))
         self._fleet = PublishedFleet(settings.drivers)
         self._watch = FleetWatch(api, self._fleet)
         linter = FleetLinter(self._fleet, settings.drivers, kubernetes=_engine_version(api))

@@ -8,8 +8,8 @@ import pytest
 
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.api_rules.refusals import ApiRefusal
-from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.kube.paths import SLICES
 from dra_driver.model import limits
 from tests.controller.support.cluster import OfferingPublisher, SetOffers
@@ -30,7 +30,7 @@ class World:
         self.publisher = self.start()
 
     def start(self) -> OfferingPublisher:
-        publisher = OfferingPublisher(KubeApi(credentials.load(self.config)), SetOffers(), settle_s=0.05)
+        publisher = OfferingPublisher(KubeApi(load_credentials(self.config)), SetOffers(), settle_s=0.05)
         publisher.start()
         publisher.offer(self.wanted)
         return publisher

@@ -29,7 +29,7 @@ from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials import load
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.model.errors import NodeError
 from tests.doctor.support import evidence as e
 from tests.support.nodes.fake_node import FakeNode
@@ -47,7 +47,7 @@ def serve(tmp_path):
         server = EmbeddedApi(**options)
         server.start()
         server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-        api = KubeApi(load(str(server.write_kubeconfig(tmp_path / "kubeconfig"))))
+        api = KubeApi(load_credentials(str(server.write_kubeconfig(tmp_path / "kubeconfig"))))
         started.append((server, api))
         return server, api
 
@@ -94,7 +94,7 @@ def test_rules_that_count_pods_are_known_where_the_server_serves_them(tmp_path, 
 
     server = Discoverable(version=version)
     server.start()
-    api = KubeApi(load(str(server.write_kubeconfig(tmp_path / "kubeconfig"))))
+    api = KubeApi(load_credentials(str(server.write_kubeconfig(tmp_path / "kubeconfig"))))
     try:
         assert read_cluster(api, e.DRIVER).rules_api == expected
     finally:

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.kube.paths import SLICES
 from dra_driver.kube.watch import Watch
 from tests.kube.support.following import Follower
@@ -20,7 +20,7 @@ def embedded():
 
 @pytest.fixture
 def api(embedded, tmp_path):
-    return KubeApi(credentials.load(str(embedded.write_kubeconfig(tmp_path / "config"))))
+    return KubeApi(load_credentials(str(embedded.write_kubeconfig(tmp_path / "config"))))
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import time
 import pytest
 
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.kubeconfig import Credentials
-from dra_driver.kube.tls import TlsMaterial
-from dra_driver.kube.tokens import StaticToken, TokenFile
+from dra_driver.kube.credentials.kubeconfig import Credentials
+from dra_driver.kube.credentials.loading import load_credentials
+from dra_driver.kube.credentials.tls import TlsMaterial
+from dra_driver.kube.credentials.tokens import StaticToken, TokenFile
 from dra_driver.model.errors import ApiError, Retry
 from tests.kube.support.http_script import ScriptedServer
 from tests.support.api.certificates import make_ca, make_leaf, server_context
@@ -27,7 +27,7 @@ def embedded():
 @pytest.fixture
 def api(embedded, tmp_path):
     with_file = embedded.write_kubeconfig(tmp_path / "config", token_file=tmp_path / "token")
-    api = KubeApi(credentials.load(str(with_file)))
+    api = KubeApi(load_credentials(str(with_file)))
     yield api
     api.close()
 

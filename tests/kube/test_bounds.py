@@ -6,8 +6,8 @@ import time
 import pytest
 
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.kubeconfig import Credentials
-from dra_driver.kube.tokens import StaticToken
+from dra_driver.kube.credentials.kubeconfig import Credentials
+from dra_driver.kube.credentials.tokens import StaticToken
 from dra_driver.kube.transport import bounds
 from dra_driver.kube.transport.stream import LineStream
 from dra_driver.model.errors import ApiError, Retry

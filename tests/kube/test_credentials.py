@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.kube import credentials
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.model.errors import InputError, NodeError
 
 
@@ -24,14 +24,14 @@ def service_account(tmp_path, monkeypatch):
 
 
 def test_in_a_pod_the_service_account_is_used(service_account):
-    loaded = credentials.load(None, **service_account)
+    loaded = load_credentials(None, **service_account)
     assert loaded.server == "https://[fd00::1]:443"
     assert loaded.tls.ca_file == service_account["ca_file"]
     assert loaded.tokens.authorization() == "Bearer pod-token"
 
 
 def test_in_a_pod_a_refused_token_is_read_again_at_once(service_account, tmp_path):
-    loaded = credentials.load("", **service_account)
+    loaded = load_credentials("", **service_account)
     loaded.tokens.authorization()
     assert loaded.tokens.reread() is False
     (tmp_path / "token").write_text("rotated")
@@ -40,7 +40,7 @@ def test_in_a_pod_a_refused_token_is_read_again_at_once(service_account, tmp_pat
 
 
 def test_in_a_pod_the_last_token_is_used_while_the_file_is_gone(service_account, tmp_path):
-    loaded = credentials.load("", **service_account)
+    loaded = load_credentials("", **service_account)
     loaded.tokens.authorization()
     (tmp_path / "token").unlink()
     loaded.tokens.reread()
@@ -50,7 +50,7 @@ def test_in_a_pod_the_last_token_is_used_while_the_file_is_gone(service_account,
 def test_in_a_pod_an_ipv4_address_has_no_brackets(service_account, monkeypatch):
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
-    assert credentials.load(None, **service_account).server == "https://10.96.0.1:6443"
+    assert load_credentials(None, **service_account).server == "https://10.96.0.1:6443"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_in_a_pod_an_ipv4_address_has_no_brackets(service_account, monkeypatch):
 def test_a_service_account_that_lacks_something_is_an_error_that_says_what(spoil, said, service_account, monkeypatch):
     spoil({"token": Path(service_account["token_file"]), "ca": Path(service_account["ca_file"])}, monkeypatch)
     with pytest.raises(NodeError, match=said) as caught:
-        credentials.load(None, **service_account)
+        load_credentials(None, **service_account)
     assert caught.value.code == "node.no-credentials"
     assert "pod-token" not in str(caught.value)
 
@@ -77,7 +77,7 @@ def test_a_service_account_that_lacks_something_is_an_error_that_says_what(spoil
 def test_outside_a_pod_the_error_says_which_flag_to_set(monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(NodeError) as caught:
-        credentials.load(None)
+        load_credentials(None)
     assert caught.value.code == "node.no-credentials"
     assert "--kubeconfig" in caught.value.hint
 
@@ -109,13 +109,13 @@ def test_an_exec_user_gets_its_token_from_its_program_and_a_log_line_says_so(tmp
     }
     path = exec_kubeconfig(tmp_path, f"print({json.dumps(json.dumps(answer))})")
     with caplog.at_level(logging.INFO):
-        loaded = credentials.load(path)
+        loaded = load_credentials(path)
     assert loaded.tokens.authorization() == "Bearer from-program"
     assert "kubeconfig needs the official loader" in caplog.text
 
 
 def test_an_exec_user_whose_program_fails_has_no_credentials(tmp_path):
-    loaded = credentials.load(exec_kubeconfig(tmp_path, "raise SystemExit(1)"))
+    loaded = load_credentials(exec_kubeconfig(tmp_path, "raise SystemExit(1)"))
     assert loaded.tokens.authorization() == ""  # the official loader logs the failure and goes on
 
 
@@ -126,7 +126,7 @@ def test_a_kubeconfig_that_the_official_loader_refuses_is_bad_input(tmp_path):
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     (tmp_path / "config").write_text(json.dumps(config))
     with pytest.raises(InputError, match="provides no credentials"):
-        credentials.load(path)
+        load_credentials(path)
 
 
 def run_fresh(code: str, **environment: str) -> str:
@@ -149,8 +149,9 @@ def test_in_a_pod_kubernetes_is_never_imported(service_account):
     output = run_fresh(
         f"""
         import sys, json
-        from dra_driver.kube import api, credentials
-        api.KubeApi(credentials.load(None, **{service_account!r}))
+        from dra_driver.kube import api
+        from dra_driver.kube.credentials.loading import load_credentials
+        api.KubeApi(load_credentials(None, **{service_account!r}))
         heavy = ("requests", "oauthlib", "websocket", "yaml", "pydantic", "aiohttp", "kubernetes")
         print(json.dumps([name for name in sys.modules if name.partition(".")[0] in heavy]))
         """,
@@ -174,8 +175,9 @@ def test_a_static_kubeconfig_in_json_imports_neither_kubernetes_nor_yaml(tmp_pat
     output = run_fresh(
         f"""
         import sys
-        from dra_driver.kube import api, credentials
-        api.KubeApi(credentials.load({str(path)!r}))
+        from dra_driver.kube import api
+        from dra_driver.kube.credentials.loading import load_credentials
+        api.KubeApi(load_credentials({str(path)!r}))
         print([name for name in ("kubernetes", "yaml", "requests") if name in sys.modules])
         """
     )

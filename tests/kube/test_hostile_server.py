@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.kubeconfig import Credentials
-from dra_driver.kube.tls import TlsMaterial
-from dra_driver.kube.tokens import StaticToken
+from dra_driver.kube.credentials.kubeconfig import Credentials
+from dra_driver.kube.credentials.tls import TlsMaterial
+from dra_driver.kube.credentials.tokens import StaticToken
 from dra_driver.model.errors import ApiError, Retry
 from tests.kube.support.http_script import ScriptedServer
 from tests.kube.support.raw_server import OK, RawServer

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from dra_driver.kube.kubeconfig import read_kubeconfig
+from dra_driver.kube.credentials.kubeconfig import read_kubeconfig
 from dra_driver.model.errors import InputError
 
 

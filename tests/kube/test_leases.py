@@ -6,8 +6,9 @@ import pytest
 
 from dra_driver.embedded.api.kinds import LEASES
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.kube import credentials, leases
+from dra_driver.kube import leases
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.kube.leases import LeaseSlots
 from dra_driver.model.errors import ApiError, Retry
 
@@ -28,7 +29,7 @@ def slots(server, tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "REQUEST_SECONDS", 60.0)  # a busy machine is no fault of the server
 
     def make(clock=lambda: 1000.0, client=KubeApi):
-        api = client(credentials.load(str(server.write_kubeconfig(tmp_path / "config"))))
+        api = client(load_credentials(str(server.write_kubeconfig(tmp_path / "config"))))
         return LeaseSlots(api, namespace="default", names=NAMES, period_s=600, clock=clock)
 
     return make

@@ -7,8 +7,8 @@ import pytest
 
 from dra_driver.kube import recent_claims
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.kubeconfig import Credentials
-from dra_driver.kube.tokens import StaticToken
+from dra_driver.kube.credentials.kubeconfig import Credentials
+from dra_driver.kube.credentials.tokens import StaticToken
 from dra_driver.model.errors import ApiError
 from tests.kube.support.http_script import ScriptedServer
 

@@ -5,9 +5,9 @@ import copy
 import pytest
 
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.kubeconfig import Credentials
+from dra_driver.kube.credentials.kubeconfig import Credentials
+from dra_driver.kube.credentials.tokens import StaticToken
 from dra_driver.kube.shapes import check_slice
-from dra_driver.kube.tokens import StaticToken
 from dra_driver.model.errors import ApiError, Retry
 from tests.kube.support.http_script import ScriptedServer
 

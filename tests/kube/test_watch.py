@@ -2,9 +2,9 @@
 
 import pytest
 
-from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.kube.paths import SLICES
 from dra_driver.kube.watch_events import Changed, Connected, Deleted, Listed
 from tests.support.waiting import until
@@ -116,7 +116,7 @@ def test_the_server_is_asked_to_end_each_stream_after_a_random_time(api, embedde
 
 def test_a_refused_token_is_read_again_when_a_stream_is_opened(embedded, follow, tmp_path):
     config = embedded.write_kubeconfig(tmp_path / "config", token_file=tmp_path / "token")
-    follower = follow(KubeApi(credentials.load(str(config))))
+    follower = follow(KubeApi(load_credentials(str(config))))
     follower.next(Listed)
     follower.next(Connected)
     embedded.token = "rotated"

@@ -7,7 +7,7 @@ import pytest
 from dra_driver.embedded.api.kinds import CLASSES, SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials import load
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.fleet_watch import FleetWatch
 from dra_driver.webhook.linting import FleetLinter
@@ -201,7 +201,7 @@ def test_watches_keep_the_fleet_up_to_date(tmp_path):
     server = EmbeddedApi()
     server.start()
     server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-    api = KubeApi(load(str(server.write_kubeconfig(tmp_path / "kubeconfig"))))
+    api = KubeApi(load_credentials(str(server.write_kubeconfig(tmp_path / "kubeconfig"))))
     fleet = PublishedFleet()
     watch = FleetWatch(api, fleet)
     watch.start()

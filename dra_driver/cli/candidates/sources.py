@@ -61,8 +61,8 @@ def _read(kind: str, kubeconfig: str | None, namespace: str | None, context: str
     """Read one page of a kind. Raises: DriverError."""
     from dra_driver.kube import paths
     from dra_driver.kube.api import KubeApi
-    from dra_driver.kube.credentials import load
-    from dra_driver.kube.kubeconfig import read_namespace
+    from dra_driver.kube.credentials.kubeconfig import read_namespace
+    from dra_driver.kube.credentials.loading import load_credentials
 
     home = namespace or (read_namespace(kubeconfig, context) if kubeconfig else "default")
     kinds = {"node": paths.NODES, "namespace": paths.NAMESPACES, "device": paths.SLICES}
@@ -73,7 +73,7 @@ def _read(kind: str, kubeconfig: str | None, namespace: str | None, context: str
     path = kinds.get(kind)
     if path is None:
         return ()
-    api = KubeApi(load(kubeconfig, context=context))
+    api = KubeApi(load_credentials(kubeconfig, context=context))
     try:
         answer: dict[str, Any] = api.request("GET", path, query={"limit": _PAGE}, timeout_s=_SECONDS)
     finally:

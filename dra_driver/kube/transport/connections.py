@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from dra_driver.kube.kubeconfig import Credentials
-from dra_driver.kube.tls import TlsMaterial
+from dra_driver.kube.credentials.kubeconfig import Credentials
+from dra_driver.kube.credentials.tls import TlsMaterial
 from dra_driver.kube.transport.connection import Address, Connection
 from dra_driver.model.errors import ApiError, Retry
 

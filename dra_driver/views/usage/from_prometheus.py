@@ -14,9 +14,9 @@ from datetime import datetime
 from urllib.parse import urlsplit
 
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.kubeconfig import Credentials
-from dra_driver.kube.tls import TlsMaterial
-from dra_driver.kube.tokens import StaticToken, TokenFile
+from dra_driver.kube.credentials.kubeconfig import Credentials
+from dra_driver.kube.credentials.tls import TlsMaterial
+from dra_driver.kube.credentials.tokens import StaticToken, TokenFile
 from dra_driver.model.errors import ApiError, UsageError
 from dra_driver.model.wire import Wire
 from dra_driver.views.usage.joining import ClaimSeries, claims_of, namespace_of, totals_of

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from dra_driver.kube.secret_file import secret_file
+from dra_driver.kube.credentials.secret_file import secret_file
 from dra_driver.web.worker.responses import MAX_BYTES, WorkerResponse, refusal
 
 SECONDS = 60.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 
-from dra_driver.kube.kubeconfig import Credentials
+from dra_driver.kube.credentials.kubeconfig import Credentials
 from dra_driver.model.wire import Wire
 
 

@@ -18,10 +18,10 @@ from typing import Protocol
 
 from dra_driver.kube import paths
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.kubeconfig import Credentials
+from dra_driver.kube.credentials.kubeconfig import Credentials
+from dra_driver.kube.credentials.tokens import StaticToken
 from dra_driver.kube.pages import objects
 from dra_driver.kube.reviews import may_list, owner_of
-from dra_driver.kube.tokens import StaticToken
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 from dra_driver.web.cluster_reader import ReadAccess

@@ -14,7 +14,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from dra_driver.kube.credentials import load, load_server
+from dra_driver.kube.credentials.loading import load_credentials, load_server
 from dra_driver.web.guard import RequestGuard
 from dra_driver.web.lookups.lookups import UsageSource
 from dra_driver.web.pages import routes
@@ -70,7 +70,7 @@ def serve(given: ServerSettings) -> None:
 
 def _resolver(given: ServerSettings) -> RightsResolver:
     if given.reviews:
-        return ReviewedRights(load(given.kubeconfig), given.namespaces)
+        return ReviewedRights(load_credentials(given.kubeconfig), given.namespaces)
     return OwnRights(load_server(given.kubeconfig), given.namespaces)
 
 

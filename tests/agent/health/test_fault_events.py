@@ -9,8 +9,8 @@ from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.agent.reports.fault_events import APPLICATION_REASON, FAULT_REASON, FaultEvents, PodNotice
 from dra_driver.embedded.api.kinds import CLAIMS, EVENTS
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.node_identity import NodeIdentity
 from tests.agent.support.claims import claim
@@ -39,7 +39,7 @@ class NodeWithClaims:
 
     def __init__(self, server, folder):
         self.server, self.ledger, self.at, self.tick = server, HeldClaims(), time.time(), 0.0
-        api = KubeApi(credentials.load(str(server.write_kubeconfig(folder / "config"))))
+        api = KubeApi(load_credentials(str(server.write_kubeconfig(folder / "config"))))
         identity = NodeIdentity(DRIVER, POOL, "boot")
         self.users = DeviceUsers(api, identity, self.ledger, clock=lambda: self.at)
         self.events = FaultEvents(api, self.users, node=NODE, driver=DRIVER, clock=lambda: self.tick)

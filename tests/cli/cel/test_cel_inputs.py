@@ -15,7 +15,7 @@ from dra_driver.cli import main
 from dra_driver.documents.yaml_values import MAX_NESTING
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials import load
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.views.fleet.published_fleet import fleet_of_slices
 from dra_driver.views.objects.classes import shipped_classes
@@ -171,7 +171,7 @@ def test_a_cluster_gives_devices_classes_and_claims(tmp_path, capsys):
     api.start()
     try:
         kubeconfig = str(api.write_kubeconfig(tmp_path / "kubeconfig"))
-        kube = KubeApi(load(kubeconfig))
+        kube = KubeApi(load_credentials(kubeconfig))
         group = "/apis/resource.k8s.io/v1"
         kube.request("POST", "/api/v1/nodes", body={"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
         kube.request("POST", f"{group}/resourceslices", body=a_slice())

@@ -14,8 +14,8 @@ from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.api_rules.refusals import bad_request
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import KeptFields, Offering
-from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.kube.paths import SLICES
 from tests.controller.support.slices import DRIVER, NODE
 from tests.support.ports import free_port
@@ -72,7 +72,7 @@ class Cluster:
         return self.server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
 
     def api(self) -> KubeApi:
-        return KubeApi(credentials.load(self._config))
+        return KubeApi(load_credentials(self._config))
 
     def publisher(self, offers: SetOffers | None = None) -> OfferingPublisher:
         publisher = OfferingPublisher(self.api(), offers or SetOffers(), settle_s=0.05)

@@ -11,9 +11,9 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from dra_driver.kube.kubeconfig import Credentials, read_kubeconfig
-from dra_driver.kube.tls import TlsMaterial
-from dra_driver.kube.tokens import StaticToken, TokenFile
+from dra_driver.kube.credentials.kubeconfig import Credentials, read_kubeconfig
+from dra_driver.kube.credentials.tls import TlsMaterial
+from dra_driver.kube.credentials.tokens import StaticToken, TokenFile
 from dra_driver.model.errors import NodeError
 
 # Where the kubelet projects a pod's ServiceAccount.
@@ -22,7 +22,7 @@ SERVICE_ACCOUNT_CA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 _MAX_FILE = 1 << 20
 
 
-def load(
+def load_credentials(
     kubeconfig: str | None,
     *,
     context: str = "",
@@ -86,6 +86,6 @@ def _no_credentials(why: str) -> NodeError:
 
 
 def _official(kubeconfig: str, context: str) -> Credentials:
-    from dra_driver.kube.official import load_official  # noqa: PLC0415 - only for exec and auth-provider users
+    from dra_driver.kube.credentials.official import load_official  # noqa: PLC0415 - only for exec and auth-provider users
 
     return load_official(kubeconfig, context)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dra_driver.kube.tls import TlsMaterial
-from dra_driver.kube.tokens import StaticToken, TokenFile, TokenSource
+from dra_driver.kube.credentials.tls import TlsMaterial
+from dra_driver.kube.credentials.tokens import StaticToken, TokenFile, TokenSource
 from dra_driver.model.errors import InputError
 
 _UNSUPPORTED_USER = ("username", "password", "as", "as-uid", "as-groups", "as-user-extra")

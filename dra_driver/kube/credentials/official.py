@@ -15,9 +15,9 @@ from typing import Any
 from kubernetes.client.configuration import Configuration
 from kubernetes.config.kube_config import load_kube_config
 
-from dra_driver.kube.kubeconfig import Credentials
-from dra_driver.kube.tls import TlsMaterial
-from dra_driver.kube.tokens import bearer
+from dra_driver.kube.credentials.kubeconfig import Credentials
+from dra_driver.kube.credentials.tls import TlsMaterial
+from dra_driver.kube.credentials.tokens import bearer
 from dra_driver.model.errors import InputError
 from dra_driver.telemetry.logs import fields
 

@@ -9,7 +9,7 @@ import ssl
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from dra_driver.kube.secret_file import secret_file
+from dra_driver.kube.credentials.secret_file import secret_file
 from dra_driver.model.stamp import Stamp, stamp_of
 
 
