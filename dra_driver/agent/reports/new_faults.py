@@ -14,6 +14,8 @@ from dra_driver.agent.reports.fault_events import FAULT_REASON, FaultEvents, Pod
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.health.policy import FaultVerdict
 
+_DELETE_POD = "; delete this pod: its claim keeps the device for as long as it exists, also if it can't be started"
+
 
 class NewFaults:
     """The faults of one node about which an Event was sent. For use by a single thread at a time."""
@@ -51,5 +53,6 @@ def _notices(verdicts: Mapping[str, tuple[FaultVerdict, ...]]) -> dict[tuple[Sub
         for one in (one for one in of_device if one.effect.is_blocking):
             key = (one.fault.subject, one.fault.sentence)
             before = found[key].devices if key in found else frozenset()
-            found[key] = PodNotice(before | {name}, FAULT_REASON, one.fault.sentence, one.since)
+            advice = _DELETE_POD if one.fault.key is FaultKey.GPU_LOST else ""
+            found[key] = PodNotice(before | {name}, FAULT_REASON, f"{one.fault.sentence}{advice}", one.since)
     return found
