@@ -79,7 +79,7 @@ def command(port: int, opens: bool, **given: Any) -> None:
     \b
     dra-driver console                                  the current cluster, with your own rights
     dra-driver console --fleet demo-h100                simulated nodes; no cluster is needed
-    dra-driver console --fleet dgx-h100=1000 --open     and the browser is opened
+    dra-driver console --fleet dgx-h100=1000 --open     also open the browser
     dra-driver console -f slices.yaml -f claims.yaml    the output of kubectl get -o yaml
 
     The address that is printed works once, in one browser. The pages are served on 127.0.0.1 only.

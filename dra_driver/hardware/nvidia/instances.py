@@ -26,7 +26,7 @@ class SeenPartition:
     """A partition as it was seen; a few calls find its instances again if it still exists.
 
     A library numbers instances anew after one was destroyed, and may give a partition elsewhere the same UUID, so
-    place, size and UUID are compared. What was kept too long costs calls, and is never believed. `index` is that of its
+    place, size and UUID are compared. An outdated record costs more calls, but is never trusted. `index` is that of its
     MIG device, None where the library reports the MIG device for a compute instance.
     """
 

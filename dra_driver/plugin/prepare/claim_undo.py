@@ -95,7 +95,7 @@ class ClaimUndo:
     def undo(self, record: ClaimRecord, deadline: Deadline, alone_on: Collection[str] = ()) -> None:
         """Undo a recorded claim and remove its record. The caller holds the claim's lock. Raises: DriverError.
 
-        `alone_on` are GPUs of which the caller has read that no other claim has a part (`UndoRun`). If the ledger is
+        `alone_on` are GPUs that, as the caller has read, no other claim has a part of (`UndoRun`). If the ledger is
         read-only, the row stays; undoing the claim again does no harm.
 
         A claim is not marked as being undone if no other call depends on that: if only a file was written for it, or if
