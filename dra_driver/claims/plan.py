@@ -7,7 +7,7 @@ done yet. The same UID, allocation and hardware give the same plan, the same CDI
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.allocated.claim_on_node import CdiNames, ClaimOnNode
@@ -32,8 +32,7 @@ _PLANNERS: tuple[Callable[[ClaimOnNode], tuple[Step, ...]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedDevice:
+class PreparedDevice(NamedTuple):
     """What the kubelet is told about one result."""
 
     request: str
@@ -43,8 +42,7 @@ class PreparedDevice:
     share_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PreparePlan:
+class PreparePlan(NamedTuple):
     """The steps in order (they are undone in reverse), and what the kubelet is told once they are done.
 
     `occupied` names the memory slices that the claim's devices take, if other devices could take them too.

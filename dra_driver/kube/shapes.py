@@ -32,7 +32,7 @@ class _Shape:
 def _matching(shape: Any) -> Callable[[Any], bool]:
     """Return a predicate: whether a value has a shape."""
     if isinstance(shape, dict):
-        return _matching_object(shape)
+        return _matching_object(shape) if shape else lambda value: isinstance(value, dict)
     if isinstance(shape, list):
         of_item = _matching(shape[0])
         return lambda value: isinstance(value, list) and all(map(of_item, value))

@@ -48,7 +48,8 @@ class RecordForm(Generic[T]):
         self.keys = frozenset(key.name for _, key in form)
         # The keys are sorted into kinds once, because every call of the kubelet reads and writes records.
         is_plain = {name: key.write is None and key.left_out is _NO_DEFAULT for name, key in form}
-        self._written = tuple((name, key.name, key.write, key.left_out) for name, key in form if not is_plain[name])
+        self._written = tuple((key.name, key.write, key.left_out) for name, key in form if not is_plain[name])
+        self._written_values = _getter([name for name, _ in form if not is_plain[name]])
         self._plain_keys = tuple(key.name for name, key in form if is_plain[name])
         self._plain_values = _getter([name for name, _ in form if is_plain[name]])
         self._read = tuple(
@@ -59,8 +60,7 @@ class RecordForm(Generic[T]):
     def write(self, value: T) -> Wire:
         """Return the value as a JSON object."""
         record: Wire = dict(zip(self._plain_keys, self._plain_values(value), strict=True))
-        for name, key, write, left_out in self._written:
-            found = getattr(value, name)
+        for (key, write, left_out), found in zip(self._written, self._written_values(value), strict=True):
             if left_out is _NO_DEFAULT or found != left_out:
                 record[key] = found if write is None else write(found)
         return record
@@ -89,7 +89,10 @@ def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     """Return a function that returns these attributes of a value, in order."""
     if len(names) > 1:
         return attrgetter(*names)
-    return lambda value: tuple(getattr(value, name) for name in names)
+    if not names:
+        return lambda _: ()
+    only = attrgetter(names[0])
+    return lambda value: (only(value),)
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)  # made once: every call writes records

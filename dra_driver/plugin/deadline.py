@@ -7,15 +7,14 @@ fault is over, but its answer must still reach the kubelet in time.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 KUBELET_SECONDS = 45.0  # the deadline of each NodePrepareResources and NodeUnprepareResources
 BUDGET_SECONDS = 40.0  # how much of it a call may use
 HOLDER_SECONDS = 35.0  # how long a Prepare waits for a device that another claim holds
 
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(NamedTuple):
     """A point in monotonic time, in seconds. A call that `goes_first` is served before others, which wait for it."""
 
     at: float

@@ -24,6 +24,8 @@ from dra_driver.model.errors import NodeError, PrepareError, Retry
 from dra_driver.plugin.deadline import Deadline
 
 _POLL_SECONDS = 0.005  # polled, because the kernel can't wake us at a deadline
+# struct flock: l_type, l_whence, l_start, l_len, l_pid (0 for locks of the open file description)
+_FLOCK = struct.Struct("hhqqi")
 
 
 class _LocalLock:
@@ -178,9 +180,8 @@ def gpu_lock(pci_address: str) -> str:
 def _kernel_requests(name: str) -> tuple[bytes, bytes]:
     """Return the requests with which the kernel locks and unlocks the byte of a name."""
     offset = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 2
-    # struct flock: l_type, l_whence, l_start, l_len, l_pid (0 for locks of the open file description)
-    lock, unlock = (struct.pack("hhqqi", kind, os.SEEK_SET, offset, 1, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK))
-    return lock, unlock
+    lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
+    return lock, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0)
 
 
 def _locked(name: str) -> PrepareError:

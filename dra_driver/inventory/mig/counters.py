@@ -6,7 +6,8 @@ memory, and the memory slices that it covers. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import MigPlacement
@@ -62,10 +63,14 @@ def capacity_of_gpu(placements: Sequence[MigPlacement]) -> dict[str, int]:
     )
 
 
-def occupied(device_gpu: GpuFacts, counters: Mapping[str, int]) -> Iterator[str]:
-    """Yield the memory slices that a device with these counters takes; two devices that have one in common overlap."""
-    prefix = device_gpu.whole_name
-    return (f"{prefix}/{name}" for name in counters if name.startswith(_slice("")))
+def occupied(device_gpu: GpuFacts, counters: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the memory slices that a device with these counters takes; two devices that have one in common overlap."""
+    return _slices_among(device_gpu.whole_name, tuple(counters))
+
+
+@lru_cache(maxsize=512)  # claims get the same devices again and again
+def _slices_among(gpu: str, counters: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{gpu}/{name}" for name in counters if name.startswith(_slice("")))
 
 
 def _slices_of(placements: Sequence[MigPlacement]) -> int:

@@ -50,7 +50,11 @@ class Effects:
 
         Raises: ClaimError, HardwareError, PrepareError, SharingError, after every step that was begun has ended.
         """
-        for chains in _groups(self._in_force(steps, run)):
+        in_force = self._in_force(steps, run)
+        if sum(isinstance(step, MigPartitionStep) for step in in_force) < 2:
+            self._perform(in_force, run)
+            return
+        for chains in _groups(in_force):
             if len(chains) == 1:
                 self._perform(chains[0], run)
                 continue

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dra_driver.claims.steps.sharing import SharingStep
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
@@ -15,8 +16,7 @@ from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.recorded_steps import RecordedPartition, RecordedSharing, RecordedStep
 
 
-@dataclass(frozen=True, slots=True)
-class MadePartition:
+class MadePartition(NamedTuple):
     """A partition that exists, its GPU, and what is recorded about it."""
 
     gpu: GpuFacts
