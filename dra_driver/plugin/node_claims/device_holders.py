@@ -32,7 +32,7 @@ def held_among(held: Collection[str], device: str) -> str:
 
 
 def processes_on(hardware: Hardware, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-    """Return a text that processes use a device, "" if none does. Processes that can't be listed count as one."""
+    """Return a text about processes that use a device, "" if none does. Processes that can't be listed count as one."""
     if not isinstance(hardware, ProcessLister):
         return ""
     try:
