@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
@@ -43,18 +43,21 @@ class Effects:
         kept = [known.pop((step.kind, step.key), None) or self._performers[step.kind].intent(step) for step in steps]
         return (*known.values(), *kept)
 
-    def apply(self, steps: Iterable[Step], run: StepRun) -> None:
+    def restore(self, steps: Iterable[Step], run: StepRun) -> None:
+        """Carry out the steps of a claim that was prepared before, as it was prepared with them. See `apply`."""
+        self.apply(self._in_force(steps, run), run)
+
+    def apply(self, steps: Sequence[Step], run: StepRun) -> None:
         """Carry out the steps in order, but partitions on several GPUs at the same time.
 
         `run` keeps what they find and make. Idempotent: a step whose effect is already in place changes nothing.
 
         Raises: ClaimError, HardwareError, PrepareError, SharingError, after every step that was begun has ended.
         """
-        in_force = self._in_force(steps, run)
-        if sum(isinstance(step, MigPartitionStep) for step in in_force) < 2:
-            self._perform(in_force, run)
+        if sum(isinstance(step, MigPartitionStep) for step in steps) < 2:
+            self._perform(steps, run)
             return
-        for chains in _groups(in_force):
+        for chains in _groups(steps):
             if len(chains) == 1:
                 self._perform(chains[0], run)
                 continue

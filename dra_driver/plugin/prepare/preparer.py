@@ -146,7 +146,7 @@ class Preparer:
         if not is_recovered and not record.claim().is_same_allocation(claim):
             return False
         run = self._run(record, plan, deadline)
-        self._effects.apply(plan.steps, run)
+        self._effects.restore(plan.steps, run)
         if is_recovered:
             new = record_of_plan(plan, self._boot_id, run.recorded, ClaimState.PREPARED)
             self._ledger.complete(new, claim, plan.occupied)
