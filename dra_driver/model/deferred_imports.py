@@ -2,10 +2,11 @@
 
 `protobuf` imports its implementation in Python beside the one in C that it uses; `prometheus_client` imports three HTTP
 servers, and clients of gateways, whose classes it derives from; `dataclasses` imports what reads Python's own source,
-for classes without a docstring; `argparse` imports translations and the locale; `pynvml` imports, for Windows, a module
-that finds a library by running a compiler. Together these are 69 modules and 6 MiB of an agent that serves NVIDIA GPUs.
-They are replaced only while the libraries themselves are imported: code that imports one of them later gets the real
-module, and so does a library that kept a stand-in, when it first uses it.
+for classes without a docstring (from Python 3.12 on it needs that for every class); `argparse` imports translations and
+the locale; `pynvml` imports, for Windows, a module that finds a library by running a compiler. Together these are 69
+modules and 6 MiB of an agent that serves NVIDIA GPUs. They are replaced only while the libraries themselves are
+imported: code that imports one of them later gets the real module, and so does a library that kept a stand-in, when it
+first uses it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ import dra_driver.hardware.nvidia.hardware, dra_driver.hardware.simulated.hardwa
 from dra_driver.agent import main as agent
 sys.modules[agent.__module__]._parse(["--node-name", "n"])
 unused = ("asyncio", "google.protobuf.text_format", "grpc", "importlib.metadata", "typing_extensions", "zipfile")
-unused += ("ast", "calendar", "tempfile", "subprocess", "decimal", "inspect", "ipaddress", "locale", "shutil")
+unused += ("calendar", "tempfile", "subprocess", "decimal", "ipaddress", "locale", "shutil")
+unused += ("ast", "inspect") if sys.version_info < (3, 12) else ()  # from 3.12 on, each dataclass needs them
 unused += ("email", "http.server", "socketserver", "urllib.request", "wsgiref")
 kept_out = [n for n in unused if n in sys.modules]
 assert b"dra_driver_build_info" in metrics.Metrics(metrics.Snapshot).render()

@@ -19,7 +19,7 @@ def test_partitions_are_offered_on_demand_where_the_server_keeps_counters(versio
         here.start("simulated:dgx-h100")
         until(lambda: len(here.devices()) == devices, f"{devices} devices")
         assert len(here.api.items(SLICES)) == (9 if devices == 208 else 1)
-        assert ("api server dropped fields" in here.log()) is (devices == 8)
+        assert ("the API server dropped fields" in here.log()) is (devices == 8)
         here.kubelet.wait_registered(NVIDIA_DRIVER)
 
 

@@ -22,6 +22,7 @@ def make_ca(folder: Path, name: str) -> Path:
     _openssl(
         folder, "req", "-x509", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.crt", "-days", "2", "-subj",
         f"/CN={name}", "-addext", "basicConstraints=critical,CA:TRUE",
+        "-addext", "keyUsage=critical,keyCertSign,cRLSign",
     )  # fmt: skip
     return folder / f"{name}.crt"
 
