@@ -78,11 +78,12 @@ def plan_prepare(
     """
     claim, own = on_node.claim, on_node.own
     prepared = tuple(_prepared(claim.uid, device, names) for device in claim.devices)
-    mig = plan_mig(own, mig_on)
-    planned = [step for planner in _PLANNERS for step in planner(on_node)]
-    cdi = _cdi_file(on_node, edits, common, names, metadata_of)
+    steps: list[Step] = [*plan_mig(own, mig_on)]
+    for planner in _PLANNERS:
+        steps += planner(on_node)
+    steps.append(_cdi_file(on_node, edits, common, names, metadata_of))
     taken = tuple(name for device in own for name in occupied(device.gpu, device.counters))
-    return PreparePlan(claim, prepared, (*mig, *planned, cdi), taken)
+    return PreparePlan(claim, prepared, tuple(steps), taken)
 
 
 def _prepared(uid: str, device: AllocatedDevice, names: CdiNames) -> PreparedDevice:
