@@ -51,9 +51,9 @@ def make_gate(
     setting, options = node.options.validation, node.options
     if setting.level is None or not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
         return None
-    from dra_driver.agent.validation import composition  # noqa: PLC0415 - only where it is wanted
+    from dra_driver.agent import node_validation  # noqa: PLC0415 - only where it is wanted
 
-    return composition.make_gate(
+    return node_validation.make_gate(
         node, setting, listener, inventory=inventory, allocated=allocated, other_drivers=other_drivers
     )
 
