@@ -75,7 +75,7 @@ class AbandonedPartitions:
         self._hardware, self._ledger, self._locks = hardware, ledger, locks
         self._claims, self._events = claims, events
         self._owners = PartitionOwners(hardware, ledger, locks, boot_id)
-        self._logged: set[str] = set()  # which partitions were logged as staying, and why
+        self._logged: set[str] = set()  # what was logged: which partitions stay and why, and why the file can't be read
 
     def destroy(self) -> int:
         """Destroy the abandoned partitions and return how many were destroyed. Idempotent.
@@ -83,7 +83,7 @@ class AbandonedPartitions:
         A partition that can't be destroyed now is logged, and the next call tries again.
         Raises: DriverError if the hardware or the ledger can't be read.
         """
-        claims = read_checkpoint(self._file, driver=self._driver, boot_id=self._boot_id)
+        claims = self._recorded()
         ended = [claim for claim in claims if not self._claims.may_hold(claim.uid)]
         if not any(claim.partitions for claim in ended):
             return 0
@@ -101,6 +101,20 @@ class AbandonedPartitions:
         if not count and len(ended) == len(claims) and all(_is_gone(one, facts) for one in named):
             self._set_aside()
         return count
+
+    def _recorded(self) -> tuple[CheckpointedClaim, ...]:
+        """Return the claims of the checkpoint; none if it is damaged, which is logged once."""
+        try:
+            return read_checkpoint(self._file, driver=self._driver, boot_id=self._boot_id)
+        except ValueError as error:
+            fault = str(error)
+        if fault not in self._logged:
+            self._logged.add(fault)
+            log.warning(
+                "checkpoint of another driver can't be read: the partitions that it names stay",
+                extra=fields(file=str(self._file), err=fault),
+            )
+        return ()
 
     def _try(
         self,

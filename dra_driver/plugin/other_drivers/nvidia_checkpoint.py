@@ -57,7 +57,10 @@ class CheckpointedClaim:
 
 
 def read_checkpoint(path: Path, *, driver: str, boot_id: str) -> tuple[CheckpointedClaim, ...]:
-    """Return the claims in a checkpoint of this boot; none if there is no such file or it can't be understood."""
+    """Return the claims in a checkpoint of this boot; none if there is no such file or it has another form.
+
+    Raises: ValueError if there is a file, but it can't be read, or it is damaged.
+    """
     document, changed_at = _read(path)
     newest = _mapping(document.get("v2")) or _mapping(document.get("v1"))
     recorded = newest.get("nodeBootID")
@@ -99,19 +102,26 @@ def _named(device: str) -> CheckpointedPartition | None:
 
 
 def _read(path: Path) -> tuple[Mapping[str, Any], float]:
-    """Return a file's JSON object and the time when the file was changed; an empty object if it can't be read."""
+    """Return a file's JSON object and the time when the file was changed; an empty object if there is no such file.
+
+    Raises: ValueError.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return {}, 0.0
-    with os.fdopen(handle, "rb") as file:
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_size > FILE_BYTES:
-            return {}, 0.0
-        try:
+            raise ValueError(f"it is no regular file, or it has more than {FILE_BYTES >> 20} MiB")
+        with os.fdopen(handle, "rb", closefd=False) as file:
             return _mapping(json.loads(file.read(FILE_BYTES))), status.st_mtime
-        except (OSError, ValueError, RecursionError):
-            return {}, 0.0
+    except (OSError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    finally:
+        os.close(handle)
 
 
 def _booted_at() -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -41,8 +42,19 @@ class NodeWithLeftPartitions:
 
     def destroy(self) -> int:
         """Do what the reaper does, until there is nothing more to do."""
+        rig, abandoned = self.rig, self.abandoned()
+        count, more = 0, 1
+        while more:
+            more = abandoned.destroy()
+            count += more
+        rig.scan()
+        rig.repair.settle_modes()
+        rig.scan()
+        return count
+
+    def abandoned(self) -> AbandonedPartitions:
         rig = self.rig
-        abandoned = AbandonedPartitions(
+        return AbandonedPartitions(
             rig.data,
             driver=DRIVER,
             hardware=rig.hardware,
@@ -52,14 +64,6 @@ class NodeWithLeftPartitions:
             claims=SimpleNamespace(may_hold=self.alive.__contains__),
             events=SimpleNamespace(send=lambda _, message: self.messages.append(message)),
         )
-        count, more = 0, 1
-        while more:
-            more = abandoned.destroy()
-            count += more
-        rig.scan()
-        rig.repair.settle_modes()
-        rig.scan()
-        return count
 
 
 @pytest.fixture
@@ -203,20 +207,51 @@ def test_a_crash_at_any_line_leaves_nothing_that_the_next_agent_does_not_destroy
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "null",
         "[]",
         '{"v2": 3}',
         '{"v2": {"preparedClaims": []}}',
         '{"v2": {"nodeBootID": "boot-1", "preparedClaims": {"c": {"preparedDevices": [null, {"devices": [3]}]}}}}',
         '{"v2": {"nodeBootID": "boot-1", "preparedClaims": {"c": {"checkpointState": "PrepareStarted"}}}}',
-        "[" * 100_000,
     ],
 )
 def test_a_checkpoint_that_cannot_be_understood_names_no_partition(tmp_path: Path, text: str) -> None:
     (tmp_path / "checkpoint.json").write_text(text)
     claims = read_checkpoint(tmp_path / "checkpoint.json", driver=DRIVER, boot_id="boot-1")
     assert [partition for claim in claims for partition in claim.partitions] == []
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_text(""),
+    "half written": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "zeros": lambda path: path.write_bytes(bytes(4096)),
+    "too deep": lambda path: path.write_text("[" * 100_000),
+    "too large": lambda path: path.write_bytes(b" " * (17 << 20)),
+    "folder": _folder,
+    "link": _link,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_destroys_nothing_and_is_reported_once(
+    left: NodeWithLeftPartitions, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    DAMAGE[damage](left.file)
+    abandoned = left.abandoned()
+    for _ in range(3):
+        assert abandoned.destroy() == 0
+    assert len(left.rig.partitions(0)) == 2
+    assert [one.levelname for one in caplog.records if "can't be read" in one.message] == ["WARNING"]
 
 
 def test_a_checkpoint_of_a_release_that_made_no_partitions_names_none(tmp_path: Path) -> None:
