@@ -42,7 +42,8 @@ def pod_claims(world: World, pod: Wire) -> PodClaims:
         return PodClaims((*_named_claims(world, pod), entry), ())
     *made, changed = with_claim(pod, world.classes_by_resource)
     asked = extended_resources(pod)
-    judged = (name for name in asked if name not in ignored_resources(world, asked) and not is_unknown(world, name))
+    ignored = ignored_resources(world, asked)
+    judged = (name for name in asked if name not in ignored and not is_unknown(world, name))
     unserved = tuple(name for name in judged if name not in world.classes_by_resource)
     return PodClaims((*_named_claims(world, {**changed, "spec": pod["spec"]}), *made), unserved)
 
