@@ -1,8 +1,8 @@
 """Records: frozen values as JSON objects that outlive the process, written and read by one codec.
 
-In: a dataclass, and for each field its key in the JSON object, if that differs from the field's name. Out: a
-`RecordForm` that writes values as objects and reads them back. Keys that the form does not know are ignored when an
-object is read, because a newer agent may have added them; `unknown` returns them to callers that have to keep them.
+In: a dataclass or a named tuple, and for each field its key in the JSON object, if that differs from the field's name.
+Out: a `RecordForm` that writes values as objects and reads them back. Keys that the form does not know are ignored when
+an object is read, because a newer agent may have added them; `unknown` returns them to callers that have to keep them.
 """
 
 from __future__ import annotations
@@ -36,22 +36,25 @@ class Key:
 
 
 class RecordForm(Generic[T]):
-    """The form in which values of one dataclass are recorded, as objects with these `keys`.
+    """The form in which values of one type are recorded, as objects with these `keys`.
 
     `without` names fields that are not recorded.
     """
 
     def __init__(self, kind: type[T], *, without: tuple[str, ...] = (), **keys: Key) -> None:
-        names = [field.name for field in fields(kind) if field.init and field.name not in without]  # type: ignore[arg-type]
+        names = [name for name in _field_names(kind) if name not in without]
         form = [(name, keys.get(name) or Key(name)) for name in names]
         self._kind = kind
         self.keys = frozenset(key.name for _, key in form)
         # The keys are sorted into kinds once, because every call of the kubelet reads and writes records.
-        is_plain = {name: key.write is None and key.left_out is _NO_DEFAULT for name, key in form}
-        self._written = tuple((key.name, key.write, key.left_out) for name, key in form if not is_plain[name])
-        self._written_values = _getter([name for name, _ in form if not is_plain[name]])
-        self._plain_keys = tuple(key.name for name, key in form if is_plain[name])
-        self._plain_values = _getter([name for name, _ in form if is_plain[name]])
+        kept = [(name, key) for name, key in form if key.left_out is _NO_DEFAULT]
+        optional = [(name, key) for name, key in form if key.left_out is not _NO_DEFAULT]
+        self._plain_keys = tuple(key.name for _, key in kept if key.write is None)
+        self._plain_values = _getter([name for name, key in kept if key.write is None])
+        self._converted = tuple((key.name, attrgetter(name), key.write) for name, key in kept if key.write is not None)
+        self._optional = tuple((key.name, key.left_out, key.write) for _, key in optional)
+        self._optional_values = _getter([name for name, _ in optional])
+        self._left_out = tuple(key.left_out for _, key in optional)
         self._read = tuple(
             (name, key.name, key.read, key.missing if key.left_out is _NO_DEFAULT else key.left_out)
             for name, key in form
@@ -60,9 +63,13 @@ class RecordForm(Generic[T]):
     def write(self, value: T) -> Wire:
         """Return the value as a JSON object."""
         record: Wire = dict(zip(self._plain_keys, self._plain_values(value), strict=True))
-        for (key, write, left_out), found in zip(self._written, self._written_values(value), strict=True):
-            if left_out is _NO_DEFAULT or found != left_out:
-                record[key] = found if write is None else write(found)
+        for key, get, write in self._converted:
+            record[key] = write(get(value))
+        found = self._optional_values(value)
+        if found != self._left_out:  # most values have none of the optional fields
+            for (key, left_out, convert), one in zip(self._optional, found, strict=True):
+                if one != left_out:
+                    record[key] = one if convert is None else convert(one)
         return record
 
     def read(self, record: Mapping[str, Any], **more: Any) -> T:
@@ -83,6 +90,13 @@ class RecordForm(Generic[T]):
     def unknown(self, record: Mapping[str, Any]) -> Wire:
         """Return the keys of the object that this form does not have, with their values."""
         return {key: value for key, value in record.items() if key not in self.keys}
+
+
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass or a named tuple, as far as they are set when a value is made."""
+    if issubclass(kind, tuple):
+        return tuple(kind._fields)  # type: ignore[attr-defined]
+    return tuple(field.name for field in fields(kind) if field.init)  # type: ignore[arg-type]
 
 
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
