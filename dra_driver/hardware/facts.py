@@ -7,7 +7,7 @@ minor or memory drops a GPU (where the GPU does not support reporting its memory
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from dra_driver.model import names
 
@@ -45,16 +45,14 @@ class PartitionFacts:
     ofa_engines: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementFacts:
+class PlacementFacts(NamedTuple):
     """What is at one placement of a GPU now: whether MIG mode is on, and the finished partition, if there is one."""
 
     mig_enabled: bool
     partition: PartitionFacts | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CreatedPartition:
+class CreatedPartition(NamedTuple):
     """A partition that exists now, whether this call made it, and whether it switched MIG mode on for it."""
 
     facts: PartitionFacts

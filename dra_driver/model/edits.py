@@ -7,13 +7,12 @@ neither knows the other. Field names follow the CDI specification's containerEdi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 READ_ONLY_BIND = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
+class DeviceNode(NamedTuple):
     """One device node as the container sees it.
 
     `path` is the path in the container; `host_path` is set only where it differs. `major` and `minor` are always set,
@@ -31,8 +30,7 @@ class DeviceNode:
     gid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """One bind mount. `host_path` is the path that the container runtime (not the agent) sees."""
 
     host_path: str
@@ -40,8 +38,7 @@ class Mount:
     options: tuple[str, ...] = READ_ONLY_BIND
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(NamedTuple):
     """One OCI hook. `path` is the path that the runtime sees; `args` includes argv[0]."""
 
     path: str
@@ -50,15 +47,14 @@ class Hook:
     env: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Edits:
+class Edits(NamedTuple):
     """Everything that one device, or all devices of a claim, add to a container. `env` has entries `NAME=value`."""
 
     device_nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
     env: tuple[str, ...] = ()
     hooks: tuple[Hook, ...] = ()
-    additional_gids: tuple[int, ...] = field(default=())
+    additional_gids: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.device_nodes or self.mounts or self.env or self.hooks or self.additional_gids)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dra_driver.cdi.ids import claim_file, claim_uid_of, device_id, device_name, kind
 from dra_driver.cdi.spec import render
-from dra_driver.model.edits import DeviceNode, Edits, Hook, Mount
+from dra_driver.model.edits import READ_ONLY_BIND, DeviceNode, Edits, Hook, Mount
 from dra_driver.model.errors import PrepareError
 from tests.cdi.support import cdi_schema
 
@@ -28,15 +28,19 @@ nodes = st.builds(
     major=st.integers(1, 511),
     minor=st.integers(0, 1 << 20),
     host_path=st.just("") | paths,
+    type=st.just("c"),
+    permissions=st.just("rw"),
     file_mode=st.none() | st.integers(0, 0o777),
     gid=st.just(0) | st.integers(1, 65534),
 )
+mounts = st.builds(Mount, host_path=paths, container_path=paths, options=st.just(READ_ONLY_BIND))
+hooks = st.builds(Hook, path=paths, args=st.just(("x", "y")), name=st.just("createContainer"), env=environment)
 edits = st.builds(
     Edits,
     device_nodes=st.lists(nodes, max_size=3).map(tuple),
-    mounts=st.lists(st.builds(Mount, host_path=paths, container_path=paths), max_size=3).map(tuple),
+    mounts=st.lists(mounts, max_size=3).map(tuple),
     env=environment,
-    hooks=st.lists(st.builds(Hook, path=paths, args=st.just(("x", "y")), env=environment), max_size=2).map(tuple),
+    hooks=st.lists(hooks, max_size=2).map(tuple),
     additional_gids=st.lists(st.integers(0, 65534), max_size=2).map(tuple),
 )
 device_names = st.tuples(st.sampled_from("az07"), st.text("az07-", max_size=8), st.sampled_from("az07")).map("".join)

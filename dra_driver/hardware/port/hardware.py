@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
 from dra_driver.model.edits import Edits
 
 
-@dataclass(frozen=True, slots=True)
-class Roots:
+class Roots(NamedTuple):
     """Where this process sees the node's trees, and where the container runtime sees the same files.
 
     `dev`, `sys` and `proc` replace /dev, /sys and /proc. `driver` is the path of the NVIDIA driver root on the *host*;

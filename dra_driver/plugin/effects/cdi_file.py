@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dra_driver.cdi import ids
 from dra_driver.cdi.records import record_text
@@ -135,7 +135,7 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         if step.metadata:
             uuids = {device: partition.facts.uuid for device, partition in run.partitions.items()}
             for name, mount in self._metadata.write(step.metadata, uuids):
-                edits[name] = replace(edits[name], mounts=(*edits[name].mounts, mount))
+                edits[name] = edits[name]._replace(mounts=(*edits[name].mounts, mount))
         return edits
 
     def _edits_of(self, partition: MadePartition, patience: Deadline) -> Edits:

@@ -136,7 +136,7 @@ class Ledger(ClaimQueries):
         state, text, kept = str(ClaimState.PREPARED), steps_text(steps), self._kept.get(uid)
         if kept is not None:  # so that the next call need not parse what this call knows
             row = {**kept[0], "state": state, "steps": text}
-            self._kept.keep(uid, (row, kept[1].as_prepared(tuple(steps))))
+            self._kept.keep(uid, (row, kept[1]._replace(state=ClaimState.PREPARED, steps=tuple(steps))))
         self._execute("UPDATE claims SET state = ?, steps = ? WHERE uid = ?", (state, text, uid))
 
     def hold(self, uid: str, occupied: Sequence[str], held: Collection[str]) -> None:

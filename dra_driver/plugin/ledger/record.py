@@ -10,8 +10,7 @@ import enum
 import json
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.allocated.records import (
@@ -45,8 +44,7 @@ class ClaimState(enum.StrEnum):
 UNFINISHED = (ClaimState.PREPARING, ClaimState.UNPREPARING)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRecord:
+class ClaimRecord(NamedTuple):
     """One claim. `allocation` is what `record_of_claim` returns.
 
     `gone_since` is the time since which the claim has been missing from the API, in seconds of boot time in the boot
@@ -62,7 +60,7 @@ class ClaimRecord:
     steps: tuple[RecordedStep, ...]
     gone_since: float | None = None
     gone_boot: str = ""
-    planned: AllocatedClaim | None = field(default=None, compare=False, repr=False)
+    planned: AllocatedClaim | None = None
 
     @property
     def full_name(self) -> str:
@@ -77,21 +75,6 @@ class ClaimRecord:
     def with_pods(self, pods: Iterable[str]) -> Wire:
         """Return the allocation with these pods added to those that it has."""
         return record_with_pods(self.allocation, pods)
-
-    def as_prepared(self, steps: tuple[RecordedStep, ...]) -> ClaimRecord:
-        """Return the record with all of its effects done (`dataclasses.replace` takes ten times as long)."""
-        return ClaimRecord(
-            self.uid,
-            self.namespace,
-            self.name,
-            ClaimState.PREPARED,
-            self.boot_id,
-            self.allocation,
-            steps,
-            self.gone_since,
-            self.gone_boot,
-            self.planned,
-        )
 
     def steps_of(self, kind: type[S]) -> tuple[S, ...]:
         """Return the recorded steps of a type."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from dra_driver.claims.steps.cdi_file import CdiFileStep
 from dra_driver.claims.steps.compute_units import ComputeUnitsStep
@@ -27,8 +27,7 @@ from dra_driver.plugin.ledger.effect_records import DeviceEffect
 US, OTHER = "us", "other"  # owners of a partition: this driver, or an administrator
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReference:
+class GpuReference(NamedTuple):
     """What is needed to find a GPU again."""
 
     uuid: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol
 
 from dra_driver.claims.allocated.decoding import decode_claim
@@ -124,8 +123,7 @@ class GoneClaims:
             log.info("recovered claim is allocated to other devices now", extra=fields(claim_uid=record.uid))
             return True
         self._ledger.complete(
-            replace(
-                record,
+            record._replace(
                 namespace=claim.namespace,
                 name=claim.name,
                 allocation=record_of_claim(claim),

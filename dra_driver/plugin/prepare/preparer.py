@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import replace
 
 from dra_driver.claims.plan import PreparedDevice, PreparePlan
 from dra_driver.claims.steps.cdi_file import CdiFileStep
@@ -204,6 +203,6 @@ class Preparer:
             undo_by = deadline if deadline.remaining() > UNDO_SECONDS else Deadline.after(UNDO_SECONDS)
             # What can't be undone now is undone by the next call or at the next start.
             with suppress(DriverError), self._ledger.until(undo_by):
-                unanswered = replace(record, state=ClaimState.PREPARING, steps=run.recorded)
+                unanswered = record._replace(state=ClaimState.PREPARING, steps=run.recorded)
                 self._undo.undo(unanswered, undo_by)
             raise

@@ -67,7 +67,7 @@ def test_memory_of_all_tiles_is_that_of_the_gpu_where_the_kernel_shows_it_in_fil
 def test_device_nodes_of_this_machine_are_not_used_for_a_copy_of_another_machine(tree: IntelTree) -> None:
     tree.write(B580, has_dmem=False)
     asked: list[str] = []
-    elsewhere = replace(tree.roots, dev="/dev")
+    elsewhere = tree.roots._replace(dev="/dev")
     (gpu,) = read_gpus(elsewhere, lambda _, path: asked.append(path)).gpus
     assert (gpu.memory_bytes, asked) == (None, [])
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -143,7 +143,7 @@ class OtherProcess:
 
     def __init__(self, roots: Roots, **environ: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, json.dumps(asdict(roots))],
+            [sys.executable, "-c", PROGRAM, json.dumps(roots._asdict())],
             env={**environ, "PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -33,7 +33,7 @@ def node(tmp_path):
 
 
 def roots(node):
-    return replace(node.roots, driver=str(node.folder / "driver"), driver_mount=str(node.folder / "driver"))
+    return node.roots._replace(driver=str(node.folder / "driver"), driver_mount=str(node.folder / "driver"))
 
 
 def set_answer(node, monkeypatch, words, status):

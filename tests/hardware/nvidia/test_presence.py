@@ -1,7 +1,6 @@
 """Whether there is a GPU at all, where the library is, and what is imported on a node without a GPU."""
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
 
 
 def present(node: FakeNode, **roots: str) -> bool:
-    return NvidiaHardware(replace(node.roots, **roots)).is_present()
+    return NvidiaHardware(node.roots._replace(**roots)).is_present()
 
 
 def test_the_vendor_implements_the_port(bare: FakeNode) -> None:
@@ -67,7 +66,7 @@ def test_roots_that_do_not_exist_are_a_node_without_gpus(tmp_path: Path, bare: F
 
 def test_a_gpu_on_the_bus_without_a_library_says_what_it_waits_for(bare: FakeNode, tmp_path: Path) -> None:
     bare.add_gpu("0000:65:00.0", driver=None)
-    with OtherProcess(replace(bare.roots, driver_mount=str(tmp_path / "driver"))) as other:
+    with OtherProcess(bare.roots._replace(driver_mount=str(tmp_path / "driver"))) as other:
         facts = other.discover()
     assert str(tmp_path / "driver") in facts["waiting_for"]
     assert facts["codes"] == ["hardware.library-missing", "hardware.gpu-not-driven"]
@@ -84,7 +83,7 @@ def test_the_library_is_found_below_the_driver_root(
     monkeypatch.delenv("LD_LIBRARY_PATH")
     machine.add(h100("0000:65:00.0", 0))
     build(tmp_path / "driver" / folder)
-    hardware = NvidiaHardware(replace(machine.node.roots, driver_mount=str(tmp_path / "driver")))
+    hardware = NvidiaHardware(machine.node.roots._replace(driver_mount=str(tmp_path / "driver")))
     assert len(hardware.discover().gpus) == 1
     hardware.close()
 
@@ -92,7 +91,7 @@ def test_the_library_is_found_below_the_driver_root(
 def test_the_driver_root_s_library_comes_before_the_environment_s(machine: Machine, tmp_path: Path) -> None:
     machine.add(h100("0000:65:00.0", 0))
     build(tmp_path / "driver/usr/lib64", without=("nvmlDeviceGetSerial",))
-    hardware = NvidiaHardware(replace(machine.node.roots, driver_mount=str(tmp_path / "driver")))
+    hardware = NvidiaHardware(machine.node.roots._replace(driver_mount=str(tmp_path / "driver")))
     assert hardware.discover().gpus[0].serial is None
     hardware.close()
 
@@ -102,7 +101,7 @@ def test_a_library_that_can_t_be_loaded_is_skipped(machine: Machine, tmp_path: P
     broken = tmp_path / "driver/usr/lib64/libnvidia-ml.so.1"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"not a library")
-    hardware = NvidiaHardware(replace(machine.node.roots, driver_mount=str(tmp_path / "driver")))
+    hardware = NvidiaHardware(machine.node.roots._replace(driver_mount=str(tmp_path / "driver")))
     assert len(hardware.discover().gpus) == 1
     hardware.close()
 
@@ -112,7 +111,7 @@ def test_a_file_that_is_no_library_is_named(bare: FakeNode, tmp_path: Path) -> N
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"not a library")
     bare.add_gpu("0000:65:00.0")
-    with OtherProcess(replace(bare.roots, driver_mount=str(tmp_path / "driver"))) as other:
+    with OtherProcess(bare.roots._replace(driver_mount=str(tmp_path / "driver"))) as other:
         facts = other.discover()
     assert str(broken) in facts["waiting_for"]
     assert facts["codes"] == ["hardware.library-unusable"]
@@ -121,7 +120,7 @@ def test_a_file_that_is_no_library_is_named(bare: FakeNode, tmp_path: Path) -> N
 def test_a_library_without_nvmls_functions_is_a_problem(bare: FakeNode, tmp_path: Path) -> None:
     build(tmp_path / "driver/usr/lib64", without=("nvmlInit_v2", "nvmlInitWithFlags"))
     bare.add_gpu("0000:65:00.0")
-    facts = NvidiaHardware(replace(bare.roots, driver_mount=str(tmp_path / "driver"))).discover()
+    facts = NvidiaHardware(bare.roots._replace(driver_mount=str(tmp_path / "driver"))).discover()
     assert codes(facts) == {"hardware.library-failed"}
 
 

@@ -4,7 +4,6 @@ import sqlite3
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -61,7 +60,7 @@ def test_the_document_of_a_repeated_call_is_rendered_again_only_if_it_changes(ri
     rig.prepare("u1")
     assert len(rendered) == 1
     edits_of = rig.hardware.device_edits
-    monkeypatch.setattr(rig.hardware, "device_edits", lambda *of: replace(edits_of(*of), additional_gids=(44,)))
+    monkeypatch.setattr(rig.hardware, "device_edits", lambda *of: edits_of(*of)._replace(additional_gids=(44,)))
     rig.prepare("u1")
     (document,) = (rig.store.read(name) for name in rig.store.list())
     assert document["devices"][0]["containerEdits"]["additionalGids"] == [44]

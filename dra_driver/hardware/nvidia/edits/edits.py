@@ -52,7 +52,7 @@ def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple
     if last is not None and last.known_root is known_root and last.edits.device_nodes == control:
         _last = last = last._replace(comparisons=comparisons)
     else:
-        edits = replace(known_root.edits, device_nodes=control, additional_gids=nodes.groups_needed(control))
+        edits = known_root.edits._replace(device_nodes=control, additional_gids=nodes.groups_needed(control))
         _last = last = _Common(known_root, comparisons, edits, (*known_root.remarks, *_missing_nodes(control)))
     return last.edits, last.remarks
 

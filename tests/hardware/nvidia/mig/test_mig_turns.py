@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -150,7 +150,7 @@ def test_a_kill_at_any_step_can_be_undone_and_can_be_completed(machine: Machine,
     gpu = h100(PCI, 0)
     gpu.crash(function, when)
     machine.add(gpu)
-    program = [sys.executable, "-c", KILLED, json.dumps(asdict(machine.node.roots))]
+    program = [sys.executable, "-c", KILLED, json.dumps(machine.node.roots._asdict())]
     assert subprocess.run(program, env=dict(os.environ), timeout=120, check=False).returncode == -9
 
     bench_hardware = machine.hardware()
