@@ -26,20 +26,21 @@ from dra_driver.plugin.deadline import Deadline
 _POLL_SECONDS = 0.005  # polled, because the kernel can't wake us at a deadline
 # struct flock: l_type, l_whence, l_start, l_len, l_pid (0 for locks of the open file description)
 _FLOCK = struct.Struct("hhqqi")
+_SET_LOCK = fcntl.F_OFD_SETLK
 
 
 class _LocalLock:
-    """This process's part of a lock; it is discarded when no call uses the name.
+    """This process's part of a lock that several calls use; at first it belongs to the call that was alone until then.
 
     `users` is the number of calls that have the lock or wait for it, and `first` how many of those wait and go first.
     """
 
-    __slots__ = ("first", "lock", "lock_request", "unlock_request", "users")
+    __slots__ = ("first", "lock", "users")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.users = self.first = 0
-        self.lock_request, self.unlock_request = _kernel_requests(name)
+        self.lock.acquire()
+        self.users, self.first = 1, 0
 
 
 class NodeLocks:
@@ -51,8 +52,8 @@ class NodeLocks:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise NodeError("lock-file", f"lock file {path} can't be opened: {exc.strerror}") from exc
-        self._locals: dict[str, _LocalLock] = {}
         self._mutex = threading.Lock()
+        self._locals: dict[str, _LocalLock | None] = {}  # by the names in use; None if only the holder uses a name
 
     def hold(self, names: Iterable[str], deadline: Deadline) -> AbstractContextManager[None]:
         """Return a context that holds the locks of all names.
@@ -68,27 +69,28 @@ class NodeLocks:
 
     def take(self, name: str, deadline: Deadline) -> None:
         """Take the lock of one name. Raises: as `hold`."""
-        with self._mutex:
-            local = self._locals.get(name)
-            if local is None:
-                local = self._locals[name] = _LocalLock(name)
-            local.users += 1
-            # Threads of this process first agree among themselves: a call may go on at once if no thread has the lock,
-            # and if no call that goes first waits for it.
-            is_taken = (deadline.goes_first or not local.first) and local.lock.acquire(blocking=False)
-        if not (is_taken or self._wait_take(local, deadline)):
+        with self._mutex:  # threads of this process first agree among themselves
+            local = self._locals[name] = self._joined(name) if name in self._locals else None
+        if local is not None and not self._take_from_threads(local, deadline):
             self._leave(name, local)
             raise _locked(name)
         try:
-            if not self._request(local.lock_request):
-                self._wait_for_kernel(name, local.lock_request, deadline)
+            self._take_from_processes(name, deadline)
         except BaseException:
-            local.lock.release()
-            self._leave(name, local)
+            self._pass_on(name)
             raise
 
-    def _wait_take(self, local: _LocalLock, deadline: Deadline) -> bool:
+    def _joined(self, name: str) -> _LocalLock:
+        """Return this process's part of a lock that another call uses too, after counting this call."""
+        local = self._locals[name] or _LocalLock()
+        local.users += 1
+        return local
+
+    def _take_from_threads(self, local: _LocalLock, deadline: Deadline) -> bool:
         """Wait until no other thread of this process has the lock; calls that go first get it before all others."""
+        with self._mutex:
+            if (deadline.goes_first or not local.first) and local.lock.acquire(blocking=False):
+                return True
         if deadline.goes_first:
             with self._mutex:
                 local.first += 1
@@ -104,17 +106,32 @@ class NodeLocks:
             time.sleep(_POLL_SECONDS)
         return False
 
-    def _wait_for_kernel(self, name: str, lock_request: bytes, deadline: Deadline) -> None:
-        while not deadline.has_passed():
-            time.sleep(_POLL_SECONDS)
-            if self._request(lock_request):
+    def _take_from_processes(self, name: str, deadline: Deadline) -> None:
+        """Wait until no other process has the lock, and take it."""
+        while True:
+            try:
+                fcntl.fcntl(self._fd, _SET_LOCK, _kernel_requests(name)[0])
+            except OSError as exc:
+                if exc.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+            else:
                 return
-        raise _locked(name)
+            if deadline.has_passed():
+                raise _locked(name)
+            time.sleep(_POLL_SECONDS)
 
     def release(self, name: str) -> None:
         """Release the lock of one name, which this thread has."""
-        local = self._locals[name]
-        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, local.unlock_request)
+        fcntl.fcntl(self._fd, _SET_LOCK, _kernel_requests(name)[1])
+        self._pass_on(name)
+
+    def _pass_on(self, name: str) -> None:
+        """Let another thread of this process have the lock."""
+        with self._mutex:
+            local = self._locals[name]
+            if local is None:
+                del self._locals[name]
+                return
         local.lock.release()
         self._leave(name, local)
 
@@ -123,16 +140,6 @@ class NodeLocks:
             local.users -= 1
             if not local.users:
                 del self._locals[name]
-
-    def _request(self, request: bytes) -> bool:
-        """Send the kernel a request to lock or unlock a byte. Return False if another process has it locked."""
-        try:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, request)
-        except OSError as exc:
-            if exc.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise
-        return True
 
 
 class _HeldLocks:

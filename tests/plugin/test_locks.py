@@ -127,11 +127,15 @@ def test_a_call_that_goes_first_gets_a_lock_before_all_that_waited_longer(path: 
         with locks.hold(["a"], deadline):
             order.append(name)
 
+    def local() -> tuple[int, int]:
+        found = locks._locals["a"]
+        return (found.users, found.first) if found else (1, 0)
+
     with locks.hold(["a"], Deadline.after(10)):
         waiting = [in_thread(take, f"prepare {n}", Deadline.after(10))[0] for n in range(8)]
-        until(lambda: locks._locals["a"].users == 9)
+        until(lambda: local() == (9, 0))
         waiting.append(in_thread(take, "unprepare", Deadline.of_call(10.0, goes_first=True).sooner(9))[0])
-        until(lambda: locks._locals["a"].first == 1)
+        until(lambda: local() == (10, 1))
     for thread in waiting:
         thread.join(60)
     assert order[0] == "unprepare"
