@@ -14,7 +14,20 @@ import time
 
 from dra_driver.plugin.rpc import frames
 from dra_driver.plugin.rpc.call import StatusCode
-from dra_driver.plugin.rpc.frames import Http2Frame
+from dra_driver.plugin.rpc.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PING,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    Http2Frame,
+)
 from dra_driver.plugin.rpc.header_fields import FieldDecoder
 from dra_driver.plugin.rpc.stream import RpcStream
 from dra_driver.plugin.rpc.writer import ConnectionLost, ResponseWriter
@@ -38,7 +51,8 @@ class RpcConnection:
         self._buffer = bytearray()
         self._has_preface = self._has_more = self._is_leaving = False
         self._decoder = FieldDecoder()
-        self._block: tuple[Http2Frame, bytearray] | None = None  # header fields that continue in the next frame
+        # Flags and stream of header fields that continue in the next frame, and what was received of them.
+        self._block: tuple[int, int, bytearray] | None = None
         self._streams: dict[int, RpcStream] = {}
         self._last = 0  # the number of the newest stream
         self._unacknowledged = 0  # bytes received since the last window update
@@ -161,85 +175,92 @@ class RpcConnection:
 
     def _process(self, frame: Http2Frame) -> RpcStream | None:
         """Process a frame, and return the request that it completes, if any. Raises: ConnectionLost."""
-        kind = frame.kind
-        if self._block is not None or kind == frames.CONTINUATION:
-            return self._continued(frame)
-        if kind == frames.WINDOW_UPDATE:
-            self._widen(frame)
-        elif kind == frames.HEADERS:
-            return self._headers(frame, bytearray(frame.content()))
-        elif kind == frames.DATA:
-            return self._data(frame)
-        elif kind == frames.PING:
-            self._ping(frame)
-        elif kind == frames.SETTINGS and not frame.flags & frames.ACK:
-            self._writer.set(frames.settings_of(frame.payload), tuple(self._streams.values()))
-            self._writer.reply(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        elif kind == frames.RST_STREAM:
-            frame.number()
-            self._forget(frame.stream)
-        elif kind == frames.PUSH_PROMISE:
+        if self._block is not None:
+            return self._continued(self._block, frame)
+        kind, flags, number, payload = frame
+        if kind == WINDOW_UPDATE:
+            self._widen(number, frames.number_of(payload))
+        elif kind == HEADERS:
+            block = frames.content(kind, flags, payload)
+            if flags & END_HEADERS:
+                return self._headers(flags, number, block)
+            self._block = flags, number, bytearray(block)
+        elif kind == DATA:
+            return self._data(flags, number, payload)
+        elif kind == PING:
+            self._ping(flags, number, payload)
+        elif kind == SETTINGS and not flags & ACK:
+            self._writer.set(frames.settings_of(payload), tuple(self._streams.values()))
+            self._writer.reply(frames.frame(SETTINGS, ACK, 0))
+        elif kind == RST_STREAM:
+            frames.number_of(payload)
+            self._forget(number)
+        elif kind == CONTINUATION:
+            raise ValueError("header fields that are continued without a beginning")
+        elif kind == PUSH_PROMISE:
             raise ValueError("a client can't push")
         return None
 
-    def _ping(self, frame: Http2Frame) -> None:
-        if len(frame.payload) != frames.PING_BYTES or frame.stream:
+    def _ping(self, flags: int, number: int, payload: bytes) -> None:
+        if len(payload) != frames.PING_BYTES or number:
             raise ValueError("a ping does not have eight bytes, or is of a stream")
-        if not frame.flags & frames.ACK:
-            self._writer.reply(frames.frame(frames.PING, frames.ACK, 0, frame.payload))
+        if not flags & ACK:
+            self._writer.reply(frames.frame(PING, ACK, 0, payload))
 
-    def _widen(self, frame: Http2Frame) -> None:
-        more, number = frame.number(), frame.stream
+    def _widen(self, number: int, more: int) -> None:
         stream = self._streams.get(number) if number else None
         if stream is not None or not number:
             self._writer.widen(stream, more)
 
-    def _continued(self, frame: Http2Frame) -> RpcStream | None:
-        if self._block is None or frame.kind != frames.CONTINUATION or frame.stream != self._block[0].stream:
-            raise ValueError("header fields that are interrupted, or continued without a beginning")
-        first, block = self._block
-        block += frame.payload
-        return self._headers(first._replace(flags=first.flags | frame.flags & frames.END_HEADERS), block)
-
-    def _headers(self, frame: Http2Frame, block: bytearray) -> RpcStream | None:
-        """Begin a stream, or end one with its trailers, and return it if it is complete."""
+    def _continued(self, begun: tuple[int, int, bytearray], frame: Http2Frame) -> RpcStream | None:
+        """Process a frame that has to continue the header fields of the frame before it."""
+        first_flags, first_number, block = begun
+        kind, flags, number, payload = frame
+        if kind != CONTINUATION or number != first_number:
+            raise ValueError("header fields that are interrupted")
+        block += payload
         if len(block) > _BLOCK_BYTES:
             raise ValueError("header fields that are too long")
-        if not frame.flags & frames.END_HEADERS:
-            self._block = frame, block
+        if not flags & END_HEADERS:
             return None
         self._block = None
-        fields, is_end = dict(self._decoder.decode(bytes(block))), frame.flags & frames.END_STREAM
-        stream = self._streams.get(frame.stream)
+        return self._headers(first_flags, number, bytes(block))
+
+    def _headers(self, flags: int, number: int, block: bytes) -> RpcStream | None:
+        """Begin a stream, or end one with its trailers, and return it if it is complete."""
+        fields, is_end = dict(self._decoder.decode(block)), flags & END_STREAM
+        stream = self._streams.get(number)
         if stream is not None:
             if not is_end or stream.is_complete:
                 raise ValueError("header fields within a request, or after it")
             return stream.completed()
-        if frame.stream <= self._last or not frame.stream % 2:
+        if number <= self._last or not number % 2:
             raise ValueError("a stream with the number of an old stream, or with an even number")
-        self._last = frame.stream
+        self._last = number
         if self._is_leaving or len(self._streams) >= STREAMS:
-            self._writer.reply(frames.number_frame(frames.RST_STREAM, frame.stream, frames.REFUSED_STREAM))
+            self._writer.reply(frames.number_frame(RST_STREAM, number, frames.REFUSED_STREAM))
             return None
-        stream = self._streams[frame.stream] = RpcStream(frame.stream, fields, self._writer.stream_window)
+        stream = self._streams[number] = RpcStream(number, fields, self._writer.stream_window)
         return stream.completed() if is_end else None
 
-    def _data(self, frame: Http2Frame) -> RpcStream | None:
-        if not frame.stream or frame.stream > self._last:
+    def _data(self, flags: int, number: int, payload: bytes) -> RpcStream | None:
+        if not number or number > self._last:
             raise ValueError("data for a stream that has not begun")
-        self._unacknowledged += len(frame.payload)
+        self._unacknowledged += len(payload)
         if self._unacknowledged > REQUEST_BYTES // 2:
-            self._writer.reply(frames.number_frame(frames.WINDOW_UPDATE, 0, self._unacknowledged))
+            self._writer.reply(frames.number_frame(WINDOW_UPDATE, 0, self._unacknowledged))
             self._unacknowledged = 0
-        stream = self._streams.get(frame.stream)
+        stream = self._streams.get(number)
         if stream is None:
             return None  # the stream was cancelled or refused
-        stream.body += frame.content()
-        if stream.is_complete or len(stream.body) > REQUEST_BYTES:
+        body = stream.body
+        body += frames.content(DATA, flags, payload)
+        size = len(body)
+        if stream.is_complete or size > REQUEST_BYTES:
             raise ValueError("data after the end of a request, or more than was allowed")
-        if len(stream.body) > _LARGE_BYTES and self._held() > _HELD_BYTES:
+        if size > _LARGE_BYTES and self._held() > _HELD_BYTES:
             raise ValueError("too many large requests at the same time")
-        return stream.completed() if frame.flags & frames.END_STREAM else None
+        return stream.completed() if flags & END_STREAM else None
 
     def _held(self) -> int:
         """Return how many bytes the requests that are open have together."""

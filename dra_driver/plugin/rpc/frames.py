@@ -6,7 +6,8 @@ Source: RFC 9113, sections 4 and 6.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+
+Http2Frame = tuple[int, int, int, bytes]  # kind, flags, stream (0 stands for the connection) and payload
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -20,50 +21,45 @@ PING_BYTES = 8
 HEAD_BYTES = 9
 MAX_WINDOW = 2**31 - 1
 _PRIORITY_BYTES = 5
-_HEAD = struct.Struct(">HBBBL")
+_HEAD = struct.Struct(">LBL")  # length (24 bits) and kind, flags, stream
 _SETTING = struct.Struct(">HL")
 
 
-class Http2Frame(NamedTuple):
-    """One frame; stream 0 stands for the connection."""
-
-    kind: int
-    flags: int
-    stream: int
-    payload: bytes
-
-    def content(self) -> bytes:
-        """Return the payload of DATA or HEADERS without padding and priority. Raises: ValueError."""
-        payload, flags = self.payload, self.flags
-        if flags & PADDED:
-            if not payload or payload[0] >= len(payload):
-                raise ValueError("a frame has more padding than content")
-            payload = payload[1 : len(payload) - payload[0]]
-        if flags & WITH_PRIORITY and self.kind == HEADERS:
-            if len(payload) < _PRIORITY_BYTES:
-                raise ValueError("a frame is too short for its priority")
-            payload = payload[_PRIORITY_BYTES:]
+def content(kind: int, flags: int, payload: bytes) -> bytes:
+    """Return the payload of DATA or HEADERS without padding and priority. Raises: ValueError."""
+    if not flags & (PADDED | WITH_PRIORITY):
         return payload
+    if flags & PADDED:
+        if not payload or payload[0] >= len(payload):
+            raise ValueError("a frame has more padding than content")
+        payload = payload[1 : len(payload) - payload[0]]
+    if flags & WITH_PRIORITY and kind == HEADERS:
+        if len(payload) < _PRIORITY_BYTES:
+            raise ValueError("a frame is too short for its priority")
+        payload = payload[_PRIORITY_BYTES:]
+    return payload
 
-    def number(self) -> int:
-        """Return the payload as one number of 31 bits. Raises: ValueError."""
-        if len(self.payload) != 4:
-            raise ValueError("a frame that contains a number does not have four bytes")
-        return int.from_bytes(self.payload) & MAX_WINDOW
+
+def number_of(payload: bytes) -> int:
+    """Return a payload as one number of 31 bits. Raises: ValueError."""
+    if len(payload) != 4:
+        raise ValueError("a frame that contains a number does not have four bytes")
+    return int.from_bytes(payload) & MAX_WINDOW
 
 
 def whole_frames(buffer: bytearray) -> list[Http2Frame]:
     """Remove the complete frames from the buffer, and return them. Raises: ValueError."""
     data, place, begin = bytes(buffer), 0, HEAD_BYTES
-    length, found = len(data), list[Http2Frame]()
-    while begin <= length:
-        high, low, kind, flags, stream = _HEAD.unpack_from(data, place)
-        end = begin + (high << 8 | low)
-        if end - begin > FRAME_BYTES:
+    size, found = len(data), list[Http2Frame]()
+    while begin <= size:
+        length_and_kind, flags, stream = _HEAD.unpack_from(data, place)
+        length = length_and_kind >> 8
+        if length > FRAME_BYTES:
             raise ValueError("a frame is longer than is allowed")
-        if end > length:
+        end = begin + length
+        if end > size:
             break
-        found.append(Http2Frame(kind, flags, stream & MAX_WINDOW, data[begin:end]))
+        found.append((length_and_kind & 0xFF, flags, stream & MAX_WINDOW, data[begin:end]))
         place, begin = end, end + HEAD_BYTES
     del buffer[:place]
     return found
@@ -71,8 +67,7 @@ def whole_frames(buffer: bytearray) -> list[Http2Frame]:
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     """Return a frame as bytes."""
-    length = len(payload)
-    return _HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream) + payload
+    return _HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:

@@ -48,7 +48,8 @@ class ResponseReader:
         self._decoder = FieldDecoder()
         self._buffer, self._body = bytearray(), bytearray()
         self._beside = 0
-        self._block: tuple[Http2Frame, bytearray] | None = None  # header fields that continue in the next frame
+        # Flags and stream of header fields that continue in the next frame, and what was received of them.
+        self._block: tuple[tuple[int, int], bytearray] | None = None
         self._has_head = False
 
     def take(self, piece: bytes) -> tuple[RpcResponse | None, bytes]:
@@ -70,54 +71,56 @@ class ResponseReader:
 
     def _process(self, frame: Http2Frame) -> tuple[RpcResponse | None, bytes]:
         """Process one frame. Raises: RpcFault, ValueError."""
-        kind = frame.kind
+        kind, flags, stream, payload = frame
         if kind != frames.DATA:
-            self._beside += len(frame.payload) + frames.HEAD_BYTES
+            self._beside += len(payload) + frames.HEAD_BYTES
         if self._beside > _BESIDE_BYTES:
             raise ValueError("the server sends more beside the answer than is allowed")
         if kind in (frames.HEADERS, frames.CONTINUATION) or self._block is not None:
             return self._fields(frame), b""
         if kind == frames.DATA:
             self._data(frame)
-        elif kind == frames.SETTINGS and not frame.flags & frames.ACK:
+        elif kind == frames.SETTINGS and not flags & frames.ACK:
             return None, frames.frame(frames.SETTINGS, frames.ACK, 0)
-        elif kind == frames.PING and len(frame.payload) != frames.PING_BYTES:
+        elif kind == frames.PING and len(payload) != frames.PING_BYTES:
             raise ValueError("a ping does not have eight bytes")
-        elif kind == frames.PING and not frame.flags & frames.ACK:
-            return None, frames.frame(frames.PING, frames.ACK, 0, frame.payload)
-        elif kind == frames.GOAWAY and int.from_bytes(frame.payload[:4]) & frames.MAX_WINDOW < STREAM:
+        elif kind == frames.PING and not flags & frames.ACK:
+            return None, frames.frame(frames.PING, frames.ACK, 0, payload)
+        elif kind == frames.GOAWAY and int.from_bytes(payload[:4]) & frames.MAX_WINDOW < STREAM:
             raise RpcFault("UNAVAILABLE", "the server accepts no calls any more")
-        elif kind == frames.RST_STREAM and frame.stream == STREAM:
-            raise RpcFault("UNAVAILABLE", f"the server has ended the call (HTTP/2 error {frame.number()})")
+        elif kind == frames.RST_STREAM and stream == STREAM:
+            raise RpcFault("UNAVAILABLE", f"the server has ended the call (HTTP/2 error {frames.number_of(payload)})")
         return None, b""
 
     def _data(self, frame: Http2Frame) -> None:
-        if frame.stream != STREAM or not self._has_head:
+        kind, flags, stream, payload = frame
+        if stream != STREAM or not self._has_head:
             raise ValueError("data of another call, or before the beginning of the answer")
-        self._body += frame.content()
-        self._beside += len(frame.payload) - len(frame.content()) + frames.HEAD_BYTES
+        content = frames.content(kind, flags, payload)
+        self._body += content
+        self._beside += len(payload) - len(content) + frames.HEAD_BYTES
         if len(self._body) > self._maximum + HEAD_BYTES:
             raise RpcFault("RESOURCE_EXHAUSTED", f"the answer has more than {self._maximum} bytes")
-        if frame.flags & frames.END_STREAM:
+        if flags & frames.END_STREAM:
             raise ValueError("an answer without a status")
 
     def _fields(self, frame: Http2Frame) -> RpcResponse | None:
         """Process header fields: those that begin the answer, or those that end it. Raises: RpcFault, ValueError."""
+        kind, flags, stream, payload = frame
         if self._block is None:
-            first, block = frame, bytearray(frame.content())
+            wanted, begun, block = frames.HEADERS, (flags, stream), bytearray(frames.content(kind, flags, payload))
         else:
-            first, block = self._block
-            block += frame.payload
-        wanted = frames.HEADERS if self._block is None else frames.CONTINUATION
-        if frame.kind != wanted or frame.stream != first.stream or len(block) > _BLOCK_BYTES:
+            wanted, (begun, block) = frames.CONTINUATION, self._block
+            block += payload
+        if kind != wanted or stream != begun[1] or len(block) > _BLOCK_BYTES:
             raise ValueError("header fields that are interrupted, or too long")
-        self._block = None if frame.flags & frames.END_HEADERS else (first, block)
+        self._block = None if flags & frames.END_HEADERS else (begun, block)
         if self._block is not None:
             return None
         fields = dict(self._decoder.decode(bytes(block)))
-        if first.stream != STREAM:
+        if stream != STREAM:
             raise ValueError("header fields of another call")
-        if first.flags & frames.END_STREAM:
+        if begun[0] & frames.END_STREAM:
             return self._end(fields)
         if self._has_head or fields.get(b":status") != b"200":
             raise ValueError(f"the answer's HTTP status is {fields.get(b':status')!r}")

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from dra_driver.plugin.rpc import shared_core
 from dra_driver.plugin.rpc.answering import MethodCalls, carry_out
@@ -39,12 +38,7 @@ _PAUSE_SECONDS = 0.1  # before connections are accepted again after there was no
 _CUT_OFF_SECONDS = 2.0  # how long calls that were cut off have to notice it
 
 
-class _Ready(NamedTuple):
-    """A request that may be worked on now."""
-
-    calls: MethodCalls
-    connection: RpcConnection
-    stream: RpcStream
+_Ready = tuple[MethodCalls, RpcConnection, RpcStream]  # a request that may be worked on now
 
 
 class RpcServer:
@@ -237,7 +231,7 @@ class RpcServer:
             if not calls.admit(connection, stream):
                 return None
             self._active += 1
-        return _Ready(calls, connection, stream)
+        return calls, connection, stream
 
     def _answer(self, ready: _Ready) -> None:
         """Work on a request in this thread; make sure before that others wait."""
@@ -246,11 +240,12 @@ class RpcServer:
             is_short = self._idle < _MIN_IDLE
         if is_short:
             self._begin_thread()
-        if ready.calls.method.is_stream:  # it waits, most of the time
-            self._answer_all(*ready)
+        calls, connection, stream = ready
+        if calls.method.is_stream:  # it waits, most of the time
+            self._answer_all(calls, connection, stream)
         else:
             with shared_core.CALLS:
-                self._answer_all(*ready)
+                self._answer_all(calls, connection, stream)
 
     def _answer_all(self, calls: MethodCalls, connection: RpcConnection, stream: RpcStream) -> None:
         """Work on a request, and then on requests for its method that had to wait for their turn."""

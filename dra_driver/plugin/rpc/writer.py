@@ -26,6 +26,7 @@ _DETAILS_CHARS = 4096
 _UNQUOTED = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"  # with letters and digits, all printable characters except "%"
 _FIRST = b"\x88" + literal(b"content-type", b"application/grpc")  # 0x88: status 200
 _OK = literal(b"grpc-status", b"0")
+_LAST_FLAGS = frames.END_HEADERS | frames.END_STREAM
 
 
 class ConnectionLost(Exception):
@@ -117,7 +118,8 @@ class ResponseWriter:
                 window = stream.window = stream.window + more
             if not more or window > frames.MAX_WINDOW:
                 raise ValueError("a window that is widened by nothing, or by too much")
-            self._wake()
+            if self._waiting:
+                self._changed.notify_all()
 
     def abandon(self) -> None:
         """Wake the threads that wait to write, and shut the socket down, so that its reader finds the end."""
@@ -195,6 +197,6 @@ def _end(stream: RpcStream, code: StatusCode, details: str) -> bytes:
 
 def _last(stream: RpcStream, fields: bytes) -> bytes:
     """Return the frame that ends a stream, with the call's own metadata."""
-    own = (literal(name.encode(), value.encode()) for name, value in stream.call.trailers)
-    payload = b"".join((fields, *own))
-    return frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, stream.number, payload)
+    for name, value in stream.call.trailers:
+        fields += literal(name.encode(), value.encode())
+    return frames.frame(frames.HEADERS, _LAST_FLAGS, stream.number, fields)
