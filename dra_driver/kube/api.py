@@ -172,15 +172,24 @@ class KubeApi:
         is_retry = False
         while True:
             try:
-                with self._connections.lend(_left(until)) as connection:
-                    answer = connection.ask(method, target, headers, body, _left(until))
-                    whole = answer.whole()
-                retry_after = answer.headers.get("retry-after", "")
-                return _Answer(answer.status, whole, retry_after, connection.generation)
+                return self._exchange(method, target, headers, body, until)
             except (OSError, ValueError) as err:  # a ValueError means that the request itself can't be written
                 if is_retry or not _may_resend(method, err):
                     raise self._unanswered(method, target, err) from err
                 is_retry = True
+
+    def _exchange(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, until: float
+    ) -> _Answer:
+        """Send a request on one of the connections, and read the whole answer."""
+        connection, has_failed = self._connections.acquire(until), True
+        try:
+            answer = connection.ask(method, target, headers, body, until)
+            whole = answer.whole()
+            has_failed = False
+        finally:
+            self._connections.release(connection, has_failed=has_failed)
+        return _Answer(answer.status, whole, answer.headers.get("retry-after", ""), connection.generation)
 
     def _unanswered(self, method: str, target: str, err: Exception) -> ApiError:
         """Return the error for a request that got no answer."""
@@ -198,11 +207,6 @@ class KubeApi:
         if isinstance(err, TimeoutError):
             return ApiError("timeout", f"{method} {path}: {self._server} did not answer in time", retry=Retry.NOW)
         return ApiError("unreachable", f"{method} {path}: {self._server} can't be reached: {err}", retry=Retry.NOW)
-
-
-def _left(until: float) -> float:
-    """Return the seconds that are left, at least a millisecond."""
-    return max(0.001, until - time.monotonic())
 
 
 def _may_resend(method: str, err: Exception) -> bool:

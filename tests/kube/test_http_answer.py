@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from http.client import HTTPException, HTTPResponse
 
@@ -44,7 +45,7 @@ class Pieces:
 
 def reader(*pieces: bytes) -> BoundedReader:
     made = BoundedReader(Pieces(list(pieces)))  # type: ignore[arg-type]
-    made.bounds = ResponseLimits(60.0)
+    made.bounds = ResponseLimits(time.monotonic() + 60.0)
     return made
 
 

@@ -67,15 +67,17 @@ class Connection:
         self._answer: HttpResponse | None = None
 
     def ask(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, seconds: float
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, until: float
     ) -> HttpResponse:
-        """Send a request, and return the answer once its head was read. All of it has to arrive within `seconds`.
+        """Send a request, and return the answer once its head was read. All of it has to arrive `until` then.
+
+        `until` is a time of `time.monotonic`.
 
         Raises: ValueError for a target or a field that HTTP does not allow; BrokenError, TooLargeError,
         TimeoutError, OSError.
         """
         message = _head(method, target, (("Host", self._address.field), *headers.items()), body)
-        self._reader.bounds = ResponseLimits(seconds)
+        self._reader.bounds = ResponseLimits(until)
         try:
             self._reader.send(message + body if body else message)
         except _ENDED as err:

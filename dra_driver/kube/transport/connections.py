@@ -11,8 +11,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from types import TracebackType
 from urllib.parse import urlsplit
 
 from dra_driver.kube.credentials.kubeconfig import Credentials
@@ -21,6 +19,7 @@ from dra_driver.kube.transport.connection import Address, Connection
 from dra_driver.model.errors import ApiError, Retry
 
 CONNECT_SECONDS = 5.0
+_MIN_S = 0.001
 _CHECK_SECONDS = 10.0  # how often to look for replaced CA and certificate files
 
 
@@ -41,36 +40,36 @@ class Connections:
         self._stamp: tuple[object, ...] = ()
         self._check_at = 0.0
 
-    def lend(self, seconds: float) -> AbstractContextManager[Connection]:
-        """Lend a connection for one request.
+    def acquire(self, until: float) -> Connection:
+        """Lend a connection for one request, after which it has to be released; `until` is by `time.monotonic`.
 
-        It is kept if its answer was read to the end; after an error all connections of its generation are dropped.
-        Entering raises: ApiError("api.tls-files"), TimeoutError if all connections stay in use for `seconds`; errors of
+        Raises: ApiError("api.tls-files"), TimeoutError if all connections stay in use for that long; errors of
         connecting.
         """
-        return _Lent(self, seconds)
-
-    def acquire(self, seconds: float) -> Connection:
-        """Return a connection for one request. Raises: as `lend`."""
-        started = time.monotonic()
         try:
-            self._room.get(timeout=seconds)
+            self._room.get(timeout=max(_MIN_S, until - time.monotonic()))
         except queue.Empty:
             raise TimeoutError("all connections are in use") from None
         try:
-            return self._kept() or self._connected(seconds - (time.monotonic() - started))
+            return self._kept() or self._connected(until - time.monotonic())
         except BaseException:
             self._room.put(None)
             raise
 
     def release(self, connection: Connection, *, has_failed: bool) -> None:
-        """Take a connection back after its request."""
+        """Take a connection back after its request.
+
+        It is kept if its answer was read to the end; after an error all connections of its generation are dropped.
+        """
         try:
             if has_failed:
-                connection.close()
                 self.discard_generation(connection.generation)
-            else:
-                self._take_back(connection)
+            elif connection.is_ready:
+                with self._lock:
+                    if connection.generation == self._generation:
+                        self._idle.append(connection)
+                        return
+            connection.close()
         finally:
             self._room.put(None)
 
@@ -105,18 +104,11 @@ class Connections:
                 return connection
             connection.close()
 
-    def _take_back(self, connection: Connection) -> None:
-        with self._lock:
-            if connection.is_ready and connection.generation == self._generation:
-                self._idle.append(connection)
-                return
-        connection.close()
-
     def _connected(self, seconds: float) -> Connection:
         with self._lock:
             self._refresh()
             context, generation = self._context, self._generation
-        seconds = max(0.001, min(CONNECT_SECONDS, seconds))
+        seconds = max(_MIN_S, min(CONNECT_SECONDS, seconds))
         try:
             return Connection(self._address, context, seconds, generation=generation)
         except BaseException:
@@ -141,24 +133,6 @@ class Connections:
         self._generation += 1
         for connection in idle:
             connection.close()
-
-
-class _Lent:
-    """The context in which a connection is lent; a context manager made from a generator would cost more time."""
-
-    __slots__ = ("_connection", "_connections", "_seconds")
-
-    def __init__(self, connections: Connections, seconds: float) -> None:
-        self._connections, self._seconds = connections, seconds
-
-    def __enter__(self) -> Connection:
-        self._connection = self._connections.acquire(self._seconds)
-        return self._connection
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connections.release(self._connection, has_failed=kind is not None)
 
 
 def _address_of(server: str, tls: TlsMaterial | None) -> Address:

@@ -108,7 +108,8 @@ class LineStream:
                 self._connection = connection
                 if self._is_closed:
                     raise ConnectionAbortedError("closed")
-            return connection.ask("GET", target, headers, None, min(HEAD_SECONDS, self._max_s))
+            until = time.monotonic() + min(HEAD_SECONDS, self._max_s)
+            return connection.ask("GET", target, headers, None, until)
 
     def _refusal(self, answer: HttpResponse) -> ApiError:
         with self._translated("unreachable"):
