@@ -63,6 +63,8 @@ class ClaimCall:
         Some claims may have to wait for devices, and the other claims should not wait for those. This thread works on
         claims too, so that calls make progress even if they occupy all threads of the pool.
         """
+        if len(claims) == 1:
+            return {claims[0].uid: self._message(self._answer(claims[0], deadline))}
         todo = deque({claim.uid: claim for claim in claims}.values())
         answers: dict[str, Any] = {}
         helpers = [self._pool.submit(self._answer_all, todo, answers, deadline) for _ in range(len(todo) - 1)]
@@ -140,7 +142,7 @@ def _encode(messages: Any, device: PreparedDevice, *, with_shares: bool) -> Any:
         request_names=[device.request] if device.request else [],
         pool_name=device.pool,
         device_name=device.device,
-        cdi_device_ids=list(device.cdi_ids),
+        cdi_device_ids=device.cdi_ids,
     )
     if with_shares and device.share_id:
         wire.share_id = device.share_id
