@@ -13,6 +13,7 @@ import logging
 import re
 import sys
 import time
+from functools import lru_cache
 from typing import Any, TextIO
 
 from dra_driver.telemetry.line_handler import LineHandler
@@ -58,6 +59,7 @@ KEYS = frozenset(
 
 _ATTRIBUTE = "dra_fields"
 _QUOTED = re.compile(r'[ "=\n]')  # a value with one of these is written in quotes
+_JSON = json.JSONEncoder(default=str, ensure_ascii=False)
 
 
 def fields(**values: Any) -> dict[str, Any]:
@@ -73,12 +75,9 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record; a traceback follows on separate lines."""
-        stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
-        pairs = " ".join(f"{k}={_plain(v)}" for k, v in getattr(record, _ATTRIBUTE, {}).items())
-        name = record.name.removeprefix("dra_driver.")
-        line = f"{stamp}.{int(record.msecs):03d} {record.levelname:<7} {name}: {record.getMessage()}"
-        if pairs:
-            line += " " + pairs
+        stamp, name = _local_time(int(record.created)), record.name.removeprefix("dra_driver.")
+        pairs = "".join([f" {k}={_plain(v)}" for k, v in getattr(record, _ATTRIBUTE, {}).items()])
+        line = f"{stamp}.{int(record.msecs):03d} {record.levelname:<7} {name}: {record.getMessage()}{pairs}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -89,9 +88,8 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record; a traceback is under the key `exc`."""
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         entry: dict[str, Any] = {
-            "ts": f"{stamp}.{int(record.msecs):03d}Z",
+            "ts": f"{_utc(int(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "msg": record.getMessage(),
@@ -99,7 +97,17 @@ class JsonFormatter(logging.Formatter):
         entry.update(getattr(record, _ATTRIBUTE, {}))
         if record.exc_info:
             entry["exc"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str, ensure_ascii=False)
+        return _JSON.encode(entry)
+
+
+@lru_cache(1)  # most lines are written in the same second as the line before them
+def _local_time(second: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(second))
+
+
+@lru_cache(1)
+def _utc(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def _plain(value: object) -> str:

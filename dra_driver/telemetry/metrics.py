@@ -64,11 +64,16 @@ class Metrics:
             buckets=BUCKETS,
         )
         self._registry.register(_SnapshotCollector(snapshot))
+        self._of_answers: dict[tuple[str, str], tuple[Counter, Histogram]] = {}  # the metrics by rpc and code
 
     def claim_answered(self, rpc: str, seconds: float, code: str) -> None:
         """Count one claim of a Prepare or Unprepare call; `code` is "ok" or the error's code."""
-        self._claims.labels(rpc, code).inc()
-        self._seconds.labels(rpc).observe(seconds)
+        found = self._of_answers.get((rpc, code))
+        if found is None:
+            found = self._of_answers[rpc, code] = self._claims.labels(rpc, code), self._seconds.labels(rpc)
+        claims, durations = found
+        claims.inc()
+        durations.observe(seconds)
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format."""
