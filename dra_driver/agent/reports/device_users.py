@@ -84,18 +84,20 @@ class DeviceUsers:
 
     def claim_ended(self) -> None:
         """Record that some claim was unprepared."""
+        if not self._uses:
+            return
         try:
             held = self._ledger.names()
         except LedgerError:
             return
         now = self._clock()
         with self._mutex:
-            uses = {
-                uid: use if use.name in held or use.ended is not None else replace(use, ended=now)
-                for uid, use in self._uses.items()
-            }
-            self._uses = {u: use for u, use in uses.items() if use.ended is None or now - use.ended < KEPT_SECONDS}
-            self._newest = {name: uid for name, uid in self._newest.items() if uid in self._uses}
+            for uid, use in tuple(self._uses.items()):
+                if use.ended is None:
+                    if use.name not in held:
+                        self._uses[uid] = replace(use, ended=now)
+                elif now - use.ended >= KEPT_SECONDS:
+                    self._forget(uid)
 
     def of(self, devices: Collection[str], at: float, slack_s: float) -> tuple[ClaimUse, ...]:
         """Return the claims that used any of these devices at a time, or at most `slack_s` before it, each once."""
@@ -140,11 +142,13 @@ class DeviceUsers:
             self._uses[uid] = ClaimUse(name, devices, pods, begun if known is None else known.begun)
             self._newest[name] = uid
             while len(self._uses) > MAX_CLAIMS:
-                oldest = next(iter(self._uses))
-                forgotten = self._uses.pop(oldest)
-                if self._newest.get(forgotten.name) == oldest:
-                    del self._newest[forgotten.name]
+                self._forget(next(iter(self._uses)))
         return True
+
+    def _forget(self, uid: str) -> None:
+        forgotten = self._uses.pop(uid)
+        if self._newest.get(forgotten.name) == uid:
+            del self._newest[forgotten.name]
 
     def _devices_of(self, claim: ClaimWire) -> frozenset[str]:
         ours = (self._node.driver, self._node.pool)
