@@ -39,7 +39,7 @@ class NodeInventory:
         return self._findings.facts.gpus if self._findings is not None else ()
 
     def take(self, findings: InventoryInputs) -> Inventory:
-        """Build the inventory from new findings, and return the previous one."""
+        """Build the inventory from new findings, and return the previous one, which stays if nothing has changed."""
         before, self._findings = self.current, findings
         built = build_inventory(findings.facts, findings.policy, findings.sharing)
         if built != before:

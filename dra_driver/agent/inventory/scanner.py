@@ -200,7 +200,7 @@ class Scanner:
         if not self._stage.is_settled:
             self._asks += 1  # a full discovery follows at the next probe, whatever the probe returns
         before = self._inventory.take(findings)
-        if self._inventory.current != before:
+        if self._inventory.current is not before:
             self._log(what, before, self._inventory.current)
             self._listener.inventory_changed()
         elif is_seen:  # device nodes may have changed although no device did
