@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
 from dra_driver.model.names import gpu_of_vfio_device, replicated_name, vfio_sibling
-from dra_driver.plugin.ledger.record import ClaimRecord, owned, record_of_row
+from dra_driver.plugin.ledger.record import ClaimRecord, record_of_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,12 @@ class Hold:
 
 
 def wanted_of(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return what a claim is to hold: devices with their share ids, and parts of GPUs."""
-    return (*((d.device, d.share_id or "") for d in owned(claim)), *((name, "") for name in occupied))
+    """Return what a claim is to hold: devices with their share ids, and parts of GPUs.
+
+    Admin access never means ownership.
+    """
+    devices = [(device.device, device.share_id or "") for device in claim.devices if not device.is_admin]
+    return (*devices, *[(name, "") for name in occupied])
 
 
 def conflicts_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
@@ -88,6 +92,8 @@ def replica_bounds(device: str) -> tuple[str, str]:
 
 def conflicts_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Conflict, ...]:
     """Return the conflicts among the rows of `conflicts_query`; two shares of one device don't conflict."""
+    if not rows:  # most claims' devices are free
+        return ()
     shares = {device for device, share_id in wanted if share_id}
     return tuple(
         Conflict(row["device"], record_of_row(row))

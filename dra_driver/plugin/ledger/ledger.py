@@ -32,8 +32,9 @@ from dra_driver.plugin.ledger.ledger_rows import (
     remove_ended_mode_record,
     remove_mode_records,
 )
-from dra_driver.plugin.ledger.record import NEVER_GONE, ClaimRecord, ClaimState, row_of_record, steps_text
+from dra_driver.plugin.ledger.record import NEVER_GONE, ClaimRecord, ClaimState, row_of_record
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep
+from dra_driver.plugin.ledger.step_records import text_of_steps
 from dra_driver.plugin.ledger.unreleased import UnreleasedClaims, unreleased_conflicts, unreleased_query
 from dra_driver.telemetry.logs import fields
 
@@ -133,7 +134,7 @@ class Ledger(ClaimQueries):
         if steps is None:
             self.set_state(uid, ClaimState.PREPARED)
             return
-        state, text, kept = str(ClaimState.PREPARED), steps_text(steps), self._kept.get(uid)
+        state, text, kept = str(ClaimState.PREPARED), text_of_steps(steps), self._kept.get(uid)
         if kept is not None:  # so that the next call need not parse what this call knows
             row = {**kept[0], "state": state, "steps": text}
             self._kept.keep(uid, (row, kept[1]._replace(state=ClaimState.PREPARED, steps=tuple(steps))))
@@ -150,7 +151,7 @@ class Ledger(ClaimQueries):
 
     def set_steps(self, uid: str, steps: Sequence[RecordedStep]) -> None:
         """Record what the steps found or made. Raises: LedgerError."""
-        self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (steps_text(steps), uid))
+        self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (text_of_steps(steps), uid))
 
     def set_allocation(self, uid: str, allocation: Wire) -> None:
         """Record the allocation of a claim and what else the API server reports about it. Raises: LedgerError."""

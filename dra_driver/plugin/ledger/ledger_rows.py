@@ -80,8 +80,8 @@ def _insert_sql(columns: tuple[str, ...]) -> str:
 
 def record_mode_changes(connection: sqlite3.Connection, record: ClaimRecord) -> None:
     """Record that this driver switches MIG mode on for the partitions of an intent that need it."""
-    for step in record.steps_of(RecordedPartition):
-        if step.switches_mode and step.gpu is not None:
+    for step in record.steps:
+        if isinstance(step, RecordedPartition) and step.switches_mode and step.gpu is not None:
             sql = "INSERT OR REPLACE INTO mig_modes (gpu, boot_id) VALUES (?, ?)"
             connection.execute(sql, (step.gpu.pci_address, record.boot_id))
 

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
-from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
 from dra_driver.claims.allocated.records import (
     claim_of_record,
     names_of_record,
@@ -27,7 +27,7 @@ from dra_driver.model.names import replicated_name
 from dra_driver.model.records import Key, RecordForm, json_text
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep
-from dra_driver.plugin.ledger.step_records import records_of_steps, steps_of_records
+from dra_driver.plugin.ledger.step_records import steps_of_records, text_of_steps
 
 S = TypeVar("S", bound=RecordedStep)
 
@@ -138,18 +138,8 @@ def row_of_record(record: ClaimRecord) -> Wire:
     return _ROW.write(record)
 
 
-def steps_text(steps: Iterable[RecordedStep]) -> str:
-    """Return the steps as the text in their column."""
-    return json_text(records_of_steps(steps))
-
-
 def _steps_of_text(text: str) -> tuple[RecordedStep, ...]:
     return steps_of_records(json.loads(text))
-
-
-def owned(claim: AllocatedClaim) -> tuple[AllocatedDevice, ...]:
-    """Return the devices that the claim owns; admin access never means ownership."""
-    return tuple(device for device in claim.devices if not device.is_admin)
 
 
 _ROW = RecordForm(
@@ -160,7 +150,7 @@ _ROW = RecordForm(
     state=Key("state", write=str, missing=str(ClaimState.PREPARED)),
     boot_id=Key("boot_id", missing=""),
     allocation=Key("allocation", json_text, json.loads),
-    steps=Key("steps", steps_text, _steps_of_text),
+    steps=Key("steps", text_of_steps, _steps_of_text),
     gone_since=Key("gone_since", left_out=None),
     gone_boot=Key("gone_boot", left_out=""),
 )

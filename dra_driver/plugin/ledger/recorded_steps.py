@@ -59,13 +59,13 @@ class RecordedStep:
     """What every recorded step has: a kind, and a key that is unique within the kind.
 
     `rest` has the keys that a newer agent added, which are written back. `as_recorded` is the JSON object that was read
-    or written for the step; a changed copy has none.
+    for the step, or once it was written, its text; a changed copy has neither.
     """
 
     kind: ClassVar[str]
 
     rest: Wire = field(default_factory=dict)
-    as_recorded: Wire | None = field(default=None, init=False, compare=False, repr=False)
+    as_recorded: Wire | str | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def key(self) -> str:
@@ -140,33 +140,20 @@ class RecordedPartition(RecordedStep):
         return self.gpu.pci_address, self.profile.gi_profile_id, self.start
 
     def as_made(self, uuid: str) -> RecordedPartition:
-        """Return the record of the partition that was made (`dataclasses.replace` takes several times as long)."""
-        made = RecordedPartition(
-            self.device,
-            self.gpu,
-            self.profile,
-            self.start,
-            self.boot_id,
-            self.owner,
-            uuid,
-            self.switches_mode,
-            rest=self.rest,
+        """Return the record of the partition that was made."""
+        if self.rest:
+            return replace(self, uuid=uuid)
+        return recorded_partition(
+            self.device, self.gpu, self.profile, self.start, self.boot_id, self.owner, uuid, self.switches_mode
         )
-        if self.as_recorded is not None:
-            object.__setattr__(made, "as_recorded", {**self.as_recorded, "uuid": uuid})
-        return made
 
     def is_ours(self, boot_id: str) -> bool:
         """Return whether this driver made the partition, or is about to, in this boot."""
         return self.owner == US and self.boot_id == boot_id
 
 
-@lru_cache(maxsize=256)  # later claims get the same partitions, so each intent is made and put into JSON once
-def partition_intent(
-    device: str, gpu: GpuReference, profile: MigProfile, start: int, boot_id: str, *, owner: str, switches_mode: bool
-) -> RecordedPartition:
-    """Return the record of a partition before it is made, with the owner and MIG mode that the hardware reported."""
-    return RecordedPartition(device, gpu, profile, start, boot_id, owner, "", switches_mode)
+# Later claims get the same partitions, so the record of each is made and put into JSON once.
+recorded_partition = lru_cache(maxsize=512)(RecordedPartition)
 
 
 @dataclass(frozen=True, slots=True)

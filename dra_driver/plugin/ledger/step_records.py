@@ -12,7 +12,7 @@ from typing import Any
 
 from dra_driver.hardware.facts import MigProfile
 from dra_driver.hardware.passthrough.identity import UNKNOWN, PciIdentity
-from dra_driver.model.records import Key, RecordForm
+from dra_driver.model.records import Key, RecordForm, json_text
 from dra_driver.model.sharing import CLIENT_LIMITS, SHARED_DEVICE, record_of_settings, settings_of_record
 from dra_driver.model.wire import Wire
 from dra_driver.mps.settings import MpsChannel
@@ -100,17 +100,27 @@ _FORMS: Mapping[str, RecordForm[Any]] = {
 _WITHOUT_KEY = RecordedFile.kind  # the records of this one kind have no "key": their "file" is the key
 
 
-def record_of_step(step: RecordedStep) -> Wire:
-    """Return a step as a JSON object, which no caller may change, because the step keeps it."""
-    if step.as_recorded is not None:
-        return step.as_recorded
+def text_of_step(step: RecordedStep) -> str:
+    """Return a step as JSON, which the step keeps."""
+    known = step.as_recorded
+    if isinstance(known, str):
+        return known
+    text = json_text(_record_of_step(step) if known is None else known)
+    object.__setattr__(step, "as_recorded", text)
+    return text
+
+
+def text_of_steps(steps: Iterable[RecordedStep]) -> str:
+    """Return the steps of a claim as they are in its row."""
+    return f"[{','.join([text_of_step(step) for step in steps])}]"
+
+
+def _record_of_step(step: RecordedStep) -> Wire:
     form = _FORMS.get(step.kind)
     if form is None:
         return step.rest
     head = {_KIND: step.kind} if step.kind == _WITHOUT_KEY else {_KIND: step.kind, _KEY: step.key}
-    record = {**step.rest, **head, **form.write(step)}
-    object.__setattr__(step, "as_recorded", record)
-    return record
+    return {**step.rest, **head, **form.write(step)}
 
 
 def step_of_record(record: Wire) -> RecordedStep:
@@ -126,11 +136,6 @@ def step_of_record(record: Wire) -> RecordedStep:
         return UnknownStep(str(kind), rest=record)
     object.__setattr__(step, "as_recorded", record)
     return step
-
-
-def records_of_steps(steps: Iterable[RecordedStep]) -> list[Wire]:
-    """Return the steps of a claim as they are in its row."""
-    return [record_of_step(step) for step in steps]
 
 
 def steps_of_records(records: Iterable[Wire]) -> tuple[RecordedStep, ...]:

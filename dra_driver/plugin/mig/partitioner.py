@@ -27,7 +27,7 @@ from dra_driver.plugin.ledger.recorded_steps import (
     GpuReference,
     RecordedPartition,
     RecordedSharing,
-    partition_intent,
+    recorded_partition,
 )
 from dra_driver.plugin.mig.mig_modes import MigModes
 from dra_driver.plugin.steps.performer import StepPerformer
@@ -60,10 +60,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         """Return the intent with the owner: this driver, if the placement is empty now. Raises: HardwareError."""
         now, profile, start = self._placement_now(step), step.placement.profile, step.placement.start
         gpu, owner = GpuReference.of(step.gpu), OTHER if now.partition else US
-        switches_mode = not now.mig_enabled
-        return partition_intent(
-            step.device, gpu, profile, start, self._boot_id, owner=owner, switches_mode=switches_mode
-        )
+        return recorded_partition(step.device, gpu, profile, start, self._boot_id, owner, "", not now.mig_enabled)
 
     def perform(self, step: MigPartitionStep, recorded: RecordedPartition, run: StepRun) -> RecordedPartition:
         """Make the partition unless it exists. Idempotent.

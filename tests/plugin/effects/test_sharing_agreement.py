@@ -9,11 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.model.errors import ClaimError, LedgerError, SharingError
-from dra_driver.model.records import json_text
 from dra_driver.model.sharing import Interval, MpsSettings, TimeSlicingSettings
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
-from dra_driver.plugin.ledger.step_records import record_of_step
+from dra_driver.plugin.ledger.step_records import text_of_step
 from dra_driver.plugin.repair.reaper import Reaper
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 from tests.support.plugin.parts import DRIVER, in_thread
@@ -172,7 +171,7 @@ def test_a_step_is_recorded_with_kind_key_device_and_settings(sliced: SharingRig
     sliced.prepare("u1")
     record = sliced.ledger.get("u1")
     assert record is not None
-    (step,) = (json.loads(json_text(record_of_step(step))) for step in record.steps_of(RecordedSharing))
+    (step,) = (json.loads(text_of_step(step)) for step in record.steps_of(RecordedSharing))
     assert (step["kind"], step["key"]) == ("sharing", WHOLE)
     assert step["device"]["gpu_uuid"] == sliced.gpu(0).uuid
     assert step["settings"] == {"strategy": "TimeSlicing", "interval": "Long"}
