@@ -49,7 +49,8 @@ class GpuCalls:
             self._returned.wait(max(0.0, end - time.monotonic()))
         worker, known = self.find(gpu)
         job = worker.worker.submit(lambda: work(worker.nvml, worker.find(gpu.uuid), known))
-        if worker.is_overdue(self._overdue_s) or not job.wait(end - time.monotonic()):
+        # Mostly the worker, which is woken at once, has done the job by now.
+        if not job.is_done and (worker.is_overdue(self._overdue_s) or not job.wait(end - time.monotonic())):
             job.drop()
             call = worker.worker.waits_for()[0]
             raise HardwareError(

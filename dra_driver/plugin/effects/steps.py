@@ -76,8 +76,11 @@ class Effects:
 
     def needs_mark(self, steps: Iterable[RecordedStep], undoing: UndoRun) -> bool:
         """Return whether the ledger has to record, before it begins, that the steps are being undone."""
-        performers = ((self._performers.get(step.kind), step) for step in steps)
-        return any(performer is None or performer.needs_mark(step, undoing) for performer, step in performers)
+        for step in steps:
+            performer = self._performers.get(step.kind)
+            if performer is None or performer.needs_mark(step, undoing):
+                return True
+        return False
 
     def undo(self, steps: Iterable[RecordedStep], undoing: UndoRun) -> Collection[str]:
         """Undo recorded steps, last first. Idempotent.
