@@ -87,7 +87,9 @@ class ClaimTallies:
         """Add new measurements, and drop the claims that ended long ago."""
         by_uid = {}
         for span in spans:
-            tally = self._tallies.setdefault(span.number, ClaimTally(_labels(span)))
+            tally = self._tallies.get(span.number)
+            if tally is None:
+                tally = self._tallies[span.number] = ClaimTally(_labels(span))
             tally.allocated, tally.ended = usage.allocated_of(span, now), span.ended
             by_uid[span.uid] = tally, span
         for one in readings:
@@ -116,11 +118,14 @@ class ClaimTallies:
             yield sample_line(f"{ACTIVITY.name}_count", one.labels, float(one.activity_count))
 
     def _hours(self, rows: Iterable[tuple[str, Mapping[UsageKey, float]]]) -> Iterator[tuple[str, float]]:
-        """Yield a row for each kind of device that a claim has; nearly all claims have one kind."""
+        """Yield a row for each kind of device that a claim has; nearly all claims have one kind, and the same one."""
+        texts: dict[UsageKey, str] = {}
         for labels, hours in rows:
             for key, seconds in hours.items():
-                pairs = zip(UsageKey._fields[1:], key[1:], strict=True)
-                yield f"{labels},{labels_text((*pairs, ('dra_pool_name', self._pool)))}", seconds
+                if key not in texts:
+                    pairs = zip(UsageKey._fields[1:], key[1:], strict=True)
+                    texts[key] = labels_text((*pairs, ("dra_pool_name", self._pool)))
+                yield f"{labels},{texts[key]}", seconds
 
 
 def _family(head: FamilyHead, rows: Iterable[tuple[str, float | None]]) -> Iterator[str]:

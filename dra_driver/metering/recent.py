@@ -60,7 +60,7 @@ class RecentEvents:
             yield (window, (label, kind)), count
 
     def _recent_xids(self, subject: Subject) -> dict[str, int]:
-        if not self._xids:
+        if len(self._xids) < 2:
             return {}
         before, counts = (self._xids[index][1].get(subject, {}) for index in (0, -1))
         return {str(code): count - before.get(code, 0) for code, count in counts.items() if count > before.get(code, 0)}

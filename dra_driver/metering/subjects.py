@@ -33,7 +33,8 @@ def gpus_of(inventory: Inventory) -> tuple[GpuFacts, ...]:
     A GPU that the hardware itself divides is listed as a whole, followed by each of its parts.
     """
     devices = (*inventory.offering.every(), *inventory.hidden)
-    found = {subject_of_gpu(device.gpu): device.gpu for device in devices}
+    gpus = {id(device.gpu): device.gpu for device in devices}.values()  # most devices of a GPU refer to the same facts
+    found = {subject_of_gpu(gpu): gpu for gpu in gpus}
     return tuple(found[address, number] for address, number in sorted(found, key=_order))
 
 

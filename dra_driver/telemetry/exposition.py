@@ -45,7 +45,7 @@ def labels_text(pairs: Iterable[tuple[str, str]]) -> str:
     >>> labels_text([("gpu", "0"), ("pod", ""), ("modelName", "NVIDIA L4")])
     'gpu="0",modelName="NVIDIA L4"'
     """
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs if value)
+    return ",".join([f'{name}="{_escaped(value)}"' for name, value in pairs if value])
 
 
 def sample_line(name: str, labels: str, value: float) -> str:

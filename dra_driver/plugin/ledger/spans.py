@@ -13,8 +13,9 @@ import sqlite3
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from dra_driver.model.records import Key, RecordForm, json_text
+from dra_driver.model.records import RecordForm, json_text
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
@@ -29,6 +30,7 @@ SCHEMA = (  # since ledger version 1.4
 )
 # A claim that was recovered after a loss of the ledger is not counted until the API server has returned its name.
 _WITHOUT = "FROM claims WHERE state <> 'recovered' AND uid NOT IN (SELECT claim_uid FROM spans WHERE ended IS NULL)"
+_EVERY = "SELECT id, claim_uid, namespace, name, allocation, began, ended FROM spans ORDER BY id"
 _UNSEEN = f"SELECT 1 {_WITHOUT} LIMIT 1"
 _BEGIN_UNSEEN = (
     "INSERT INTO spans (claim_uid, namespace, name, allocation, began) "
@@ -41,8 +43,7 @@ _END_GONE = (
 MAX_SPANS = 20_000  # beyond this, the oldest ended ones are dropped: perhaps nothing adds them up any more
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """The time for which a claim was prepared; `ended` is None while it still is."""
 
     number: int
@@ -75,7 +76,7 @@ class ClaimSpans:
 
     def every(self) -> tuple[Span, ...]:
         """Return the spans that have not ended, or not been added to the totals yet. Raises: LedgerError."""
-        return tuple(map(_span, self._read("SELECT * FROM spans ORDER BY id")))
+        return tuple(map(_span, self._read(_EVERY)))
 
     def totals(self) -> dict[tuple[str, ...], UsageTotal]:
         """Return the totals by key. Raises: LedgerError."""
@@ -133,9 +134,9 @@ def end(connection: sqlite3.Connection, record: ClaimRecord) -> None:
         )
 
 
-_SPAN = RecordForm(Span, number=Key("id"), uid=Key("claim_uid"), allocation=Key("allocation", json_text, json.loads))
 _TOTAL = RecordForm(UsageTotal)
 
 
 def _span(row: sqlite3.Row) -> Span:
-    return _SPAN.read(dict(row))
+    number, uid, namespace, name, allocation, began, ended = row
+    return Span(number, uid, namespace, name, json.loads(allocation), began, ended)
