@@ -92,9 +92,10 @@ class Discovery:
         """Return a value that changes when `discover` would return something else. Never opens the library."""
         nodes = sysfs.read_nodes(self._roots)
         caps = tuple(node for node in nodes if node[0].startswith("nvidia-caps/"))
+        others = tuple(node for node in nodes if not node[0].startswith("nvidia-caps/"))
         files = (
             bus_seen(self._roots, nodes),
-            tuple(node for node in nodes if node not in caps),
+            others,
             sysfs.read_majors(self._roots),
             sysfs.read_driver_version(self._roots),
             self._use.is_outdated,
