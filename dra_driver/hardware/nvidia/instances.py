@@ -119,20 +119,22 @@ def partition_at(nvml: Nvml, gpu: Handle, profile: MigProfile, start: int) -> Se
 
 def _finished(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> SeenPartition | None:
     """Return the partition of a GPU instance that has a compute instance of its full size."""
-    there = nvml.compute_instances(instance, nvml.ci_profile_id(instance, profile.slices))
+    there = nvml.compute_instances(instance, nvml.ci_profile_id(instance, profile.gi_profile_id, profile.slices))
     return _describe(nvml, gpu, instance, there[0], profile) if there else None
 
 
 def _complete(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> SeenPartition:
     """Create the compute instance that an existing GPU instance lacks."""
-    if not nvml.compute_instances_left(instance, nvml.ci_profile_id(instance, profile.slices)):
+    if not nvml.compute_instances_left(instance, nvml.ci_profile_id(instance, profile.gi_profile_id, profile.slices)):
         raise SharedInstance
     return _with_compute_instance(nvml, gpu, instance, profile)
 
 
 def _with_compute_instance(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> SeenPartition:
     """Create the compute instance of a GPU instance that has none."""
-    compute = nvml.create_compute_instance(instance, nvml.ci_profile_id(instance, profile.slices))
+    compute = nvml.create_compute_instance(
+        instance, nvml.ci_profile_id(instance, profile.gi_profile_id, profile.slices)
+    )
     try:
         return _describe(nvml, gpu, instance, compute, profile)
     except NvmlFault:
@@ -245,4 +247,7 @@ def _is_empty(nvml: Nvml, instance: Handle, profiles: tuple[MigProfile, ...]) ->
     """Return whether a compute instance of the full size would fit, which means that there is none of any size."""
     profile_id = nvml.describe(instance).profile_id
     slices = next((profile.slices for profile in profiles if profile.gi_profile_id == profile_id), None)
-    return slices is not None and nvml.compute_instances_left(instance, nvml.ci_profile_id(instance, slices)) > 0
+    return (
+        slices is not None
+        and nvml.compute_instances_left(instance, nvml.ci_profile_id(instance, profile_id, slices)) > 0
+    )

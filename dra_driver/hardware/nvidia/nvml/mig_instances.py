@@ -56,7 +56,7 @@ class MigInstanceCalls(Binding):
 
     def mig_devices_max(self, gpu: Handle) -> int:
         """Return the highest number of MIG devices that the GPU can have."""
-        return int(self._call("nvmlDeviceGetMaxMigDeviceCount", gpu))
+        return self._number("nvmlDeviceGetMaxMigDeviceCount", gpu)
 
     def mig_device(self, gpu: Handle, index: int) -> Handle | None:
         """Return the handle of the MIG device at an index, or None where there is none."""
@@ -69,11 +69,11 @@ class MigInstanceCalls(Binding):
 
     def gi_id(self, mig: Handle) -> int:
         """Return the id of a MIG device's GPU instance."""
-        return int(self._call("nvmlDeviceGetGpuInstanceId", mig))
+        return self._number("nvmlDeviceGetGpuInstanceId", mig)
 
     def ci_id(self, mig: Handle) -> int:
         """Return the id of a MIG device's compute instance within its GPU instance."""
-        return int(self._call("nvmlDeviceGetComputeInstanceId", mig))
+        return self._number("nvmlDeviceGetComputeInstanceId", mig)
 
     def gpu_instance(self, gpu: Handle, gi_id: int) -> GpuInstance:
         """Return the GPU instance with an id (needs root)."""
@@ -103,16 +103,22 @@ class MigInstanceCalls(Binding):
         )
 
     def _handle(self, kind: Callable[[], Handle], function: str, *arguments: Any) -> Handle:
-        """Return the handle that a library function finds."""
+        """Return the handle that a library function finds or makes."""
         handle = kind()
         self._call_library(function, *arguments, ctypes.byref(handle))
         return handle
+
+    def _number(self, function: str, *arguments: Any) -> int:
+        """Return the number that a library function finds."""
+        found = ctypes.c_uint()
+        self._call_library(function, *arguments, ctypes.byref(found))
+        return found.value
 
     # -- changes
 
     def set_mig_mode(self, gpu: Handle, *, enabled: bool) -> str:
         """Set the MIG mode; return the error, without NVML_ERROR_, that keeps it from taking effect; "" if none."""
-        status = int(self._call("nvmlDeviceSetMigMode", gpu, int(enabled)))
+        status = self._number("nvmlDeviceSetMigMode", gpu, int(enabled))
         return self._name_of(status) if status else ""
 
     def gpu_instances(self, gpu: Handle, profile_id: int) -> tuple[Handle, ...]:
@@ -124,12 +130,13 @@ class MigInstanceCalls(Binding):
 
     def gpu_instances_left(self, gpu: Handle, profile_id: int) -> int:
         """Return how many more GPU instances of a profile fit into the GPU."""
-        return int(self._call("nvmlDeviceGetGpuInstanceRemainingCapacity", gpu, profile_id))
+        return self._number("nvmlDeviceGetGpuInstanceRemainingCapacity", gpu, profile_id)
 
     def create_gpu_instance(self, gpu: Handle, profile_id: int, start: int, size: int) -> Handle:
         """Create a GPU instance at exactly this placement and return its handle."""
         place = ctypes.byref(self._api.c_nvmlGpuInstancePlacement_t(start, size))
-        return self._call("nvmlDeviceCreateGpuInstanceWithPlacement", gpu, profile_id, place)
+        kind = self._api.c_nvmlGpuInstance_t
+        return self._handle(kind, "nvmlDeviceCreateGpuInstanceWithPlacement", gpu, profile_id, place)
 
     def gpu_instance_handle(self, gpu: Handle, gi_id: int) -> Handle:
         """Return the handle of a GPU instance."""
@@ -137,7 +144,7 @@ class MigInstanceCalls(Binding):
 
     def destroy_gpu_instance(self, instance: Handle) -> None:
         """Destroy a GPU instance that has no compute instance."""
-        self._call("nvmlGpuInstanceDestroy", instance)
+        self._call_library("nvmlGpuInstanceDestroy", instance)
 
     def compute_instances(self, instance: Handle, ci_profile_id: int) -> tuple[Handle, ...]:
         """Return the handles of a GPU instance's compute instances of one profile."""
@@ -148,11 +155,12 @@ class MigInstanceCalls(Binding):
 
     def compute_instances_left(self, instance: Handle, ci_profile_id: int) -> int:
         """Return how many more compute instances of a profile fit into a GPU instance."""
-        return int(self._call("nvmlGpuInstanceGetComputeInstanceRemainingCapacity", instance, ci_profile_id))
+        return self._number("nvmlGpuInstanceGetComputeInstanceRemainingCapacity", instance, ci_profile_id)
 
     def create_compute_instance(self, instance: Handle, ci_profile_id: int) -> Handle:
         """Create a compute instance and return its handle."""
-        return self._call("nvmlGpuInstanceCreateComputeInstance", instance, ci_profile_id)
+        kind = self._api.c_nvmlComputeInstance_t
+        return self._handle(kind, "nvmlGpuInstanceCreateComputeInstance", instance, ci_profile_id)
 
     def describe_compute_instance(self, compute: Handle) -> ComputeInstance:
         """Return the compute instance behind a handle."""
@@ -167,4 +175,4 @@ class MigInstanceCalls(Binding):
 
     def destroy_compute_instance(self, compute: Handle) -> None:
         """Destroy a compute instance that no process uses."""
-        self._call("nvmlComputeInstanceDestroy", compute)
+        self._call_library("nvmlComputeInstanceDestroy", compute)

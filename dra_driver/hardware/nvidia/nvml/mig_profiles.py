@@ -6,6 +6,7 @@ Source: NVIDIA's NVML API reference, "Multi Instance GPU Management".
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,12 @@ class GpuInstanceProfile:
 class MigProfileQueries(Binding):
     """What the library reports about MIG profiles."""
 
+    def __init__(self, mark: Callable[[str], None]) -> None:
+        super().__init__(mark)
+        # By the profile of a GPU instance, and slices. An open library has the same GPU at an index, with the same
+        # profiles, for good.
+        self._ci_profile_ids: dict[tuple[int, int], int] = {}
+
     def gi_profiles(self, gpu: Handle) -> dict[int, GpuInstanceProfile]:
         """Return the GPU instance profiles that the GPU offers, by NVIDIA's id.
 
@@ -108,11 +115,18 @@ class MigProfileQueries(Binding):
         self._call_library(f"{function}V", *arguments, ctypes.byref(info))
         return info
 
-    def ci_profile_id(self, instance: Handle, slices: int) -> int:
-        """Return the id of the compute instance profile with that number of slices.
+    def ci_profile_id(self, instance: Handle, gi_profile_id: int, slices: int) -> int:
+        """Return the id of the compute instance profile with that number of slices in a GPU instance of a profile.
 
-        It is the plain profile: a few GPUs have profiles of the same size for special uses.
+        It is the plain profile: a few GPUs have profiles of the same size for special uses. It is read once, so only a
+        worker of a single GPU may ask.
         """
+        known = self._ci_profile_ids.get((gi_profile_id, slices))
+        if known is None:
+            known = self._ci_profile_ids[gi_profile_id, slices] = self._read_ci_profile_id(instance, slices)
+        return known
+
+    def _read_ci_profile_id(self, instance: Handle, slices: int) -> int:
         constant = _CI_PROFILE_OF_SLICES.get(slices)
         if constant is None:
             raise NvmlFault("nvmlGpuInstanceGetComputeInstanceProfileInfo", f"no profile with {slices} slices is known")
