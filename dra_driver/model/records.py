@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
 from dra_driver.model.wire import Wire
@@ -55,10 +55,12 @@ class RecordForm(Generic[T]):
         self._optional = tuple((key.name, key.left_out, key.write) for _, key in optional)
         self._optional_values = _getter([name for name, _ in optional])
         self._left_out = tuple(key.left_out for _, key in optional)
-        self._read = tuple(
-            (name, key.name, key.read, key.missing if key.left_out is _NO_DEFAULT else key.left_out)
-            for name, key in form
-        )
+        defaults = {name: key.missing if key.left_out is _NO_DEFAULT else key.left_out for name, key in form}
+        self._defaults = {name: default for name, default in defaults.items() if default is not _NO_DEFAULT}
+        copied = [(name, key) for name, key in form if key.read is None and name not in self._defaults]
+        self._copied = [name for name, _ in copied]
+        self._found = _getter([key.name for _, key in copied], itemgetter)
+        self._read = tuple((name, key.name, key.read) for name, key in form if name not in self._copied)
 
     def write(self, value: T) -> Wire:
         """Return the value as a JSON object."""
@@ -77,14 +79,14 @@ class RecordForm(Generic[T]):
 
         Raises: KeyError, TypeError, ValueError for an object that `write` can't have written.
         """
-        for name, key, read, default in self._read:
+        more.update(self._defaults)
+        more.update(zip(self._copied, self._found(record), strict=True))
+        for name, key, read in self._read:
             if key in record:
                 found = record[key]
                 more[name] = found if read is None else read(found)
-            elif default is _NO_DEFAULT:
+            elif name not in self._defaults:
                 raise KeyError(key)
-            else:
-                more[name] = default
         return self._kind(**more)
 
     def unknown(self, record: Mapping[str, Any]) -> Wire:
@@ -99,13 +101,15 @@ def _field_names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind) if field.init)  # type: ignore[arg-type]
 
 
-def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that returns these attributes of a value, in order."""
+def _getter(
+    names: list[str], get: Callable[..., Callable[[Any], Any]] = attrgetter
+) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that returns these attributes of a value (with `itemgetter`, items), in order."""
     if len(names) > 1:
-        return attrgetter(*names)
+        return get(*names)
     if not names:
         return lambda _: ()
-    only = attrgetter(names[0])
+    only = get(names[0])
     return lambda value: (only(value),)
 
 
