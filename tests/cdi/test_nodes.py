@@ -88,10 +88,11 @@ def test_capability_nodes_need_no_node_on_the_host(proc, tmp_path):
 def test_capability_nodes_come_from_the_flat_table_where_there_is_no_tree(proc, tmp_path):
     table = proc / "driver" / "nvidia-caps" / "mig-minors"
     table.parent.mkdir()
-    table.write_text("config 1\nmonitor 2\ngpu1/gi3/access 165\ngpu0/gi3/access 30\ngpu0/gi3/ci0/access 31\n")
+    minors = {"gpu1/gi3/access": 165, "gpu1/gi3/ci0/access": 166, "gpu0/gi3/access": 30, "gpu0/gi3/ci0/access": 31}
+    table.write_text("config 1\nmonitor 2\n" + "".join(f"{name} {minor}\n" for name, minor in minors.items()))
     roots = Roots(dev=str(tmp_path), proc=str(proc))
     assert [n.minor for n in nodes.capability_nodes(roots, 0, 3, 0)] == [30, 31]
-    assert nodes._capability(roots, 1, "gi3/access")[0] == 165
+    assert [n.minor for n in nodes.capability_nodes(roots, 1, 3, 0)] == [165, 166]
 
 
 def test_a_capability_node_on_the_host_is_used_as_it_is(dev, proc):

@@ -158,32 +158,36 @@ def character_majors(proc: str) -> dict[str, int]:
 
 
 def _capability_node(roots: Roots, gpu_minor: int, access: str) -> DeviceNode:
-    minor, mode = _capability(roots, gpu_minor, access)
+    """Return the node of a MIG capability such as "gi3/ci0/access"."""
+    path = f"{_capabilities(roots, gpu_minor)}/{access}"
+    text = read_at_once(path)
+    listed = _FILE_MINOR.search(text)
+    minor = int(listed[1]) if listed else _minor_in_table(roots, f"gpu{gpu_minor}/{access}", path)
     name = f"nvidia-caps/nvidia-cap{minor}"
     if node := find_node(roots, name):
         return node
     major = character_majors(roots.proc).get("nvidia-caps")
     if major is None:
         raise _missing(roots, f"/dev/{name}", f"{roots.proc}/devices has no nvidia-caps; is the driver loaded?")
-    return DeviceNode(path=f"/dev/{name}", major=major, minor=minor, file_mode=mode)
+    mode = _FILE_MODE.search(text) if listed else None
+    file_mode = (int(mode[1]) if mode else _CAPABILITY_MODE) & 0o777
+    return DeviceNode(path=f"/dev/{name}", major=major, minor=minor, file_mode=file_mode)
 
 
-def _capability(roots: Roots, gpu_minor: int, access: str) -> tuple[int, int]:
-    """Return minor and mode of a MIG capability such as "gi3/ci0/access"."""
-    path = f"{_capabilities(roots, gpu_minor)}/{access}"
-    text = read_at_once(path)
-    if minor := _FILE_MINOR.search(text):
-        mode = _FILE_MODE.search(text)
-        return int(minor[1]), (int(mode[1]) if mode else _CAPABILITY_MODE) & 0o777
-    try:  # older kernel modules, and nodes made by nvidia-modprobe, have only the flat table
+def _minor_in_table(roots: Roots, capability: str, path: str) -> int:
+    """Return the minor of a MIG capability whose file at `path` has none.
+
+    Older kernel modules, and nodes made by nvidia-modprobe, have only the flat table.
+    """
+    try:
         table = Path(roots.proc, "driver/nvidia-caps/mig-minors").read_text(encoding="ascii")
     except OSError:
         table = ""
     for line in table.splitlines():
         words = line.split()
-        if len(words) == 2 and words[0] == f"gpu{gpu_minor}/{access}" and words[1].isdigit():
-            return int(words[1]), _CAPABILITY_MODE
-    raise _missing(roots, f"MIG capability gpu{gpu_minor}/{access}", f"{path} can't be read; does the instance exist?")
+        if len(words) == 2 and words[0] == capability and words[1].isdigit():
+            return int(words[1])
+    raise _missing(roots, f"MIG capability {capability}", f"{path} can't be read; does the instance exist?")
 
 
 def _capabilities(roots: Roots, gpu_minor: int) -> str:
