@@ -26,15 +26,16 @@ T = TypeVar("T")
 class LibraryCall(Generic[T]):
     """One piece of work and, once it is done, its result."""
 
+    is_done = False  # whether the work has ended, successfully or not
+    _is_dropped = False
+    _error: BaseException | None = None
+
     def __init__(self, work: Callable[[], T], *, is_preemptible: bool = False) -> None:
         self._work = work
         self.is_preemptible = is_preemptible
-        self.is_done = False  # whether the work has ended, successfully or not
         self._working = threading.Lock()  # held until then; an Event would make a condition and a second lock
         self._working.acquire()
-        self._is_dropped = False
         self._result: list[T] = []
-        self._error: BaseException | None = None
 
     def run(self) -> None:
         """Do the work, unless its result is no longer needed; only the worker's thread calls this, and `end` after it.
@@ -124,7 +125,7 @@ class Worker:
         self._lock = threading.Lock()
         self._call: tuple[str, float] | None = None  # the call in flight, and since when (monotonic seconds)
         self._jobs = 0  # jobs that are waiting or running
-        self._urgent = 0  # jobs that are waiting and are not preemptible
+        self._urgent = 0  # those of them that are not preemptible
         self._is_preemptible = False  # whether the running job is preempted by them
         self._is_stopped = False
         self._place = CorePinning()
@@ -178,9 +179,6 @@ class Worker:
 
     def _run(self) -> None:
         while (job := self._queue.take()) is not None:
-            if not job.is_preemptible:
-                with self._lock:
-                    self._urgent -= 1
             self.mark("start")
             self._is_preemptible = job.is_preemptible
             is_done = True
@@ -192,6 +190,7 @@ class Worker:
             if is_done:
                 with self._lock:
                     self._jobs -= 1
+                    self._urgent -= not job.is_preemptible
                 job.end()  # last, because the thread that waits may go on at once
             else:
                 self._put_back(job)
@@ -215,12 +214,13 @@ class CorePinning:
 
     def pin(self, thread: threading.Thread) -> None:
         """Let a thread run on the core on which the calling one runs now."""
-        if self._is_refused or thread.native_id is None:
+        native_id = thread.native_id
+        if self._is_refused or native_id is None:
             return
         try:
             core = present_core()
             if core != self._core:
-                os.sched_setaffinity(thread.native_id, (core,))
+                os.sched_setaffinity(native_id, (core,))
                 self._core = core
         except (OSError, AttributeError):
             self._is_refused = True
