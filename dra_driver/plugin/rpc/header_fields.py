@@ -7,7 +7,7 @@ Source: RFC 7541.
 
 from __future__ import annotations
 
-from collections import deque
+from itertools import chain
 
 from dra_driver.plugin.rpc import huffman
 
@@ -16,7 +16,7 @@ Field = tuple[bytes, bytes]
 TABLE_BYTES = 4096  # the size of the dynamic table, which is the default of HTTP/2
 _ENTRY_BYTES = 32  # what each field of the table counts beside its name and value
 _MAX_BYTES = 16 * 1024  # of a decoded block, at most
-_BLOCKS_KEPT, _BLOCK_KEPT_BYTES = 16, 256  # decoded blocks are kept; those of a kubelet have about ten bytes
+_BLOCKS_KEPT, _BLOCK_KEPT_BYTES = 16, 256  # decoded blocks are kept, for clients that send the same ones again
 _MAX_SHIFT = 28
 _METHODS = b"|:authority|:method GET|:method POST|:path /|:path /index.html|:scheme http|:scheme https"
 _STATUS = b"|:status 200|:status 204|:status 206|:status 304|:status 400|:status 404|:status 500"
@@ -42,14 +42,15 @@ class FieldDecoder:
     """Reads the blocks of one connection, in order."""
 
     def __init__(self) -> None:
-        self._recent: deque[Field] = deque()  # the dynamic table, with the newest field first
+        self._table = list(_STATIC)  # and after it the dynamic table, with the newest field first
         self._size, self._maximum = 0, TABLE_BYTES
-        self._known: dict[bytes, list[Field]] = {}  # decoded blocks, valid until `_recent` changes
+        self._known: dict[bytes, list[Field]] = {}  # decoded blocks, valid until `_table` changes
 
     def decode(self, block: bytes) -> list[Field]:
         """Return the fields of a block. Raises: ValueError, after which the connection can't be used any more.
 
-        The caller must not change the list, because it is kept: calls of one client often have the same block.
+        The caller must not change the list, because it is kept. A kubelet's calls have a new time limit each, and so
+        blocks of their own; those of other clients often recur.
         """
         known = self._known.get(block)
         if known is not None:
@@ -65,33 +66,31 @@ class FieldDecoder:
         """Return the fields of a block, and whether it changed the dynamic table. Raises: ValueError."""
         fields: list[Field] = []
         is_changed = False
-        place, length = 0, 0
+        place, size, table = 0, len(block), self._table
         try:
-            while place < len(block):
+            while place < size:
                 first = block[place]
-                if first & 0x80:
-                    if first == 0xFF:
-                        number, place = _integer(block, place, 7)
-                    else:
-                        number, place = first & 0x7F, place + 1
-                    field = self._numbered(number)
+                if 0x80 < first < 0xFF:  # most fields: a number of one byte
+                    fields.append(table[first & 0x7F])
+                    place += 1
+                elif first & 0x80:
+                    number, place = _integer(block, place, 7)
+                    fields.append(self._numbered(number))
                 elif first & 0xE0 == 0x20:
                     maximum, place = _integer(block, place, 5)
                     is_changed = True
                     self._resize(maximum)
-                    continue
                 else:
                     is_kept = bool(first & 0x40)
                     field, place = self._literal(block, place, 6 if is_kept else 4)
+                    fields.append(field)
                     if is_kept:
                         is_changed = True
                         self._keep(field)
-                fields.append(field)
-                length += len(field[0]) + len(field[1]) + _ENTRY_BYTES
-                if length > _MAX_BYTES:
-                    raise ValueError("the header fields are too long")
         except IndexError:
             raise ValueError("header fields end too early, or refer to a field that does not exist") from None
+        if sum(map(len, chain.from_iterable(fields))) + _ENTRY_BYTES * len(fields) > _MAX_BYTES:
+            raise ValueError("the header fields are too long")
         return fields, is_changed
 
     def _literal(self, block: bytes, place: int, bits: int) -> tuple[Field, int]:
@@ -107,10 +106,10 @@ class FieldDecoder:
         """Return the field with a number of the static or the dynamic table. Raises: IndexError."""
         if number == 0:
             raise IndexError
-        return _STATIC[number] if number < len(_STATIC) else self._recent[number - len(_STATIC)]
+        return self._table[number]
 
     def _keep(self, field: Field) -> None:
-        self._recent.appendleft(field)
+        self._table.insert(len(_STATIC), field)
         self._size += len(field[0]) + len(field[1]) + _ENTRY_BYTES
         self._drop()
 
@@ -122,7 +121,7 @@ class FieldDecoder:
 
     def _drop(self) -> None:
         while self._size > self._maximum:
-            name, value = self._recent.pop()
+            name, value = self._table.pop()
             self._size -= len(name) + len(value) + _ENTRY_BYTES
 
 

@@ -27,6 +27,7 @@ _LENGTHS = """
     26 27 26 26 27 27 27 27 27 28 27 27 27 27 27 26
     30"""
 _END = 256
+_NO_PADDING = "a compressed header field does not end with padding"
 
 
 def _codes() -> tuple[tuple[int, int, tuple[int, ...]], ...]:
@@ -42,26 +43,48 @@ def _codes() -> tuple[tuple[int, int, tuple[int, ...]], ...]:
     return tuple(codes)
 
 
-_CODES = _codes()
+def _by_byte() -> tuple[tuple[int, int], ...]:
+    """Return, for each byte, the length and the character of the code that it begins with; (0, 0) for a long code."""
+    found = [(0, 0)] * 256
+    for length, first, characters in _CODES:
+        if length <= _BYTE_BITS:
+            for code, character in enumerate(characters, first):
+                begin, rest = code << _BYTE_BITS - length, 1 << _BYTE_BITS - length
+                found[begin : begin + rest] = [(length, character)] * rest
+    return tuple(found)
+
+
+_BYTE_BITS = 8
 _PADDING_BITS = 7
+_CODES = _codes()
+_BY_BYTE = _by_byte()
+_LONG_CODES = tuple(code for code in _CODES if code[0] > _BYTE_BITS)
 
 
 def decode(data: bytes) -> bytes:
     """Return the text that was compressed. Raises: ValueError."""
-    bits, left, text = int.from_bytes(data), 8 * len(data), bytearray()
+    bits, left, text = int.from_bytes(data + b"\xff"), 8 * len(data), bytearray()  # with more padding than is needed
     while left:
-        for length, first, characters in _CODES:
-            if length > left:
-                if left > _PADDING_BITS or bits != (1 << left) - 1:
-                    raise ValueError("a compressed header field does not end with padding")
-                return bytes(text)
-            place = (bits >> (left - length)) - first
-            if place < len(characters):
+        length, character = _BY_BYTE[bits >> left & 0xFF]
+        if not length:
+            if left <= _PADDING_BITS:
                 break
-        character = characters[place]
-        if character == _END:
-            raise ValueError("a compressed header field contains the end code")
+            length, character = _long(bits >> _BYTE_BITS, left)
+        if length > left:
+            raise ValueError(_NO_PADDING)
         text.append(character)
         left -= length
-        bits &= (1 << left) - 1
     return bytes(text)
+
+
+def _long(bits: int, left: int) -> tuple[int, int]:
+    """Return the length and the character of the code, longer than a byte, at the first of the last `left` bits."""
+    for length, first, characters in _LONG_CODES:
+        if length > left:
+            raise ValueError(_NO_PADDING)
+        place = (bits >> left - length & (1 << length) - 1) - first
+        if place < len(characters):
+            break
+    if characters[place] == _END:
+        raise ValueError("a compressed header field contains the end code")
+    return length, characters[place]

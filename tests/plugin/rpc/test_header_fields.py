@@ -20,6 +20,19 @@ COMPRESSED = (
     "828684be5886a8eb10649cbf",
     "828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf",
 )
+# What Go's encoder writes for calls with a deadline: Prepare, repeated Prepare, Unprepare, and another Prepare.
+KUBELET = (
+    (
+        "838645ad63abc85cc75fadb19682a57afaccb8eb321792c1afdc2bdfdb0eba2d98d531a4f2175d85ac761769507b6c21514186a0e41d139d09"
+        "5f8b1d75d0620d263d4c4d65647a8b9acac8b4c7602bbafaecff40027465864d833505b11f40899acac8b24d494f6a7f8769a7df7df002df"
+    ),
+    "8386c3c2c1c0bf7e8769a7df7de7d9b7",
+    (
+        "838645af63abc85cc75fadb19682a57afaccb8eb321792c1afdc2bdfdb0eba2d98d531a4f2178555d85ac761769507b6c2151fc4c3c2c17f00"
+        "8769a7df7de79cb7"
+    ),
+    "8386c6c5c4c3c27e8769a7df7de75fb7",
+)
 FIELDS = (
     [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com")],
     [
@@ -92,3 +105,35 @@ def test_every_character_has_a_code_of_its_own() -> None:
     codes = [(length, first + n) for length, first, characters in huffman._CODES for n in range(len(characters))]
     assert len(codes) == 257
     assert sum(2.0**-length for length, _ in codes) == 1.0, "the code is complete"
+
+
+def test_every_character_is_read_at_every_place_of_a_byte() -> None:
+    codes = {
+        character: (length, first + place)
+        for length, first, characters in huffman._CODES
+        for place, character in enumerate(characters)
+    }
+    for character in range(256):
+        for before in range(8):  # "0" has five bits, so the code begins at each of the eight places
+            text = b"0" * before + bytes((character,)) + b"/"
+            bits = "".join(format(codes[one][1], f"0{codes[one][0]}b") for one in text)
+            bits += "1" * (-len(bits) % 8)
+            assert huffman.decode(int(bits, 2).to_bytes(len(bits) // 8)) == text
+            with pytest.raises(ValueError, match="padding"):
+                huffman.decode(int(bits + "1" * 8, 2).to_bytes(len(bits) // 8 + 1))
+
+
+def test_the_blocks_of_a_kubelet_are_read_though_each_has_a_new_time_limit() -> None:
+    decoder = FieldDecoder()
+    for number, block in enumerate(KUBELET):
+        method = b"NodeUnprepareResources" if number == 2 else b"NodePrepareResources"
+        assert decoder.decode(bytes.fromhex(block)) == [
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", b"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/" + method),
+            (b":authority", b"localhost"),
+            (b"content-type", b"application/grpc"),
+            (b"user-agent", b"grpc-go/1.79.3"),
+            (b"te", b"trailers"),
+            (b"grpc-timeout", b"%du" % (44999900 - 7 * number)),
+        ]
