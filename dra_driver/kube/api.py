@@ -96,7 +96,9 @@ class KubeApi:
         encoded = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         target = self._target(path, query)
         until = time.monotonic() + timeout_s
-        answer = self._authorized(method, target, encoded, until, content_type)
+        answer = self._send(method, target, encoded, until, content_type)
+        if answer.status == 401 and self._tokens.reread():
+            answer = self._send(method, target, encoded, until, content_type)
         try:
             return answers.decode(answer.status, answer.body, answer.retry_after, method=method, path=path, parse=parse)
         except ApiError as err:
@@ -156,13 +158,6 @@ class KubeApi:
         if authorization := self._tokens.authorization():
             headers["Authorization"] = authorization
         return headers
-
-    def _authorized(self, method: str, target: str, body: bytes | None, until: float, content_type: str) -> _Answer:
-        """Send a request, and once more with the new token if the server refuses one that has changed since."""
-        answer = self._send(method, target, body, until, content_type)
-        if answer.status == 401 and self._tokens.reread():
-            answer = self._send(method, target, body, until, content_type)
-        return answer
 
     def _send(self, method: str, target: str, body: bytes | None, until: float, content_type: str) -> _Answer:
         """Send a request; repeat it once if it provably had no effect (or is a GET) and a new connection may help."""

@@ -16,7 +16,7 @@ from dra_driver.kube.transport.bounds import MAX_BYTES, BoundedReader, BrokenErr
 _TEXT = r"[^\x00-\x08\x0a-\x1f\x7f]*"
 _STATUS_LINE = re.compile(rf"HTTP/1\.([01]) ([1-9][0-9]{{2}})(?: {_TEXT})?")
 _FIELD = re.compile(rf"(?:\A|\r\n)([!#$%&'*+.^_`|~0-9A-Za-z-]++):({_TEXT})(?=\r\n|\Z)")  # a whole line
-_lower, _stripped = methodcaller("lower"), methodcaller("strip", " \t")
+_stripped = methodcaller("strip", " \t")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _PIECE_BYTES = 256 * 1024
@@ -133,7 +133,7 @@ def _fields(lines: str) -> dict[str, str]:
         return {}
     names, values = zip(*reversed(found), strict=True)
     # Blanks are stripped here because a pattern that matches them would take quadratic time.
-    fields = dict(zip(map(_lower, names), map(_stripped, values), strict=True))
+    fields = dict(zip(map(str.lower, names), map(_stripped, values), strict=True))
     if len(fields) == len(found):
         return fields
     for name, value in found:

@@ -14,20 +14,7 @@ import time
 
 from dra_driver.plugin.rpc import frames
 from dra_driver.plugin.rpc.call import StatusCode
-from dra_driver.plugin.rpc.frames import (
-    ACK,
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    PING,
-    PUSH_PROMISE,
-    RST_STREAM,
-    SETTINGS,
-    WINDOW_UPDATE,
-    Http2Frame,
-)
+from dra_driver.plugin.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, WINDOW_UPDATE, Http2Frame
 from dra_driver.plugin.rpc.header_fields import FieldDecoder
 from dra_driver.plugin.rpc.stream import RpcStream
 from dra_driver.plugin.rpc.writer import ConnectionLost, ResponseWriter
@@ -51,8 +38,7 @@ class RpcConnection:
         self._buffer = bytearray()
         self._has_preface = self._has_more = self._is_leaving = False
         self._decoder = FieldDecoder()
-        # Flags and stream of header fields that continue in the next frame, and what was received of them.
-        self._block: tuple[int, int, bytearray] | None = None
+        self._block: tuple[int, int, bytearray] | None = None  # header fields that continue in the next frame
         self._streams: dict[int, RpcStream] = {}
         self._last = 0  # the number of the newest stream
         self._unacknowledged = 0  # bytes received since the last window update
@@ -179,7 +165,9 @@ class RpcConnection:
             return self._continued(self._block, frame)
         kind, flags, number, payload = frame
         if kind == WINDOW_UPDATE:
-            self._widen(number, frames.number_of(payload))
+            more, stream = frames.number_of(payload), self._streams.get(number)
+            if stream is not None or not number:
+                self._writer.widen(stream, more)
         elif kind == HEADERS:
             block = frames.content(kind, flags, payload)
             if flags & END_HEADERS:
@@ -187,36 +175,31 @@ class RpcConnection:
             self._block = flags, number, bytearray(block)
         elif kind == DATA:
             return self._data(flags, number, payload)
-        elif kind == PING:
+        elif kind == frames.PING:
             self._ping(flags, number, payload)
-        elif kind == SETTINGS and not flags & ACK:
+        elif kind == frames.SETTINGS and not flags & frames.ACK:
             self._writer.set(frames.settings_of(payload), tuple(self._streams.values()))
-            self._writer.reply(frames.frame(SETTINGS, ACK, 0))
-        elif kind == RST_STREAM:
+            self._writer.reply(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        elif kind == frames.RST_STREAM:
             frames.number_of(payload)
             self._forget(number)
-        elif kind == CONTINUATION:
+        elif kind == frames.CONTINUATION:
             raise ValueError("header fields that are continued without a beginning")
-        elif kind == PUSH_PROMISE:
+        elif kind == frames.PUSH_PROMISE:
             raise ValueError("a client can't push")
         return None
 
     def _ping(self, flags: int, number: int, payload: bytes) -> None:
         if len(payload) != frames.PING_BYTES or number:
             raise ValueError("a ping does not have eight bytes, or is of a stream")
-        if not flags & ACK:
-            self._writer.reply(frames.frame(PING, ACK, 0, payload))
-
-    def _widen(self, number: int, more: int) -> None:
-        stream = self._streams.get(number) if number else None
-        if stream is not None or not number:
-            self._writer.widen(stream, more)
+        if not flags & frames.ACK:
+            self._writer.reply(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _continued(self, begun: tuple[int, int, bytearray], frame: Http2Frame) -> RpcStream | None:
         """Process a frame that has to continue the header fields of the frame before it."""
         first_flags, first_number, block = begun
         kind, flags, number, payload = frame
-        if kind != CONTINUATION or number != first_number:
+        if kind != frames.CONTINUATION or number != first_number:
             raise ValueError("header fields that are interrupted")
         block += payload
         if len(block) > _BLOCK_BYTES:
@@ -238,7 +221,7 @@ class RpcConnection:
             raise ValueError("a stream with the number of an old stream, or with an even number")
         self._last = number
         if self._is_leaving or len(self._streams) >= STREAMS:
-            self._writer.reply(frames.number_frame(RST_STREAM, number, frames.REFUSED_STREAM))
+            self._writer.reply(frames.number_frame(frames.RST_STREAM, number, frames.REFUSED_STREAM))
             return None
         stream = self._streams[number] = RpcStream(number, fields, self._writer.stream_window)
         return stream.completed() if is_end else None
@@ -253,9 +236,8 @@ class RpcConnection:
         stream = self._streams.get(number)
         if stream is None:
             return None  # the stream was cancelled or refused
-        body = stream.body
-        body += frames.content(DATA, flags, payload)
-        size = len(body)
+        stream.body += frames.content(DATA, flags, payload)
+        size = len(stream.body)
         if stream.is_complete or size > REQUEST_BYTES:
             raise ValueError("data after the end of a request, or more than was allowed")
         if size > _LARGE_BYTES and self._held() > _HELD_BYTES:

@@ -240,12 +240,11 @@ class RpcServer:
             is_short = self._idle < _MIN_IDLE
         if is_short:
             self._begin_thread()
-        calls, connection, stream = ready
-        if calls.method.is_stream:  # it waits, most of the time
-            self._answer_all(calls, connection, stream)
+        if ready[0].method.is_stream:  # it waits, most of the time
+            self._answer_all(*ready)
         else:
             with shared_core.CALLS:
-                self._answer_all(calls, connection, stream)
+                self._answer_all(*ready)
 
     def _answer_all(self, calls: MethodCalls, connection: RpcConnection, stream: RpcStream) -> None:
         """Work on a request, and then on requests for its method that had to wait for their turn."""

@@ -7,6 +7,7 @@ import struct
 from dra_driver.plugin.rpc.call import RpcCall
 
 _MESSAGE_HEAD = struct.Struct(">BL")
+_HEAD_BYTES = _MESSAGE_HEAD.size
 
 
 class RpcStream:
@@ -35,12 +36,12 @@ class RpcStream:
 
 def message_of(body: bytearray) -> bytes:
     """Return the message in the body of a request or an answer. Raises: as `RpcStream.message`."""
-    if len(body) < _MESSAGE_HEAD.size:
+    if len(body) < _HEAD_BYTES:
         raise ValueError("there is no message")
     is_compressed, length = _MESSAGE_HEAD.unpack_from(body)
-    if is_compressed or length != len(body) - _MESSAGE_HEAD.size:
+    if is_compressed or length != len(body) - _HEAD_BYTES:
         raise ValueError("the message is compressed, or there is more or less than one")
-    return bytes(body[_MESSAGE_HEAD.size :])
+    return bytes(body[_HEAD_BYTES:])
 
 
 def framed(message: bytes) -> bytes:

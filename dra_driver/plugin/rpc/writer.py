@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from dra_driver.plugin.rpc import frames
 from dra_driver.plugin.rpc.call import StatusCode
+from dra_driver.plugin.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS
 from dra_driver.plugin.rpc.header_fields import literal
 from dra_driver.plugin.rpc.stream import RpcStream, framed
 
@@ -26,7 +27,6 @@ _DETAILS_CHARS = 4096
 _UNQUOTED = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"  # with letters and digits, all printable characters except "%"
 _FIRST = b"\x88" + literal(b"content-type", b"application/grpc")  # 0x88: status 200
 _OK = literal(b"grpc-status", b"0")
-_LAST_FLAGS = frames.END_HEADERS | frames.END_STREAM
 
 
 class ConnectionLost(Exception):
@@ -79,13 +79,14 @@ class ResponseWriter:
 
     def send(self, stream: RpcStream, message: bytes) -> None:
         """Send one message of a stream, as soon as flow control allows it. Raises: ConnectionLost."""
-        head = b"" if stream.has_head else _head(stream)
+        head = b"" if stream.has_head else frames.frame(HEADERS, END_HEADERS, stream.number, _FIRST)
         stream.has_head = True
         self._write_data(stream, head, framed(message))
 
     def answer(self, stream: RpcStream, message: bytes) -> None:
         """Send the one message of a stream and its end, as soon as flow control allows it. Raises: ConnectionLost."""
-        self._write_data(stream, _head(stream), framed(message), _last(stream, _OK))
+        head = frames.frame(HEADERS, END_HEADERS, stream.number, _FIRST)
+        self._write_data(stream, head, framed(message), _last(stream, _OK))
 
     def end(self, stream: RpcStream, code: StatusCode, details: str = "") -> None:
         """End a stream with a status. Raises: ConnectionLost."""
@@ -131,16 +132,16 @@ class ResponseWriter:
 
     def _write_data(self, stream: RpcStream, head: bytes, data: bytes, tail: bytes = b"") -> None:
         """Write data between other frames: all together, or in parts where the client does not allow all at once."""
-        place, end = 0, len(data)
+        place, end, number = 0, len(data), stream.number
         if end <= self._frame_bytes and self._take_windows(stream, end):
-            self.write(b"".join((head, frames.frame(frames.DATA, 0, stream.number, data), tail)))
+            self.write(head + frames.frame(DATA, 0, number, data) + tail)
             return
         while place < end:
             size, maximum = self._await_windows(stream, end - place), self._frame_bytes
             if not size:
                 return
             pieces = (data[at : min(at + maximum, place + size)] for at in range(place, place + size, maximum))
-            part = b"".join(frames.frame(frames.DATA, 0, stream.number, piece) for piece in pieces)
+            part = b"".join(frames.frame(DATA, 0, number, piece) for piece in pieces)
             place += size
             self.write(head + part + (tail if place == end else b""))
             head = b""
@@ -182,11 +183,6 @@ class ResponseWriter:
         return self._is_over or stream.call.is_over or min(self._window, stream.window) > 0
 
 
-def _head(stream: RpcStream) -> bytes:
-    """Return the frame that begins an answer."""
-    return frames.frame(frames.HEADERS, frames.END_HEADERS, stream.number, _FIRST)
-
-
 def _end(stream: RpcStream, code: StatusCode, details: str) -> bytes:
     """Return the frame that ends a stream with a status."""
     fields = literal(b"grpc-status", str(int(code)).encode())
@@ -199,4 +195,4 @@ def _last(stream: RpcStream, fields: bytes) -> bytes:
     """Return the frame that ends a stream, with the call's own metadata."""
     for name, value in stream.call.trailers:
         fields += literal(name.encode(), value.encode())
-    return frames.frame(frames.HEADERS, _LAST_FLAGS, stream.number, fields)
+    return frames.frame(HEADERS, END_HEADERS | END_STREAM, stream.number, fields)
