@@ -8,7 +8,6 @@ up to at most 1, so hours of shares add up to the hours of their device. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dra_driver.claims.allocated.records import devices_of_record
@@ -31,8 +30,7 @@ class UsageKey(NamedTuple):
     profile: str
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(NamedTuple):
     """How much one device of a claim counts. A device that the inventory lacks is unknown, and counts as a whole."""
 
     key: UsageKey

@@ -12,7 +12,6 @@ import json
 import sqlite3
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dra_driver.model.records import RecordForm, json_text
@@ -55,8 +54,7 @@ class Span(NamedTuple):
     ended: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class UsageTotal:
+class UsageTotal(NamedTuple):
     """The total under one key, in seconds: allocated, busy, and for how much of it the use was measured."""
 
     allocated: float = 0.0
