@@ -33,6 +33,21 @@ def test_eight_h100_are_8_whole_gpus_and_200_partitions():
     assert INVENTORY.problems == ()
 
 
+def test_a_change_of_one_gpu_leaves_the_devices_of_the_others_the_same_objects():
+    placement = next(d.placement for d in OF_GPU if d.placement is not None)
+    made = replace(placement.expected_partition, uuid="MIG-1", gi_id=7, ci_id=0)
+    changed = replace(GPU, mig_enabled=True, partitions=(made,))
+    ours = Ownership(uuids=frozenset({"MIG-1"}), modes=frozenset({GPU.pci_address}))
+    facts = SimulatedHardware("dgx-h100", Roots(), node_name="n").discover()
+    now = build_inventory(replace(facts, gpus=(changed, *facts.gpus[1:])), MigPolicy(is_dynamic=True, ownership=ours))
+    assert [d.partition for d in now.devices if d.placement == placement and d.gpu == changed] == [made]
+    assert all(d.gpu == changed for d in now.devices if d.gpu.pci_address == GPU.pci_address)
+    others = [d for d in now.devices if d.gpu.pci_address != GPU.pci_address]
+    assert len(others) == 7 * 26
+    assert all(d is INVENTORY.by_name[d.name] for d in others)
+    assert build_inventory(facts, DYNAMIC) == INVENTORY
+
+
 def test_capacities_counters_and_placements_are_those_that_nvidias_driver_publishes():
     path = SHARED / "peers/nvidia-published.json"
     if not path.exists():

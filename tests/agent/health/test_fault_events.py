@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.agent.reports.device_users import DeviceUsers
+from dra_driver.agent.reports.device_users import KEPT_SECONDS, DeviceUsers
 from dra_driver.agent.reports.fault_events import APPLICATION_REASON, FAULT_REASON, FaultEvents, PodNotice
 from dra_driver.embedded.api.kinds import CLAIMS, EVENTS
 from dra_driver.embedded.api.server import EmbeddedApi
@@ -100,6 +100,17 @@ def test_a_pod_that_a_fault_has_ended_is_told_although_its_claim_is_gone(node):
     node.at += 10
     node.fault()
     assert node.reported() == [("first", FAULT_REASON)]
+
+
+def test_a_claim_is_forgotten_five_minutes_after_its_end_and_a_held_one_is_not(node):
+    node.prepare("one", "first")
+    node.prepare("two", "second")
+    node.prepare("three", "third")
+    node.unprepare("one")
+    node.at += KEPT_SECONDS
+    node.unprepare("two")
+    known = node.users.of([GPU], node.at, slack_s=2 * KEPT_SECONDS)
+    assert [(use.full_name, use.ended) for use in known] == [("default/two", node.at), ("default/three", None)]
 
 
 def test_pods_of_an_earlier_claim_of_the_same_name_get_no_event(node):
