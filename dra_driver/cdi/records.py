@@ -15,13 +15,13 @@ from typing import Any
 from dra_driver.model.wire import CdiWire
 
 PREFIX = "DRA_DRIVER_"
-_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+_json = json.JSONEncoder(ensure_ascii=False).encode  # of single texts, which takes far less than that of an object
 
 
 def record_text(entries: Mapping[str, Sequence[str]]) -> bytes:
     """Return the bytes of records, given by device name; empty if there are none."""
-    records = {name: list(own) for name, own in sorted(entries.items()) if own}
-    return f"{_ENCODER.encode(records)}\n".encode() if records else b""
+    records = [f"{_json(name)}:[{','.join(map(_json, own))}]" for name, own in sorted(entries.items()) if own]
+    return f"{{{','.join(records)}}}\n".encode() if records else b""
 
 
 def join(document: CdiWire, records: object) -> CdiWire:

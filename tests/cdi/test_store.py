@@ -261,6 +261,13 @@ RECORD = record_text({"u-gpu": [ENTRY]})
 WITH_RECORD = {"devices": [{"name": "u-gpu", "containerEdits": {"env": ["A=b", ENTRY]}}]}
 
 
+def test_records_are_one_json_object_by_device_in_order_of_names():
+    assert record_text({"b": ['x="ä\\', "y=1"], "a": ["z=\n"], "none": []}) == (
+        '{"a":["z=\\n"],"b":["x=\\"ä\\\\","y=1"]}\n'.encode()
+    )
+    assert record_text({"none": []}) == record_text({}) == b""
+
+
 def test_a_record_of_the_driver_is_kept_and_shown_to_no_container(tmp_path):
     store = CdiStore(tmp_path)
     assert store.write("k8s.x-claim_u.json", DOCUMENT, RECORD)

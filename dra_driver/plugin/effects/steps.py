@@ -24,16 +24,15 @@ class Effects:
     def __init__(self, performers: Iterable[StepPerformer[Any, Any]]) -> None:
         self._performers = {performer.kind: performer for performer in performers}
 
-    def inspect(self, steps: Iterable[Step], deadline: Deadline) -> tuple[RecordedStep, ...]:
+    def inspect(self, steps: Sequence[Step], deadline: Deadline) -> tuple[RecordedStep, ...]:
         """Return what has to be recorded before anything is done.
 
         Raises: ClaimError, HardwareError, SharingError, for what would otherwise be refused only after another step had
         changed something.
         """
-        planned = tuple(steps)
-        found = tuple(self._performers[step.kind].inspect(step, deadline) for step in planned)
-        if len(planned) > _ONE_AND_FILE:
-            for step in planned:
+        found = tuple([self._performers[step.kind].inspect(step, deadline) for step in steps])
+        if len(found) > _ONE_AND_FILE:
+            for step in steps:
                 self._performers[step.kind].check(step, deadline)
         return found
 
@@ -54,7 +53,7 @@ class Effects:
 
         Raises: ClaimError, HardwareError, PrepareError, SharingError, after every step that was begun has ended.
         """
-        if sum(isinstance(step, MigPartitionStep) for step in steps) < 2:
+        if len(steps) <= _ONE_AND_FILE or sum(isinstance(step, MigPartitionStep) for step in steps) < 2:
             self._perform(steps, run)
             return
         for chains in _groups(steps):
