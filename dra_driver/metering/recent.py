@@ -48,12 +48,13 @@ class RecentEvents:
 
     def counts(self, quantity: str, subject: Subject) -> Iterator[tuple[tuple[tuple[str, str], ...], int]]:
         """Yield the labels and the count of each kind of event; if there was none, one count of 0 without a kind."""
-        window = ("window_size_in_ms", str(WINDOW_SECONDS * 1000))
-        label, found = ("xid", self._recent_xids(subject))
-        if quantity == RECENT_CLOCK_EVENTS:
+        if quantity == RECENT_XIDS:
+            label, found = "xid", self._recent_xids(subject)
+        elif quantity == RECENT_CLOCK_EVENTS:
             label, found = "clock_event", self._recent_reasons(subject)
-        elif quantity != RECENT_XIDS:
+        else:
             return
+        window = ("window_size_in_ms", str(WINDOW_SECONDS * 1000))
         if not found and subject[1] is None:
             yield (window,), 0
         for kind, count in sorted(found.items()):
