@@ -94,7 +94,7 @@ class Discovery:
         caps = tuple(node for node in nodes if node[0].startswith("nvidia-caps/"))
         others = tuple(node for node in nodes if not node[0].startswith("nvidia-caps/"))
         files = (
-            bus_seen(self._roots, nodes),
+            bus_seen(self._roots, others),
             others,
             sysfs.read_majors(self._roots),
             sysfs.read_driver_version(self._roots),

@@ -106,8 +106,8 @@ class LibraryUse:
 def bus_seen(roots: Roots, nodes: tuple[tuple[str, int], ...]) -> Hashable:
     """Return the state that the library reads only during initialisation.
 
-    This is the GPUs on the bus, those that the driver drives, and the GPUs' nodes. `nodes` is what `sysfs.read_nodes`
-    returned.
+    This is the GPUs on the bus, those that the driver drives, and the GPUs' nodes. `nodes` are those of
+    `sysfs.read_nodes`, with or without the nodes of capabilities.
     """
     names_of_gpus = tuple(name for name, _ in nodes if name.removeprefix("nvidia").isdecimal())
     return sysfs.read_pci_functions(roots), sysfs.read_driven_gpus(roots), names_of_gpus
