@@ -55,6 +55,9 @@ def _by_byte() -> tuple[tuple[int, int], ...]:
 
 
 _BYTE_BITS = 8
+_AHEAD_BITS = 32  # more than the longest code has
+_PIECE_BYTES = 64  # taken of a text at a time: a look at a few bits of a long number copies all the others
+_AHEAD_MASK = (1 << _AHEAD_BITS) - 1
 _PADDING_BITS = 7
 _CODES = _codes()
 _BY_BYTE = _by_byte()
@@ -63,26 +66,35 @@ _LONG_CODES = tuple(code for code in _CODES if code[0] > _BYTE_BITS)
 
 def decode(data: bytes) -> bytes:
     """Return the text that was compressed. Raises: ValueError."""
-    bits, left, text = int.from_bytes(data + b"\xff"), 8 * len(data), bytearray()  # with more padding than is needed
+    padded, text = data + b"\xff" * (_AHEAD_BITS // 8), bytearray()  # with more padding than is needed
+    left = 8 * len(data)  # bits of the text that are still to be read
+    bits = held = place = 0  # the last `held` bits of `bits` come next; then comes what is at this place
     while left:
-        length, character = _BY_BYTE[bits >> left & 0xFF]
+        if held < _AHEAD_BITS:
+            piece = padded[place : place + _PIECE_BYTES]
+            bits = (bits & (1 << held) - 1) << 8 * len(piece) | int.from_bytes(piece)
+            held, place = held + 8 * len(piece), place + _PIECE_BYTES
+        length, character = _BY_BYTE[bits >> held - _BYTE_BITS & 0xFF]
         if not length:
             if left <= _PADDING_BITS:
                 break
-            length, character = _long(bits >> _BYTE_BITS, left)
+            length, character = _long(bits >> held - _AHEAD_BITS & _AHEAD_MASK, left)
         if length > left:
             raise ValueError(_NO_PADDING)
         text.append(character)
-        left -= length
+        left, held = left - length, held - length
     return bytes(text)
 
 
-def _long(bits: int, left: int) -> tuple[int, int]:
-    """Return the length and the character of the code, longer than a byte, at the first of the last `left` bits."""
+def _long(ahead: int, left: int) -> tuple[int, int]:
+    """Return the length and the character of the code, longer than a byte, with which the next bits begin.
+
+    `ahead` has `_AHEAD_BITS` bits, of which `left` belong to the text, if there are so many.
+    """
     for length, first, characters in _LONG_CODES:
         if length > left:
             raise ValueError(_NO_PADDING)
-        place = (bits >> left - length & (1 << length) - 1) - first
+        place = (ahead >> _AHEAD_BITS - length) - first
         if place < len(characters):
             break
     if characters[place] == _END:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dra_driver.plugin.rpc import huffman
 from dra_driver.plugin.rpc.header_fields import FieldDecoder, literal
 
+CODES = {
+    character: format(first + place, f"0{length}b")
+    for length, first, characters in huffman._CODES
+    for place, character in enumerate(characters)
+}
 # RFC 7541, appendices C.3 and C.4: three requests on one connection, without and with compression.
 PLAIN = (
     "828684410f7777772e6578616d706c652e636f6d",
@@ -107,20 +114,26 @@ def test_every_character_has_a_code_of_its_own() -> None:
     assert sum(2.0**-length for length, _ in codes) == 1.0, "the code is complete"
 
 
+def _bits(text: bytes) -> str:
+    """Return a text as it is compressed, with padding."""
+    bits = "".join(CODES[one] for one in text)
+    return bits + "1" * (-len(bits) % 8)
+
+
 def test_every_character_is_read_at_every_place_of_a_byte() -> None:
-    codes = {
-        character: (length, first + place)
-        for length, first, characters in huffman._CODES
-        for place, character in enumerate(characters)
-    }
     for character in range(256):
         for before in range(8):  # "0" has five bits, so the code begins at each of the eight places
             text = b"0" * before + bytes((character,)) + b"/"
-            bits = "".join(format(codes[one][1], f"0{codes[one][0]}b") for one in text)
-            bits += "1" * (-len(bits) % 8)
+            bits = _bits(text)
             assert huffman.decode(int(bits, 2).to_bytes(len(bits) // 8)) == text
             with pytest.raises(ValueError, match="padding"):
                 huffman.decode(int(bits + "1" * 8, 2).to_bytes(len(bits) // 8 + 1))
+
+
+@given(st.binary(min_size=100, max_size=400), st.integers(0, 80))
+def test_a_text_of_many_pieces_is_read_wherever_a_code_crosses_from_one_to_the_next(text: bytes, before: int) -> None:
+    bits = _bits(b"0" * before + text)
+    assert huffman.decode(int(bits, 2).to_bytes(len(bits) // 8)) == b"0" * before + text
 
 
 def test_the_blocks_of_a_kubelet_are_read_though_each_has_a_new_time_limit() -> None:
