@@ -54,7 +54,7 @@ def test_a_condition_of_the_node_reports_whether_its_devices_are_healthy(
 ) -> None:
     machine = FaultyMachine(start_agent, tmp_path, "--node-condition", "on")
     node = machine.agent.node.name
-    until("all is well", lambda: condition(cluster, node).get("status") == "True", RAISED)
+    until("all is well", lambda: condition(cluster, node).get("status") == "True", CLEARED)
     machine.set_health(0, FAULTY)
     until("a device is faulty", lambda: condition(cluster, node)["status"] == "False", RAISED)
     written = condition(cluster, node)
