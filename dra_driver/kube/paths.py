@@ -63,7 +63,7 @@ def slice_path(name: str) -> str:
 @functools.lru_cache(maxsize=64)
 def claim_path(namespace: str, name: str) -> str:
     """Return the path of one ResourceClaim."""
-    return f"{_RESOURCES}/namespaces/{_quoted(namespace)}/resourceclaims/{_quoted(name)}"
+    return named(within(CLAIMS, namespace), name)
 
 
 def node_path(name: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dra_driver.hardware.facts import MigProfile, PartitionFacts
-from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault, is_same
+from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault, is_same_handle
 from dra_driver.hardware.nvidia.nvml.mig_instances import ComputeInstance
 from dra_driver.hardware.nvidia.nvml.nvml import Nvml
 from dra_driver.hardware.nvidia.reading.partitions import mig_devices
@@ -176,7 +176,7 @@ def _mig_uuid(nvml: Nvml, gpu: Handle, compute: ComputeInstance, gi_id: int) -> 
     The device that the library reports for a compute instance is the MIG device with some drivers, and its GPU with
     others and according to the manual.
     """
-    if not is_same(compute.device, gpu):  # which also spares the call for the GPU's UUID
+    if not is_same_handle(compute.device, gpu):  # which also spares the call for the GPU's UUID
         uuid = nvml.uuid(compute.device)
         if uuid.startswith("MIG-"):
             return uuid, None

@@ -32,7 +32,7 @@ class BrokenError(OSError):
 
 
 class ResponseLimits:
-    """What may still be read of one answer, and `until` when, by `time.monotonic`."""
+    """What may still be read of one answer, and by when: `until` is a time of `time.monotonic`."""
 
     def __init__(self, until: float) -> None:
         self.bytes_left, self.until = _HEAD_BYTES, until
@@ -55,7 +55,7 @@ class BoundedReader:
 
     def is_quiet(self) -> bool:
         """Return whether the other side has neither ended the connection nor sent anything that is still unread."""
-        return not (self._input.poll(0) or (self._tls is not None and self._tls.pending()))
+        return not self._is_pending() and not self._input.poll(0)
 
     def send(self, message: bytes) -> None:
         """Send a whole message, within the bounds' time. Raises: TimeoutError, OSError."""
@@ -83,8 +83,7 @@ class BoundedReader:
         """Wait for bytes and return them; b"" at the end of the stream. Raises: TimeoutError, OSError."""
         while True:
             left_ms = self._left_ms()
-            # Decrypted bytes may be waiting, for which poll does not report the socket as readable.
-            if (self._tls is not None and self._tls.pending()) or self._input.poll(left_ms):
+            if self._is_pending() or self._input.poll(left_ms):
                 try:
                     return self._sock.recv(maximum)
                 except (ssl.SSLWantReadError, BlockingIOError):
@@ -104,6 +103,10 @@ class BoundedReader:
         if left <= 0:
             raise TimeoutError("the answer did not end in time")
         return math.ceil(min(left, _LONGEST_WAIT_S) * 1000)
+
+    def _is_pending(self) -> bool:
+        """Return whether decrypted bytes are waiting; poll does not report the socket as readable for these."""
+        return self._tls is not None and self._tls.pending() > 0
 
     def until(self, mark: bytes) -> bytes:
         """Return the bytes before the next `mark`, and drop both from the buffer. Raises: BrokenError, as `fill`."""

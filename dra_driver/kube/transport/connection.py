@@ -69,9 +69,9 @@ class Connection:
     def ask(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, until: float
     ) -> HttpResponse:
-        """Send a request, and return the answer once its head was read. All of it has to arrive `until` then.
+        """Send a request, and return the answer once its head was read.
 
-        `until` is a time of `time.monotonic`.
+        All of the answer has to arrive by `until`, a time of `time.monotonic`.
 
         Raises: ValueError for a target or a field that HTTP does not allow; BrokenError, TooLargeError,
         TimeoutError, OSError.

@@ -41,10 +41,9 @@ class Connections:
         self._check_at = 0.0
 
     def acquire(self, until: float) -> Connection:
-        """Lend a connection for one request, after which it has to be released; `until` is by `time.monotonic`.
+        """Lend a connection for one request, after which the caller releases it. `until` is a time of `time.monotonic`.
 
-        Raises: ApiError("api.tls-files"), TimeoutError if all connections stay in use for that long; errors of
-        connecting.
+        Raises: ApiError("api.tls-files"), TimeoutError if all connections are in use until then; errors of connecting.
         """
         try:
             self._room.get(timeout=max(_MIN_S, until - time.monotonic()))

@@ -240,7 +240,8 @@ class RpcServer:
             is_short = self._idle < _MIN_IDLE
         if is_short:
             self._begin_thread()
-        if ready[0].method.is_stream:  # it waits, most of the time
+        calls, _, _ = ready
+        if calls.method.is_stream:  # it waits, most of the time
             self._answer_all(*ready)
         else:
             with shared_core.CALLS:

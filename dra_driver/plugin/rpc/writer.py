@@ -79,14 +79,13 @@ class ResponseWriter:
 
     def send(self, stream: RpcStream, message: bytes) -> None:
         """Send one message of a stream, as soon as flow control allows it. Raises: ConnectionLost."""
-        head = b"" if stream.has_head else frames.frame(HEADERS, END_HEADERS, stream.number, _FIRST)
+        head = b"" if stream.has_head else _head(stream)
         stream.has_head = True
         self._write_data(stream, head, framed(message))
 
     def answer(self, stream: RpcStream, message: bytes) -> None:
         """Send the one message of a stream and its end, as soon as flow control allows it. Raises: ConnectionLost."""
-        head = frames.frame(HEADERS, END_HEADERS, stream.number, _FIRST)
-        self._write_data(stream, head, framed(message), _last(stream, _OK))
+        self._write_data(stream, _head(stream), framed(message), _last(stream, _OK))
 
     def end(self, stream: RpcStream, code: StatusCode, details: str = "") -> None:
         """End a stream with a status. Raises: ConnectionLost."""
@@ -119,8 +118,7 @@ class ResponseWriter:
                 window = stream.window = stream.window + more
             if not more or window > frames.MAX_WINDOW:
                 raise ValueError("a window that is widened by nothing, or by too much")
-            if self._waiting:
-                self._changed.notify_all()
+            self._wake()
 
     def abandon(self) -> None:
         """Wake the threads that wait to write, and shut the socket down, so that its reader finds the end."""
@@ -181,6 +179,11 @@ class ResponseWriter:
     def _is_free(self, stream: RpcStream) -> bool:
         """Return whether a waiting thread may go on: something may be sent, or nothing need be sent any more."""
         return self._is_over or stream.call.is_over or min(self._window, stream.window) > 0
+
+
+def _head(stream: RpcStream) -> bytes:
+    """Return the frame that begins an answer."""
+    return frames.frame(HEADERS, END_HEADERS, stream.number, _FIRST)
 
 
 def _end(stream: RpcStream, code: StatusCode, details: str) -> bytes:

@@ -8,7 +8,7 @@ Handle = Any  # a ctypes pointer that only the library understands
 _ABSENT = frozenset(["NOT_SUPPORTED", "FUNCTION_NOT_FOUND"])
 
 
-def is_same(one: Handle, other: Handle) -> bool:
+def is_same_handle(one: Handle, other: Handle) -> bool:
     """Return whether two handles point to the same thing; two that differ may still be of one device."""
     return bytes(one) == bytes(other)
 

@@ -66,8 +66,8 @@ class MigProfileQueries(Binding):
 
     def __init__(self, mark: Callable[[str], None]) -> None:
         super().__init__(mark)
-        # By the profile of a GPU instance, and slices. An open library has the same GPU at an index, with the same
-        # profiles, for good.
+        # By the profile of a GPU instance, and slices. As long as the library is open, the GPU at an index is the same
+        # and has the same profiles.
         self._ci_profile_ids: dict[tuple[int, int], int] = {}
 
     def gi_profiles(self, gpu: Handle) -> dict[int, GpuInstanceProfile]:
