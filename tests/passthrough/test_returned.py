@@ -1,6 +1,9 @@
 """A GPU that comes back from a virtual machine: compared, tested again, and with its persistence mode as before."""
 
+import errno
+import os
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -128,4 +131,58 @@ def test_persistence_mode_is_off_before_the_gpu_leaves_its_driver_and_the_ledger
     assert record.steps[0].persistence
     rig.unprepare("u1")
     assert rig.drivers() == BEFORE
+    rig.close()
+
+
+def in_use(rig):
+    rig.open_node(77, "nvidia0", "dcgm")
+
+
+def not_unbound(rig):
+    rig.kernel.before = partial(refuse, "unbind")
+
+
+def not_bound(rig):
+    rig.kernel.before = partial(refuse, "bind")
+
+
+def refuse(refused, file, _text):
+    if file == refused:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+
+@pytest.mark.parametrize("fail", [in_use, not_unbound, not_bound])
+def test_a_gpu_that_no_virtual_machine_got_is_in_persistence_mode_again(tmp_path, fail):
+    rig = PersistentRig(tmp_path)
+    fail(rig)
+    rig.allocate("u1", PASSED)
+    with pytest.raises(HardwareError):
+        rig.prepare("u1")
+    assert rig.calls.persistence_set[:1] == [False]
+    rig.kernel.before = lambda *_: None
+    rig.unprepare("u1")
+    assert rig.drivers() == BEFORE
+    assert rig.calls.persistence_set[-1]
+    rig.close()
+
+
+class Kill(BaseException):
+    """The end of the agent's process, which no handler of errors sees."""
+
+
+def killed(_file, _text):
+    raise Kill
+
+
+def test_the_next_agent_switches_persistence_mode_on_again_for_a_gpu_that_was_not_handed_over(tmp_path):
+    rig = PersistentRig(tmp_path)
+    rig.kernel.before = killed
+    rig.allocate("u1", PASSED)
+    with pytest.raises(Kill):
+        rig.prepare("u1")
+    rig.kernel.before = lambda *_: None
+    rig.restart()
+    rig.unprepare("u1")
+    assert rig.drivers() == BEFORE
+    assert rig.calls.persistence_set == [True]
     rig.close()

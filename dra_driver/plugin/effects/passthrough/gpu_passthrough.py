@@ -37,6 +37,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 _CALL_SECONDS = 10.0  # how long a call of the vendor's library may take
+_LEAST_SECONDS = 1.0  # how long one may take at the end of a call
 
 
 class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
@@ -154,7 +155,8 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         address = recorded.functions[0].address
         binding = DriverBinding(self._access, before=lambda *_: None, remaining=deadline.remaining)
         now = read_function(self._access.roots, address)
-        if now is not None and is_vfio(now.driver):
+        is_passed = now is not None and is_vfio(now.driver)
+        if is_passed:
             self._users.require_left(address, recorded.group)
             # A GPU that an administrator had bound to VFIO goes back to VFIO, so no GPU driver will ever report it.
             if not is_vfio(recorded.functions[0].former):
@@ -169,6 +171,19 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
                 fault = fault or error
         if fault is not None:
             raise fault
+        if recorded.persistence and not is_passed:  # otherwise it is switched on once the GPU has been checked
+            self._restore_persistence(recorded, deadline)
+
+    def _restore_persistence(self, recorded: RecordedPassthrough, deadline: Deadline) -> None:
+        """Switch on the persistence mode of a GPU that no virtual machine got. A failure is only logged."""
+        if not isinstance(self._hardware, Resettable):
+            return
+        try:
+            self._hardware.set_persistence(
+                recorded.gpu.facts(), True, max(_LEAST_SECONDS, min(_CALL_SECONDS, deadline.remaining()))
+            )
+        except DriverError as error:
+            log.warning("persistence mode not restored", extra=fields(device=recorded.device, err=str(error)))
 
     def _move_back(self, binding: DriverBinding, function: MovedFunction) -> None:
         now = read_function(self._access.roots, function.address)
