@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -135,7 +135,9 @@ class EmbeddedNode:
         status = self.agent.stop()
         if self._mps:
             with suppress(DriverError):  # the daemons of an interrupted example would outlive their supervisor
-                MpsClient(socket_path(self.ledger.parent)).stop_except(tuple, deadline_s=_DAEMON_SECONDS)
+                MpsClient(socket_path(self.ledger.parent)).stop_unused(
+                    lambda _: nullcontext(True), deadline_s=_DAEMON_SECONDS
+                )
             status = status or self._mps.stop()
         for plugin in self._foreign:
             plugin.stop()

@@ -6,14 +6,14 @@ no supervisor runs, every call fails with an error that can be retried and that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dra_driver.model.errors import SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import wire
-from dra_driver.mps.settings import MpsChannel, RunningDaemon
+from dra_driver.mps.settings import MpsChannel, RunningDaemon, UnusedDevice
 from dra_driver.mps.supervisor_call import call_supervisor
 
 
@@ -49,20 +49,21 @@ class MpsClient:
         """Return the daemons that the supervisor keeps. Raises: SharingError."""
         return tuple(running for running, _ in self._running(deadline_s))
 
-    def stop_except(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
-        """End the daemons of devices whose UUIDs `named` does not return; return the names of those devices.
+    def stop_unused(self, unused: UnusedDevice, *, deadline_s: float) -> tuple[str, ...]:
+        """End the daemons of devices that are `unused`; return the names of those devices.
 
-        `named` is called after the daemons have been listed, so that a daemon whose effect is recorded in between is
-        not ended. Nothing happens if there is no supervisor. Raises: SharingError if a daemon does not end.
+        Each device is asked about after the daemons have been listed, and its daemon is ended within that context.
+        Nothing happens if there is no supervisor. Raises: SharingError if a daemon does not end.
         """
         if not self._path.exists():
             return ()
-        kept = self._running(deadline_s)
-        spared = named() if kept else ()
-        strays = [device for _, device in kept if device.uuid not in spared]
-        for device in strays:
-            self.stop(device, deadline_s=deadline_s)
-        return tuple(device.name for device in strays)
+        ended: list[str] = []
+        for _, device in self._running(deadline_s):
+            with unused(device) as is_unused:
+                if is_unused:
+                    self.stop(device, deadline_s=deadline_s)
+                    ended.append(device.name)
+        return tuple(ended)
 
     def _running(self, deadline_s: float) -> list[tuple[RunningDaemon, SharedDevice]]:
         kept = []

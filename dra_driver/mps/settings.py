@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +20,11 @@ __all__ = [
     "SharedDevice",
     "SharingSettings",
     "TimeSlicingSettings",
+    "UnusedDevice",
 ]
+
+# Returns a context that no claim can begin to use the device in, if its value is true.
+UnusedDevice = Callable[[SharedDevice], AbstractContextManager[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +70,9 @@ class MpsSupervisor(Protocol):
     def running(self, *, deadline_s: float) -> Sequence[RunningDaemon]:
         """Return all daemons that the supervisor keeps. Raises: SharingError."""
 
-    def stop_except(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
-        """End the daemons of devices whose UUIDs `named` does not return; return the names of those devices.
+    def stop_unused(self, unused: UnusedDevice, *, deadline_s: float) -> tuple[str, ...]:
+        """End the daemons of devices that are `unused`; return the names of those devices.
 
-        `named` is called after the daemons have been listed. Nothing happens if there is no supervisor.
-        Raises: SharingError.
+        Each device is asked about after the daemons have been listed, and its daemon is ended within that context, so
+        that no claim can begin to use it in between. Nothing happens if there is no supervisor. Raises: SharingError.
         """

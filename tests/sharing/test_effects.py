@@ -68,7 +68,7 @@ class Node:
         self._fail("running")
         return ()
 
-    def stop_except(self, named: Any, *, deadline_s: float) -> tuple[str, ...]:
+    def stop_unused(self, unused: Any, *, deadline_s: float) -> tuple[str, ...]:
         return ()
 
     def _fail(self, call: str) -> None:

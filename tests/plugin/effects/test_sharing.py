@@ -1,11 +1,13 @@
 """Sharing within Prepare and Unprepare: the first claim makes the effect, the last undoes it, and all agree."""
 
 import json
+import threading
 
 import pytest
 
 from dra_driver.model.errors import ClaimError, HardwareError, PrepareError, SharingError
 from dra_driver.model.sharing import ComputeMode, Interval
+from dra_driver.plugin.deadline import Deadline
 from tests.support.plugin.mig_parts import OTHER, WHOLE, small
 from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing
 
@@ -241,6 +243,30 @@ def test_a_daemon_that_died_is_started_again_when_the_claim_is_prepared_again(ri
     rig.supervisor._write({})
     rig.prepare("u1")
     assert list(rig.supervisor.daemons()) == [WHOLE]
+
+
+def test_a_daemon_without_a_claim_is_not_ended_under_a_claim_that_begins_to_use_it(rig: SharingRig) -> None:
+    rig.supervisor._write({WHOLE: rig._shared(0).uuid})
+    rig.allocate("u1", WHOLE, configs=(mps(),))
+    beginning = threading.Thread(target=rig.prepare, args=("u1",))
+
+    def begin() -> None:
+        beginning.start()
+        beginning.join(0.5)  # it ends within that time only if nothing makes it wait
+
+    rig.supervisor.before_end = begin
+    assert rig.repair.settle_sharing() == 1
+    beginning.join()
+    assert list(rig.supervisor.daemons()) == [WHOLE]
+
+
+def test_a_daemon_of_a_device_that_a_call_works_on_is_not_ended(rig: SharingRig) -> None:
+    rig.supervisor._write({WHOLE: rig._shared(0).uuid})
+    with rig.locks.hold([f"sharing/{WHOLE}"], Deadline.after(0)):
+        assert rig.repair.settle_sharing() == 0
+    assert list(rig.supervisor.daemons()) == [WHOLE]
+    assert rig.repair.settle_sharing() == 1
+    assert rig.supervisor.daemons() == {}
 
 
 def test_an_administrators_exclusive_mode_is_left_as_it_was(rig: SharingRig) -> None:

@@ -7,7 +7,7 @@ was allocated, as if the scheduler had chosen it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.model.shares import DeviceType, Share, ShareMode
 from dra_driver.model.sharing import MpsSettings, SharedDevice, SharingSettings, Tenants
-from dra_driver.mps.settings import MpsChannel, RunningDaemon
+from dra_driver.mps.settings import MpsChannel, RunningDaemon, UnusedDevice
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig
 from tests.support.plugin.parts import claim_wire, config, result
 
@@ -38,13 +38,17 @@ def mps(kind: str = "GpuConfig", source: str = "FromClaim", **settings: Any) -> 
 
 
 class FakeSupervisor:
-    """Stands in for the supervisor: daemons in a file, by device name. `refusal` makes every start fail."""
+    """Stands in for the supervisor: daemons in a file, by device name. `refusal` makes every start fail.
+
+    `before_end` is called before the daemon of an unused device is ended.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.is_there = True
         self.refusal = ""
         self.calls: list[str] = []
+        self.before_end: Callable[[], object] = lambda: None
 
     def start(self, device: SharedDevice, settings: MpsSettings, *, deadline_s: float) -> MpsChannel:
         self._require("start")
@@ -65,10 +69,16 @@ class FakeSupervisor:
         self._require("running")
         return tuple(RunningDaemon(name, uuid, MpsSettings(), True) for name, uuid in self.daemons().items())
 
-    def stop_except(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
-        strays = tuple(name for name, uuid in self.daemons().items() if uuid not in named())
-        self._write({name: uuid for name, uuid in self.daemons().items() if name not in strays})
-        return strays
+    def stop_unused(self, unused: UnusedDevice, *, deadline_s: float) -> tuple[str, ...]:
+        ended: list[str] = []
+        for name, uuid in self.daemons().items():
+            device = SharedDevice(name, uuid, 0, "")
+            with unused(device) as is_unused:
+                if is_unused:
+                    self.before_end()
+                    self.stop(device, deadline_s=deadline_s)
+                    ended.append(name)
+        return tuple(ended)
 
     def daemons(self) -> dict[str, str]:
         return json.loads(self._path.read_text()) if self._path.exists() else {}

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from dra_driver.claims.steps.sharing import SharingStep
 from dra_driver.model.edits import Edits, merge
-from dra_driver.model.errors import ClaimError, DriverError, Retry
+from dra_driver.model.errors import ClaimError, DriverError, PrepareError, Retry
 from dra_driver.model.sharing import ClientLimits, MpsSettings, SharedDevice, SharingSettings
 from dra_driver.mps.settings import MpsChannel
 from dra_driver.plugin.deadline import Deadline
@@ -137,7 +137,7 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
                 log.warning("sharing not undone", extra=fields(device=name, code=error.code, err=str(error)))
         if self._effects.supervisor is not None:
             try:
-                strays = self._effects.supervisor.stop_except(self._ledger.effects.uuids, deadline_s=TIDY_SECONDS)
+                strays = self._effects.supervisor.stop_unused(self._unused, deadline_s=TIDY_SECONDS)
             except DriverError as error:
                 log.info(
                     "cannot check for MPS daemons that no claim uses", extra=fields(code=error.code, err=str(error))
@@ -215,6 +215,17 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
             self._undo(effect, Deadline.after(TIDY_SECONDS))
         log.warning("sharing that no claim holds was undone", extra=fields(device=name))
         return True
+
+    @contextmanager
+    def _unused(self, device: SharedDevice) -> Iterator[bool]:
+        """Hold a device, and yield whether it has no effect; a device that a call holds is not unused."""
+        with ExitStack() as held:
+            try:
+                held.enter_context(self._hold(device.name, Deadline.after(0)))
+            except PrepareError:
+                yield False
+            else:
+                yield device.uuid not in self._ledger.effects.uuids()
 
     @contextmanager
     def _hold(self, device: str, deadline: Deadline) -> Iterator[None]:
