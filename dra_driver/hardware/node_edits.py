@@ -45,4 +45,5 @@ def edits_of_nodes(names: Iterable[str], roots: Roots) -> Edits:
 
 def node_missing(what: str) -> HardwareError:
     """Return the error for a node that does not exist yet."""
-    return HardwareError("node-missing", f"{what} does not exist", retry=Retry.LATER)
+    hint = "the kernel's log says why; reload the GPU's driver or reboot the node"
+    return HardwareError("node-missing", f"{what} does not exist", hint=hint, retry=Retry.LATER)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import enum
 
 GPU_LOST = "hardware.gpu-lost"  # the code for a GPU that has disappeared, or no longer answers
+NODE_MISSING = "hardware.node-missing"  # the code for a device node that does not exist, or not yet
 
 
 class Retry(enum.Enum):

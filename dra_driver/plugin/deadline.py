@@ -12,6 +12,7 @@ from typing import NamedTuple
 KUBELET_SECONDS = 45.0  # the deadline of each NodePrepareResources and NodeUnprepareResources
 BUDGET_SECONDS = 40.0  # how much of it a call may use
 HOLDER_SECONDS = 35.0  # how long a Prepare waits for a device that another claim holds
+NODE_SECONDS = 2.0  # how long for a device node: udev makes it within milliseconds, after the driver or a partition
 
 
 class Deadline(NamedTuple):

@@ -214,7 +214,7 @@ def _check(gpu: AmdGpu, reading: AmdReading) -> None:
     subject = f"{gpu.pci_address} {gpu.part}".strip()
     if gpu.minor < 0:
         reading.report(
-            "node-missing", gpu.pci_address, f"{subject} has no render node: claims for it wait until it has one"
+            "node-missing", gpu.pci_address, f"{subject} has no render node: claims for it fail until it has one"
         )
     if gpu.memory_bytes is None:
         text = f"no file reports how much memory {subject} has: selectors that compare memory need has() to skip it"

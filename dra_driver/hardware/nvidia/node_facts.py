@@ -100,7 +100,7 @@ class NodeFacts:
         """Return a problem for each GPU whose device node does not exist yet, since no container can open it."""
         found = (reading.facts for reading in readings if reading.facts is not None)
         lost = [gpu for gpu in found if is_missing(self._roots, f"nvidia{gpu.minor}")]
-        text = "the device node /dev/nvidia{} does not exist: claims of this GPU wait for it"
+        text = "the device node /dev/nvidia{} does not exist: claims of this GPU fail until it does"
         return [Problem("hardware.node-missing", gpu.pci_address, text.format(gpu.minor)) for gpu in lost]
 
     def _remember(self, readings: list[GpuReading]) -> None:

@@ -17,9 +17,9 @@ from dra_driver.claims.steps.cdi_file import CdiFileStep
 from dra_driver.claims.steps.sharing import SharingStep
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.edits import Edits, merge
-from dra_driver.model.errors import HardwareError
+from dra_driver.model.errors import NODE_MISSING, HardwareError
 from dra_driver.model.fifo_cache import FifoCache
-from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.deadline import NODE_SECONDS, Deadline
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.file_records import partition_env, sharing_env
 from dra_driver.plugin.effects.sharing.holders import with_sharing
@@ -27,7 +27,6 @@ from dra_driver.plugin.ledger.recorded_steps import RecordedFile, RecordedPartit
 from dra_driver.plugin.steps.performer import StepPerformer
 from dra_driver.plugin.steps.step_run import MadePartition, StepRun, UndoRun
 
-NODE_SECONDS = 2.0  # how long to wait for the device nodes of a new partition
 MAX_DOCUMENTS = 16  # as many as a node has GPUs; each has 1 to 15 KiB
 _POLL_SECONDS = 0.05
 
@@ -119,7 +118,7 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         if device in run.passed:
             return run.passed[device], None
         partition = run.partitions[device]
-        return self._edits_of(partition, patience), partition.recorded
+        return self._edits_of(device, partition, patience), partition.recorded
 
     def _edits(self, step: CdiFileStep, run: StepRun, made: _Made) -> dict[str, Edits]:
         """Return the edits of the claim's devices, by their name in the file, with what the other steps made.
@@ -138,7 +137,7 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
                 edits[name] = edits[name]._replace(mounts=(*edits[name].mounts, mount))
         return edits
 
-    def _edits_of(self, partition: MadePartition, patience: Deadline) -> Edits:
+    def _edits_of(self, device: str, partition: MadePartition, patience: Deadline) -> Edits:
         """Return the edits of a partition that was just made, whose device nodes may appear a moment later.
 
         Raises: HardwareError.
@@ -147,7 +146,8 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
             try:
                 return self._hardware.device_edits(partition.gpu, partition.facts)
             except HardwareError as error:
-                if error.code != "hardware.node-missing" or patience.has_passed():
+                if error.code != NODE_MISSING or patience.has_passed():
+                    error.message = f"device {device}: {error.message}"
                     raise
             time.sleep(_POLL_SECONDS)
 

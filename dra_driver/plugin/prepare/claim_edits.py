@@ -8,7 +8,7 @@ from dra_driver.hardware.passthrough.nodes import api_node
 from dra_driver.hardware.port import AdminNodes, ChannelOffering, ClaimWide, Hardware, Partitionable, Roots
 from dra_driver.inventory.device import Device
 from dra_driver.model.edits import Edits, merge
-from dra_driver.model.errors import ClaimError, Retry
+from dra_driver.model.errors import ClaimError, HardwareError, Retry
 from dra_driver.model.shares import DeviceType
 
 _WITHOUT_DRIVER = (DeviceType.VFIO, DeviceType.IMEX_CHANNEL)  # device types that need nothing of the GPU driver
@@ -31,7 +31,11 @@ class ClaimEdits:
         for one in on_node.results:
             name = one.device.name
             if name not in made:
-                known = edits[name] if name in edits else self._of_device(one.device, on_node.claim)
+                try:
+                    known = edits[name] if name in edits else self._of_device(one.device, on_node.claim)
+                except HardwareError as error:
+                    error.message = f"device {name}: {error.message}"
+                    raise
                 edits[name] = self._with_admin_nodes(known, one.device) if one.result.is_admin else known
         return edits
 

@@ -1,11 +1,13 @@
 """Planner: reads a claim and plans its preparation, waiting for what is not there yet.
 
 After a failed Prepare the pod waits 60 to 90 s for the next one. So the call itself waits for an API server that does
-not answer, for a GPU driver that is not loaded yet, and for a GPU that appears late. Nothing on the node is changed.
+not answer, for a GPU driver that is not loaded yet, and for a GPU that appears late. A device node that does not appear
+soon after its driver will not appear by itself, so the call waits for it only briefly. Nothing on the node is changed.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from weakref import ref
 
@@ -17,10 +19,10 @@ from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.inventory.offering import CurrentInventory, Inventory
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.ports import ClaimApi
-from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
+from dra_driver.model.errors import GPU_LOST, NODE_MISSING, ApiError, ClaimError, DriverError, HardwareError, Retry
 from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.model.wire import ClaimWire
-from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.deadline import NODE_SECONDS, Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare.claim_edits import ClaimEdits
@@ -73,7 +75,7 @@ class Planner:
 
         Raises: ApiError, ClaimError or HardwareError, whichever came last.
         """
-        late = deadline.sooner(LATE_SECONDS)
+        patience = _Patience(deadline)
         attempt = 0
         claim: AllocatedClaim | None = None
         while True:
@@ -84,7 +86,7 @@ class Planner:
                 refuse_lost(claim, joined.lost)
                 return self._plan(joined)
             except (ApiError, ClaimError, HardwareError) as error:
-                limit = _retry_until(error, deadline, late)
+                limit = patience.until(error)
                 pause = POLL_SECONDS if claim else _API_PAUSES[min(attempt, len(_API_PAUSES) - 1)]
                 if isinstance(error, ApiError):
                     pause = max(pause, error.retry_after_s)
@@ -144,16 +146,30 @@ class Planner:
         return claim
 
 
-def _retry_until(error: DriverError, deadline: Deadline, late: Deadline) -> Deadline | None:
-    """Return the time until which trying again makes sense, or None if it does not."""
+class _Patience:
+    """Until when one call tries again after each kind of error: for some time after the error first came."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._until: dict[str, Deadline] = {}
+
+    def until(self, error: DriverError) -> Deadline | None:
+        """Return the time until which trying again makes sense, or None if it does not."""
+        seconds = _worth_waiting(error)
+        if seconds is None:
+            return None
+        return self._until.setdefault(error.code, self._deadline.sooner(seconds))
+
+
+def _worth_waiting(error: DriverError) -> float | None:
+    """Return for how many seconds trying again makes sense, or None if it does not."""
     if isinstance(error, ApiError):
-        if error.retry is Retry.NOW:
-            return deadline
-        return late if error.retry is Retry.LATER else None
+        return {Retry.NOW: math.inf, Retry.LATER: LATE_SECONDS, Retry.NEVER: None}[error.retry]
     if isinstance(error, HardwareError):
-        return None if error.retry is Retry.NEVER or error.code == GPU_LOST else deadline
+        seconds = {NODE_MISSING: NODE_SECONDS, GPU_LOST: None}.get(error.code, math.inf)
+        return None if error.retry is Retry.NEVER else seconds
     return {
-        "claim.hardware-waiting": deadline,
-        "claim.device-unknown": late,
-        "claim.partition-missing": late,
+        "claim.hardware-waiting": math.inf,
+        "claim.device-unknown": LATE_SECONDS,
+        "claim.partition-missing": LATE_SECONDS,
     }.get(error.code)

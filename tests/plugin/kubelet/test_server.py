@@ -13,6 +13,7 @@ from dra_driver.model.errors import ApiError, NodeError, Retry
 from dra_driver.plugin import deadline
 from dra_driver.plugin.kubelet import registration as registration_module
 from dra_driver.plugin.kubelet.server import PluginServer
+from dra_driver.plugin.prepare import planner
 from dra_driver.plugin.rpc.server import RpcServer
 from tests.plugin.support.kubelet import FakeKubelet, claim
 from tests.support.plugin.parts import DRIVER, Rig, claim_wire, in_thread, result
@@ -172,6 +173,12 @@ def test_a_second_instance_without_a_pod_uid_is_refused_and_removes_nothing(serv
     assert served.kubelet.prepare(claim("u1"))["u1"].error == ""
 
 
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let calls wait for missing device nodes as long as they may, so that the tests decide when a call goes on."""
+    monkeypatch.setattr(planner, "NODE_SECONDS", 600.0)
+
+
 def takes_calls(served: Served) -> bool:
     try:
         served.kubelet.prepare(claim("u1"), seconds=1)
@@ -180,6 +187,7 @@ def takes_calls(served: Served) -> bool:
     return True
 
 
+@pytest.mark.usefixtures("_patient")
 def test_an_instance_that_drains_leaves_the_socket_of_the_next_one_alone(served: Served) -> None:
     served.rig.allocate("u1", "gpu-0")
     served.rig.hardware.missing = {0}
@@ -209,6 +217,7 @@ def test_a_removed_service_socket_is_noticed(served: Served) -> None:
     assert server.paths.service.exists(), "not ours"
 
 
+@pytest.mark.usefixtures("_patient")
 def test_stop_removes_the_registration_first_and_lets_a_running_call_finish(served: Served) -> None:
     served.rig.allocate("u1", "gpu-0")
     served.rig.hardware.missing = {0}
@@ -227,6 +236,7 @@ def test_stop_removes_the_registration_first_and_lets_a_running_call_finish(serv
     assert not server.paths.service.exists()
 
 
+@pytest.mark.usefixtures("_patient")
 def test_stop_ends_a_call_that_waits(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadline, "KUBELET_SECONDS", 600.0)
     monkeypatch.setattr(deadline, "BUDGET_SECONDS", 600.0)
@@ -296,6 +306,7 @@ def test_a_refused_registration_is_tried_again(served: Served, monkeypatch: pyte
     assert server.last_error == ""
 
 
+@pytest.mark.usefixtures("_patient")
 def test_claims_of_a_call_do_not_wait_for_the_claims_before_them(served: Served) -> None:
     from tests.support.plugin.parts import inventory
 

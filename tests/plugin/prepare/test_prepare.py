@@ -7,14 +7,18 @@ import json
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from dra_driver.hardware.facts import Problem
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.errors import ApiError, ClaimError, HardwareError, LedgerError, PrepareError, Retry
+from dra_driver.plugin import deadline
+from dra_driver.plugin.deadline import NODE_SECONDS
 from dra_driver.plugin.ledger.record import ClaimState
-from tests.support.plugin.parts import DRIVER, POOL, Rig, claim_wire, config, in_thread, inventory, result
+from dra_driver.plugin.prepare import planner
+from tests.support.plugin.parts import DRIVER, POOL, Clock, Rig, claim_wire, config, in_thread, inventory, result
 
 
 def test_a_prepared_claim_has_its_cdi_file_and_its_devices(rig: Rig) -> None:
@@ -246,7 +250,8 @@ def test_a_lost_gpu_that_is_still_published_is_refused_at_once_too(rig: Rig) -> 
     assert_is_refused_at_once(rig)
 
 
-def test_a_missing_device_node_is_waited_for(rig: Rig) -> None:
+def test_a_missing_device_node_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "NODE_SECONDS", 600.0)
     rig.allocate("u1", "gpu-0")
     rig.hardware.missing = {0}
     with pytest.raises(HardwareError, match="/dev/nvidia0"):
@@ -255,6 +260,38 @@ def test_a_missing_device_node_is_waited_for(rig: Rig) -> None:
     rig.hardware.missing = set()
     thread.join(60)
     assert outcome[0][0].device == "gpu-0"
+
+
+def test_a_device_node_that_stays_missing_is_refused_soon_with_the_name_of_its_device(rig: Rig) -> None:
+    """The kubelet passes the message on as an Event of the pod, which has only the names of the claim's devices."""
+    rig.allocate("u1", "gpu-1", "gpu-0")
+    rig.hardware.missing = {0}
+    started = time.monotonic()
+    with pytest.raises(HardwareError, match=r"^device gpu-0: /dev/nvidia0 is not there$") as caught:
+        rig.prepare("u1", 600.0)
+    assert (caught.value.code, caught.value.retry) == ("hardware.node-missing", Retry.LATER)
+    assert time.monotonic() - started < 60, "a wait that ends with the call takes ten times as long"
+    rig.assert_empty()
+
+
+def test_the_wait_for_a_device_node_begins_when_it_is_first_missed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes come after the driver, for which the same call may have waited longer than for any node."""
+    clock = Clock()
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=clock))
+    rig.allocate("u1", "gpu-0")
+    there, rig.inventory = rig.inventory, Inventory(Offering(()), waiting_for="the GPU driver")
+    rig.hardware.missing = {0}
+
+    def pause(_seconds: float) -> None:
+        if rig.inventory is there:
+            clock.seconds += NODE_SECONDS / 2
+            rig.hardware.missing = set()
+        else:
+            clock.seconds += 3 * NODE_SECONDS
+            rig.inventory = there
+
+    rig.preparer._wait._pause.pause = pause  # type: ignore[method-assign]
+    assert [device.device for device in rig.prepare("u1")] == ["gpu-0"]
 
 
 def test_a_lost_gpu_leaves_its_claim_in_the_ledger_and_unprepare_works(rig: Rig) -> None:
