@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from dra_driver.cli.output import console, print_text, write_document
+from dra_driver.cli.output import console, print_text, printable, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.sharing import Tenants
 from dra_driver.model.wire import Wire
@@ -173,9 +173,9 @@ def _checked(path: Path, tenants: Tenants) -> CheckedFile:
 
 def _show(one: CheckedFile) -> None:
     if one.fault is not None:
-        click.echo(f"dra-driver: {one.fault.message} [{one.fault.code}]", err=True)
+        click.echo(printable(f"dra-driver: {one.fault.message} [{one.fault.code}]"), err=True)
         if one.fault.hint:
-            click.echo(f"  {one.fault.hint}", err=True)
+            click.echo(printable(f"  {one.fault.hint}"), err=True)
     elif one.kind is not None:
         out = console()
         print_text(out, f"{one.path}: {one.kind.title} (version {one.kind.version}, {one.kind.used_by}), no faults")

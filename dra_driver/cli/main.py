@@ -78,9 +78,11 @@ def _status_of(fault: Exception) -> int:
 
 
 def _print_error(fault: DriverError) -> None:
-    print(f"dra-driver: {fault.message} [{fault.code}]", file=sys.stderr)
+    from dra_driver.cli.output import printable
+
+    print(printable(f"dra-driver: {fault.message} [{fault.code}]"), file=sys.stderr)
     if fault.hint:
-        print(f"  {fault.hint}", file=sys.stderr)
+        print(printable(f"  {fault.hint}"), file=sys.stderr)
 
 
 def _report_bug(fault: Exception) -> None:

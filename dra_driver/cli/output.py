@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -20,13 +20,29 @@ from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import OutputDocument
 
 PIPE_WIDTH = 500
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    r"""Return a text without control characters, so that no object that is shown can give orders to the terminal.
+
+    >>> printable("name\x1b[2J").encode("ascii", "replace").decode()
+    'name?[2J'
+    """
+    return _CONTROL.sub("\ufffd", text)
 
 
 def console(*, stderr: bool = False, is_quiet: bool = False) -> Any:
     """Return a rich console for this terminal or pipe; with `is_quiet` it writes nothing."""
     from rich.console import Console
+    from rich.segment import Segment
 
     class PipeConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Any]:
+            """Yield what rich draws; only its own segments may control the terminal."""
+            for one in super().render(renderable, options):
+                yield one if one.control or not _CONTROL.search(one.text) else Segment(printable(one.text), one.style)
+
         def on_broken_pipe(self) -> NoReturn:
             """Raise the error, so that `main` handles it; rich itself would exit with status 1."""
             raise BrokenPipeError

@@ -65,6 +65,40 @@ def test_a_pod_without_a_spec_is_bad_input(tmp_path, capsys, command):
     assert "Pod a: spec is missing" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("spec", ["", "spec: null\n"], ids=["no spec", "a null spec"])
+def test_a_claim_without_a_spec_asks_for_nothing_as_on_the_api_server(tmp_path, capsys, spec):
+    (tmp_path / "claim.yaml").write_text(
+        f"apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {{name: a}}\n{spec}"
+    )
+    (tmp_path / "none.yaml").write_text("apiVersion: v1\nkind: List\nitems: []\n")
+    words = ["explain", "-f", str(tmp_path / "claim.yaml")]
+    assert run([*words, "--fleet", "t4"]) == ExitCode.OK
+    assert run([*words, "--slices", str(tmp_path / "none.yaml")]) == ExitCode.NO_MATCH, capsys.readouterr().err
+    assert "there are no nodes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", [["claims", "-f"], ["cel", "test", "--fleet", "t4"], ["explain", "--fleet", "t4", "-f"]]
+)
+def test_control_characters_of_an_object_do_not_reach_the_terminal(tmp_path, capsys, command):
+    claim = json.loads(json.dumps(OBJECTS[2]))
+    claim["metadata"]["name"] = "a\x1b[2Jb\x9bc"
+    claim["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": "'\x1b]0;x\x07' == 'y'"}}]
+    (tmp_path / "claim.json").write_text(json.dumps(claim))
+    run([*command, str(tmp_path / "claim.json")])
+    shown = "".join(capsys.readouterr())
+    assert "a\ufffd[2Jb\ufffdc" in shown
+    assert not set("\x1b\x07\x9b") & set(shown)
+
+
+def test_control_characters_in_an_error_do_not_reach_the_terminal(tmp_path, capsys):
+    (tmp_path / "pod.json").write_text(
+        json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a\x1b[2Jb"}})
+    )
+    assert run(["claims", "-f", str(tmp_path / "pod.json")]) == ExitCode.BAD_INPUT
+    assert "Pod a\ufffd[2Jb: spec is missing" in capsys.readouterr().err
+
+
 def test_a_version_that_is_a_list_and_a_class_without_an_expression_are_bad_input(tmp_path, capsys):
     one, other = json.loads(json.dumps(OBJECTS[0])), json.loads(json.dumps(OBJECTS[5]))
     one["spec"]["devices"][0]["attributes"]["v"]["version"] = [[]]

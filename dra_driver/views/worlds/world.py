@@ -133,8 +133,8 @@ def bare_node(name: str) -> Wire:
 
 
 def with_defaults(wire: Wire) -> Wire:
-    """Return a namespaced object with a namespace and a name, as the API server would set them if they are missing."""
+    """Return a claim or pod with a namespace, a name and a spec, which the API server sets if they are missing."""
     metadata = dict(wire["metadata"])
     metadata.setdefault("namespace", "default")
     metadata.setdefault("name", secrets.token_hex(4))
-    return {**wire, "metadata": metadata}
+    return {**wire, "metadata": metadata, "spec": wire.get("spec", {})}
