@@ -26,6 +26,11 @@ _FIELDS: dict[str, tuple[type | tuple[type, ...], Any]] = {
 }
 
 
+def has_defaults(line: Mapping[str, Any]) -> bool:
+    """Return whether a first line sets defaults for the others, and is not an answerable line with a mistake."""
+    return "expression" not in line and "id" not in line and not line.keys().isdisjoint(_FIELDS)
+
+
 class BatchChecker:
     """Checks lines that share defaults. The devices of the defaults are converted only once."""
 
@@ -42,10 +47,10 @@ class BatchChecker:
         """
         expression = line.get("expression")
         if not isinstance(expression, str):
-            raise InputError("batch", f"line {line.get('id')!r}: expression must be a string")
+            raise InputError("batch", "expression must be a string")
         driver, devices, kubernetes, gates, environment = (self._field(line, name) for name in _FIELDS)
         if environment not in {"stored", "new"}:
-            raise InputError("batch", f"line {line.get('id')!r}: environment must be stored or new")
+            raise InputError("batch", "environment must be stored or new")
         engine = self._engine(kubernetes, gates)
         verdict: dict[str, Any] = {
             "id": line.get("id"),
@@ -67,7 +72,7 @@ class BatchChecker:
         kind, default = _FIELDS[name]
         value = line.get(name, self._defaults.get(name, default))
         if not isinstance(value, kind):
-            raise InputError("batch", f"line {line.get('id')!r}: {name} has the wrong type")
+            raise InputError("batch", f"{name} has the wrong type")
         return value
 
     def _engine(self, kubernetes: str, gates: dict[str, Any]) -> KubernetesEngine:

@@ -17,7 +17,7 @@ import click
 
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.wire import Wire
-from dra_driver.selectors.batch import BatchChecker
+from dra_driver.selectors.batch import BatchChecker, has_defaults
 from dra_driver.views.envelope import DocumentKind, OutputDocument, batch_fault
 from dra_driver.views.objects.texts import STDIN, shown
 
@@ -78,7 +78,7 @@ def _answer(file: IO[bytes]) -> int:
             continue
         try:
             line = _parsed(raw)
-            if not has_begun and "expression" not in line:
+            if not has_begun and has_defaults(line):
                 checker, has_begun = BatchChecker(line), True
                 continue
             has_begun = True

@@ -224,6 +224,17 @@ def test_a_batch_is_answered_line_by_line_also_beside_wrong_lines(tmp_path, caps
     assert not any("bug" in one.get("error", "") for one in answers)
 
 
+@pytest.mark.parametrize(
+    "first", [{}, {"kind": "ResourceClaim", "spec": {}}, {"id": 1, "expresion": "true", "driver": "d"}]
+)
+def test_a_first_line_that_is_neither_an_expression_nor_defaults_is_a_fault(tmp_path, capsys, first):
+    path = tmp_path / "batch.jsonl"
+    path.write_text(f"{json.dumps(first)}\n")
+    status, text = ran(capsys, "batch", str(path))
+    assert status == ExitCode.BAD_INPUT
+    assert json.loads(text)["error"] == "expression must be a string"
+
+
 def test_a_batch_is_read_from_a_pipe(monkeypatch, capsys):
     line = b'{"id": 1, "expression": "true"}\n'
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(line * 3)))
