@@ -80,6 +80,7 @@ def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark is not None else f"{path}"
         reason = getattr(error, "problem", None) or " ".join(str(error).split()) or type(error).__name__
+        reason = reason.replace("but found another document", "it has more than one document")
         raise InputError("not-yaml", f"{where} is not YAML that this driver reads: {reason}") from error
 
 

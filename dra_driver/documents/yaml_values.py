@@ -1,8 +1,9 @@
 """YAML of any size as plain values, for files of Kubernetes objects.
 
 In: a text. Out: its documents as dicts, lists and scalars, as YAML 1.1's safe loaders make them, except that dates stay
-text. The values are built from the parser's events: nothing recurses, there is no tree of nodes beside the values, and
-equal scalars are kept once. There is a limit to the values that aliases and merges can make of a small text.
+text and that a key must not occur twice in a mapping. The values are built from the parser's events: nothing recurses,
+there is no tree of nodes beside the values, and equal scalars are kept once. There is a limit to the values that
+aliases and merges can make of a small text.
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ class _ValueBuilder:
         elif top.key is _NO_KEY:
             if type(value) in {dict, list}:
                 raise _fault("found unhashable key", event)
+            if value in top.value:
+                raise _fault(f"key {value!r} occurs twice in one mapping", event)
             top.key = value
         elif top.key is _MERGE:
             self._add_merge(top, value, event)

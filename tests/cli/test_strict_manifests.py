@@ -43,6 +43,14 @@ def test_unknown_and_wrongly_typed_fields_are_faults_with_line_and_column(text, 
         assert f"standard input{said}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["explain", "--fleet", "t4", "-f"], ["cel", "lint"], ["claims", "-f"]], ids=str)
+def test_a_key_that_occurs_twice_is_a_fault_with_line_and_column(command, tmp_path, capsys):
+    path = tmp_path / "pod.yaml"
+    path.write_text(FAULTY.replace("imagee: x", "image: x\n      name: other"))
+    assert run([*command, str(path)]) == ExitCode.BAD_INPUT
+    assert f"{path}:8:7 is neither YAML nor JSON: key 'name' occurs twice in one mapping" in capsys.readouterr().err
+
+
 def test_for_a_variable_that_was_not_filled_in_a_remedy_is_suggested(tmp_path, capsys):
     path = tmp_path / "pod.yaml"
     path.write_text(FAULTY.replace("imagee", "image").replace("gpu: 1", "gpu: '${GPUS}'"))

@@ -32,6 +32,11 @@ def test_integers_booleans_and_null_are_read(read, text, value):
     assert read(f"value: {text}") == {"value": value}
 
 
+def test_a_second_document_is_named_as_the_fault(read):
+    with pytest.raises(InputError, match="it has more than one document"):
+        read("a: b\n---\nc: d\n")
+
+
 def test_a_name_given_twice_is_refused_with_its_line(read):
     with pytest.raises(InputError, match=r":3:3 .*'pci' is given twice") as caught:
         read("gpu:\n  pci: a\n  pci: b\n")

@@ -131,6 +131,16 @@ def _holds(branch: Branch, namespace: str) -> bool:
     return any(_holds(child, namespace) for child in branch.children)
 
 
+def _why_empty(world: World) -> str:
+    if world.of("ResourceSlice"):
+        return (
+            "No node is left: -n shows only those on which the namespace holds something, -l slices with these labels."
+        )
+    if not world.kubernetes:
+        return "There is no ResourceSlice in the files."
+    return "There is no ResourceSlice: no DRA driver has published a device. dra-driver doctor says what is missing."
+
+
 def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: bool, has_names: bool) -> None:
     from dra_driver.views.fleet.branch import has_flags
     from dra_driver.views.fleet.summary import class_rows, compact, folded_tree, namespace_rows, node_rows, totals
@@ -140,10 +150,7 @@ def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: b
         print_text(out, "The devices are not known, because no ResourceSlice may be read.")
         return
     if by == "node" and not rows:
-        print_text(
-            out,
-            "There is no ResourceSlice: no DRA driver has published a device. dra-driver doctor says what is missing.",
-        )
+        print_text(out, _why_empty(world))
     elif by == "node":
         show_table(out, "", _NODE_COLUMNS, map(_node_cells, rows if is_wide else compact(rows)))
     else:

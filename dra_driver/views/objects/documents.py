@@ -159,13 +159,19 @@ def files_of(path: str) -> list[str]:
     return found
 
 
+def _is_list(loaded: dict[str, Any]) -> bool:
+    """Return whether an object is a list of objects. A program in Go writes `null` for an empty list."""
+    items = loaded.get("items", ())
+    return isinstance(items, list) or (items is None and str(loaded.get("kind")).endswith("List"))
+
+
 def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...], text: str) -> Iterator[Document]:
     if len(path) > 2 * _MAX_LISTS:
         raise InputError("not-an-object", f"{shown(origin)}: document {number + 1} holds lists in lists")
     if isinstance(loaded, list):
         entries: list[Any] = loaded
-    elif isinstance(loaded, dict) and isinstance(loaded.get("items"), list):
-        entries, path = loaded["items"], (*path, "items")
+    elif isinstance(loaded, dict) and _is_list(loaded):
+        entries, path = loaded["items"] or [], (*path, "items")
         kind = str(loaded.get("kind") or "")
         if kind.endswith("List") and kind != "List":  # the API server omits `kind` from the items of typed lists
             own = {"kind": kind.removesuffix("List")}

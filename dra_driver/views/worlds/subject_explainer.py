@@ -14,8 +14,10 @@ from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
 from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 from dra_driver.allocation.pools.held import claim_name
+from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.progress import NoProgress, ProgressLines, counted
+from dra_driver.views.wording import nearest
 from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.subjects import ExplainedSubject
 from dra_driver.views.worlds.world import World
@@ -38,7 +40,7 @@ class SubjectExplainer:
         self._newer = None
         if self._allocator.rules.kubernetes == _COMPARED:
             self._newer = Allocator(**state, kubernetes=_NEWER, features=self._allocator.features)
-        self._nodes = [node for node in world.of("Node") if not only or node["metadata"]["name"] in only]
+        self._nodes = _nodes(world, only)
         self._lines = lines
         self._made: dict[str, Wire] = {}
 
@@ -75,3 +77,11 @@ class SubjectExplainer:
             for one in (self._allocator, self._newer):
                 if one is not None:
                     one.hold(made)
+
+
+def _nodes(world: World, only: Sequence[str]) -> list[Wire]:
+    """Return the nodes, or only the named ones. Raises: InputError("input.missing") for a name that no node has."""
+    nodes = {node["metadata"]["name"]: node for node in world.of("Node")}
+    if missing := [name for name in only if name not in nodes and not world.is_unseen("Node")]:
+        raise InputError("missing", f"there is no node {missing[0]}", hint=nearest(missing[0], sorted(nodes)[:20]))
+    return [node for name, node in nodes.items() if not only or name in only]

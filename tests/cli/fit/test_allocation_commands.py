@@ -180,3 +180,10 @@ def test_a_scenario_with_an_unknown_gate_is_refused(tmp_path, capsys):
     path.write_text("fleet: {dgx-h100: 1}\ngates: {DRATypo: true}\ntimeline: []\n")
     assert run(["simulate", str(path)]) == ExitCode.BAD_INPUT
     assert f"{path}: gate DRATypo" in capsys.readouterr().err
+
+
+def test_a_node_that_does_not_exist_is_an_error_with_the_names_that_do(capsys):
+    words = ["explain", "-f", str(ROOT / "examples/resourceclaims/01-one-gpu.yaml"), "--fleet", "t4=2"]
+    assert run([*words, "--node", "t4-1"]) == 0
+    assert run([*words, "--node", "t4-3"]) == 3
+    assert "there is no node t4-3 [input.missing]\n  did you mean t4-2?" in capsys.readouterr().err

@@ -145,12 +145,21 @@ def test_a_fleet_in_which_every_node_differs_fits_on_two_screens(tmp_path, capsy
     assert len(capsys.readouterr().out.splitlines()) <= LINES_OF_TWO_SCREENS * 2.5  # a hundred rows of their own
 
 
-def test_the_output_says_that_nothing_is_published(tmp_path, capsys):
-    (tmp_path / "none.yaml").write_text("kind: List\napiVersion: v1\nitems: []\n")
+@pytest.mark.parametrize("items", ["[]", "null"])
+def test_the_output_says_that_the_files_have_no_slices(tmp_path, capsys, items):
+    (tmp_path / "none.yaml").write_text(f"kind: List\napiVersion: v1\nitems: {items}\n")
     assert run(["slices", "-f", str(tmp_path / "none.yaml")]) == 0
     out = capsys.readouterr().out
-    assert "There is no ResourceSlice: no DRA driver has published a device." in out
+    assert "There is no ResourceSlice in the files." in out
     assert "0 nodes, 0 GPUs" in out
+
+
+@pytest.mark.parametrize("option", [["-n", "team-a"], ["-l", "a=b"]], ids=str)
+def test_options_that_leave_no_node_are_not_taken_for_a_missing_driver(capsys, option):
+    assert run(["slices", "--fleet", "t4", *option]) == 0
+    out = capsys.readouterr().out
+    assert "No node is left" in out
+    assert "published" not in out
 
 
 @pytest.mark.parametrize("name", ["UPPER CASE", "a/../b", "x" * 64])
