@@ -57,7 +57,7 @@ def mark_of(wire: SliceWire, key: str) -> AgentMark | None:
         return None
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     names = [one.name for one in fields(AgentMark)]
     if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in names):

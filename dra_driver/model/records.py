@@ -119,3 +119,11 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)  # made once:
 def json_text(value: Any) -> str:
     """Return JSON in the one form in which claims and steps are stored: sorted keys, no spaces."""
     return _ENCODER.encode(value)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return the JSON object in a text. Raises: ValueError, TypeError."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise TypeError(f"{found!s:.40} is no JSON object")
+    return found

@@ -117,6 +117,7 @@ def test_a_mark_keeps_other_annotations_and_can_be_read_back():
         "[]",
         "{",
         '{"folder_id": 1}',
+        "[" * 1024,
         json.dumps({**asdict(EARLY), "host": "a\nb"}),
         json.dumps({**asdict(EARLY), "started": "now"}),
         json.dumps({**asdict(EARLY), "host": "x" * 2000}),

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from dra_driver.model.errors import LedgerError
-from dra_driver.model.records import Key, RecordForm
-from dra_driver.model.sharing import SHARED_DEVICE, record_of_settings, settings_of_record, strategy_of
+from dra_driver.model.records import Key, RecordForm, json_object
+from dra_driver.model.sharing import SHARED_DEVICE, SharedDevice, record_of_settings, settings_of_record, strategy_of
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger.effect_records import DeviceEffect, Progress
 
@@ -74,11 +74,12 @@ class DeviceEffects:
         return tuple(row["device"] for row in self._read("SELECT device FROM device_effects ORDER BY device"))
 
     def uuids(self) -> frozenset[str]:
-        """Return the UUIDs of the devices that have an effect, including those of a newer agent."""
-        found: set[str] = set()
-        for row in self._read("SELECT identity FROM device_effects"):
-            found.add(SHARED_DEVICE.read(json.loads(row["identity"])).uuid)
-        return frozenset(found)
+        """Return the UUIDs of the devices that have an effect, including those of a newer agent.
+
+        Raises: LedgerError("ledger.record") if one can't be read.
+        """
+        rows = self._read("SELECT device, identity FROM device_effects")
+        return frozenset(_read_row(row, lambda columns: _device_of(columns["identity"])).uuid for row in rows)
 
     def holders(self, device: str) -> tuple[EffectHolder, ...]:
         """Return the claims for whose sake a device has its effect."""
@@ -141,8 +142,12 @@ def insert_recovered(connection: sqlite3.Connection, uid: str, effects: Iterable
 
 
 def _effect_of_row(row: sqlite3.Row) -> DeviceEffect:
+    return _read_row(row, _ROW.read)
+
+
+def _read_row(row: sqlite3.Row, read: Callable[[Wire], T]) -> T:
     try:
-        return _ROW.read(dict(row))
+        return read(dict(row))
     except (KeyError, TypeError, ValueError) as exc:
         raise LedgerError(
             "record",
@@ -151,9 +156,8 @@ def _effect_of_row(row: sqlite3.Row) -> DeviceEffect:
         ) from exc
 
 
-def _object(text: str) -> Wire:
-    found: Wire = json.loads(text)
-    return found
+def _device_of(text: str) -> SharedDevice:
+    return SHARED_DEVICE.read(json_object(text))
 
 
 def _text(record: Any) -> str:
@@ -162,10 +166,10 @@ def _text(record: Any) -> str:
 
 _ROW = RecordForm(
     DeviceEffect,
-    device=Key("identity", lambda one: _text(SHARED_DEVICE.write(one)), lambda text: SHARED_DEVICE.read(_object(text))),
+    device=Key("identity", lambda one: _text(SHARED_DEVICE.write(one)), _device_of),
     settings=Key(
-        "settings", lambda one: _text(record_of_settings(one)), lambda text: settings_of_record(_object(text))
+        "settings", lambda one: _text(record_of_settings(one)), lambda text: settings_of_record(json_object(text))
     ),
-    found=Key("found", _text, json.loads),
+    found=Key("found", _text, json_object),
     progress=Key("state", str),
 )

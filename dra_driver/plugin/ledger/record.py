@@ -24,7 +24,7 @@ from dra_driver.claims.allocated.records import (
 from dra_driver.claims.plan import PreparePlan
 from dra_driver.model.errors import DriverError, LedgerError
 from dra_driver.model.names import replicated_name
-from dra_driver.model.records import Key, RecordForm, json_text
+from dra_driver.model.records import Key, RecordForm, json_object, json_text
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep
 from dra_driver.plugin.ledger.step_records import steps_of_records, text_of_steps
@@ -126,7 +126,7 @@ def record_of_row(row: sqlite3.Row) -> ClaimRecord:
     """Return the record in a row; columns that the row lacks have their defaults. Raises: LedgerError("record")."""
     try:
         return _ROW.read(dict(row))
-    except (ValueError, KeyError) as exc:
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise LedgerError("record", f"ledger: the row of claim {row['uid']} can't be read: {exc}") from exc
 
 
@@ -149,7 +149,7 @@ _ROW = RecordForm(
     name=Key("name", missing=""),
     state=Key("state", write=str, missing=str(ClaimState.PREPARED)),
     boot_id=Key("boot_id", missing=""),
-    allocation=Key("allocation", json_text, json.loads),
+    allocation=Key("allocation", json_text, json_object),
     steps=Key("steps", text_of_steps, _steps_of_text),
     gone_since=Key("gone_since", left_out=None),
     gone_boot=Key("gone_boot", left_out=""),

@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
-from dra_driver.model.errors import ClaimError, HardwareError, PrepareError, SharingError
+from dra_driver.model.errors import ClaimError, HardwareError, LedgerError, PrepareError, SharingError
 from dra_driver.model.sharing import ComputeMode, Interval
 from dra_driver.plugin.deadline import Deadline
+from tests.plugin.support.ledger_file import sql
 from tests.support.plugin.mig_parts import OTHER, WHOLE, small
 from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing
 
@@ -267,6 +268,34 @@ def test_a_daemon_of_a_device_that_a_call_works_on_is_not_ended(rig: SharingRig)
     assert list(rig.supervisor.daemons()) == [WHOLE]
     assert rig.repair.settle_sharing() == 1
     assert rig.supervisor.daemons() == {}
+
+
+@pytest.mark.parametrize("damaged", ["{", "null", "{}"])
+def test_a_damaged_effect_is_named_and_no_daemon_is_ended_that_it_may_belong_to(
+    rig: SharingRig, damaged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.allocate("u1", WHOLE, configs=(mps(),))
+    rig.prepare("u1")
+    rig.supervisor._write({**rig.supervisor.daemons(), OTHER: "GPU-other"})
+    sql(rig.data / "ledger.db", f"UPDATE device_effects SET identity = '{damaged}'")
+    assert rig.repair.settle_sharing() == 0
+    assert set(rig.supervisor.daemons()) == {WHOLE, OTHER}
+    assert {one.dra_fields["code"] for one in caplog.records} == {"ledger.record"}
+
+
+@pytest.mark.parametrize(("column", "damaged"), [("allocation", "null"), ("allocation", "[1]"), ("steps", "5")])
+def test_a_claim_whose_row_is_damaged_is_refused_by_name_and_others_go_on(
+    rig: SharingRig, column: str, damaged: str
+) -> None:
+    for uid, device in (("u1", WHOLE), ("u2", OTHER)):
+        rig.allocate(uid, device)
+        rig.prepare(uid)
+    sql(rig.data / "ledger.db", f"UPDATE claims SET {column} = '{damaged}' WHERE uid = 'u1'")
+    rig.restart()
+    with pytest.raises(LedgerError, match="claim u1 can't be read"):
+        rig.unprepare("u1")
+    rig.prepare("u2")
+    rig.unprepare("u2")
 
 
 def test_an_administrators_exclusive_mode_is_left_as_it_was(rig: SharingRig) -> None:
