@@ -16,8 +16,9 @@ import click
 from dra_driver.cli.inputs.access import access_of, context_option
 from dra_driver.cli.inputs.hardware import hardware_options, settings_of_each
 from dra_driver.cli.output import console, print_text, write_document
+from dra_driver.kube.answers import FORBIDDEN
 from dra_driver.model.errors import DriverError, ExitCode, InputError
-from dra_driver.views.access import FORBIDDEN, OWN_VIEW, VIEWER
+from dra_driver.views.access import OWN_VIEW, VIEWER
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 
 if TYPE_CHECKING:

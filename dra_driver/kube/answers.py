@@ -33,6 +33,7 @@ _CODES: dict[int, tuple[str, Retry, str]] = {
 # A 404 without a Status object proves nothing about the object: a proxy may have sent it, or a server that lacks the
 # API group.
 _NOT_SERVED = ("not-served", Retry.NOW, "check the server's address; resource.k8s.io/v1 is served from 1.34 on")
+FORBIDDEN = "api.forbidden"  # the server knows who asks, and does not permit it
 NOT_FOUND = "api.not-found"  # the server has no such object
 CONFLICT = "api.conflict"  # another client wrote the object meanwhile, or it exists already
 _MESSAGE_CHARS = 500

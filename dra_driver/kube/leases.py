@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dra_driver.kube.answers import CONFLICT, NOT_FOUND
+from dra_driver.kube.answers import CONFLICT, FORBIDDEN, NOT_FOUND
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import LEASES, named, within
 from dra_driver.model.errors import ApiError, Retry
@@ -57,6 +57,8 @@ class LeaseSlots:
     ) -> None:
         self._api, self._names, self._period, self._clock = api, tuple(names), period_s, clock
         self._path = within(LEASES, namespace)
+        leases = " to ".join(dict.fromkeys((self._names[0], self._names[-1])))
+        self._needed = f"check that this client may get and update the Leases {leases} in namespace {namespace}"
 
     def acquire(self, holder: str) -> float:
         """Take a slot. Return 0 if the holder has one now, otherwise for how many seconds none will be free.
@@ -113,7 +115,7 @@ class LeaseSlots:
         fault = None
         for name in self._names:
             try:
-                wire = self._api.request("GET", named(self._path, name), timeout_s=REQUEST_SECONDS)
+                wire = self._request("GET", named(self._path, name))
             except ApiError as error:
                 if error.code == NOT_FOUND:
                     slots.append(_LeaseSlot(name, "", 0.0, None))
@@ -141,7 +143,7 @@ class LeaseSlots:
                 "metadata": {"name": slot.name},
                 "spec": spec,
             }
-            self._api.request("POST", self._path, body=new, timeout_s=REQUEST_SECONDS)
+            self._request("POST", self._path, new)
             return
         self._put(slot, spec)
 
@@ -151,8 +153,16 @@ class LeaseSlots:
         metadata = wire.get("metadata")
         if not isinstance(metadata, dict) or not isinstance(metadata.get("resourceVersion"), str):
             raise ApiError("bad-answer", f"Lease {slot.name} has no resourceVersion", retry=Retry.LATER)
-        path = named(self._path, slot.name)
-        self._api.request("PUT", path, body={**wire, "spec": spec}, timeout_s=REQUEST_SECONDS)
+        self._request("PUT", named(self._path, slot.name), {**wire, "spec": spec})
+
+    def _request(self, method: str, path: str, body: Wire | None = None) -> Wire:
+        """Make a request. Raises: ApiError, which names the missing right if the server refuses."""
+        try:
+            return self._api.request(method, path, body=body, timeout_s=REQUEST_SECONDS)
+        except ApiError as error:
+            if error.code == FORBIDDEN:
+                error.hint = self._needed
+            raise
 
 
 def _may_have_written(error: ApiError) -> bool:

@@ -62,12 +62,11 @@ class GpuDrain:
         if case.action is not RemediationAction.REBOOT:
             case, why = self._closed(case)
             if why:
-                self._node.send_event(BLOCKED, f"{gpu_name(case.gpu)}: {noun_of(case.action)} waits for {why}")
-                return case.waiting(why)
+                return self._reported(case, why)
         try:
             wait = self._node.acquire_slot()
         except ApiError as error:
-            return case.waiting(f"a slot of the cluster's budget, which can't be read: {error.message}")
+            return self._reported(case, f"a slot of the cluster's budget, which can't be read: {error}")
         if wait > 0:
             return case.waiting("other nodes of the cluster to finish their remediations")
         return case.at(Stage.DRAINED, now)
@@ -117,6 +116,11 @@ class GpuDrain:
             if gpu.pci_address in was_on:
                 self._node.set_persistence(gpu, enabled=False)
         return case, self._blocked(gpus)
+
+    def _reported(self, case: RemediationCase, why: str) -> RemediationCase:
+        """Report in an Event what the case waits for, because somebody has to change it; return the waiting case."""
+        self._node.send_event(BLOCKED, f"{gpu_name(case.gpu)}: {noun_of(case.action)} waits for {why}")
+        return case.waiting(why)
 
     def _blocked(self, gpus: tuple[GpuFacts, ...]) -> str:
         clients = [one for gpu in gpus for one in self._node.clients(gpu)]

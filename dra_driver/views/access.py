@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.kube import paths
+from dra_driver.kube.answers import FORBIDDEN
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials.kubeconfig import read_namespace
 from dra_driver.kube.credentials.loading import load_credentials
@@ -18,7 +19,6 @@ from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 from dra_driver.views.progress import NoProgress, ProgressLines
 
-FORBIDDEN = "api.forbidden"
 VIEWER = "dra-driver-viewer"  # the chart's ClusterRole for people; it lets them read slices, classes and nodes
 OWN_VIEW = "view"  # Kubernetes' own role, to which the chart adds claims
 _WHOLE_CLUSTER = frozenset({paths.NODES, paths.SLICES, paths.CLASSES})  # kinds that have no namespace

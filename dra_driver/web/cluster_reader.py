@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dra_driver.kube import paths
+from dra_driver.kube.answers import FORBIDDEN
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.watch import Watch
 from dra_driver.kube.watch_events import Changed, Deleted, Event, Listed
 from dra_driver.model.errors import ApiError, InputError
 from dra_driver.model.kubernetes import nearest_version
 from dra_driver.model.wire import Wire
-from dra_driver.views.access import FORBIDDEN, UnseenObjects
+from dra_driver.views.access import UnseenObjects
 from dra_driver.views.board.trimming import trimmed
 from dra_driver.web.kinds import KINDS, WatchedKind
 from dra_driver.web.rights import Rights

@@ -111,6 +111,13 @@ def test_an_api_server_that_refuses_gives_no_slot_and_says_why(server, slots):
     with pytest.raises(ApiError, match="403") as caught:
         slots().acquire("n0")
     assert caught.value.code == "api.forbidden"
+    assert "may get and update the Leases slot-0 to slot-2 in namespace default" in str(caught.value)
+
+
+def test_a_slot_that_must_not_be_written_says_which_right_is_missing(server, slots):
+    server.faults.fail_next(403, count=100, method="PUT", contains="/leases")
+    with pytest.raises(ApiError, match="may get and update the Leases slot-0 to slot-2 in namespace default"):
+        slots().acquire("n0")
 
 
 class LosesFirstAnswer(KubeApi):

@@ -112,6 +112,18 @@ def test_a_gpu_waits_while_other_nodes_have_all_slots(rig):
     assert rig.node.logged("slot-back")
 
 
+def test_a_gpu_that_waits_because_the_budget_is_not_readable_says_so_in_an_event_and_goes_on_afterwards(rig):
+    """A right that is missing does not come by itself, so somebody has to hear of it."""
+    rig.node.change(slot=None)
+    rig.turn(8)
+    assert rig.case().stage is Stage.DRAIN_ASKED
+    why = "a slot of the cluster's budget, which can't be read: 403 (grant it)"
+    assert rig.case().waits_for == why
+    assert "event RemediationBlocked" in rig.node.logged("event")
+    rig.node.change(slot=0.0)
+    rig.turn_until(Stage.RETURNED)
+
+
 def test_a_gpu_is_escalated_after_two_tries_that_do_not_help(rig):
     rig.node.change(resets_left=99)
     rig.turn_until(Stage.ESCALATED)

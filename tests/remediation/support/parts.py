@@ -9,7 +9,7 @@ from pathlib import Path
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.model.errors import ApiError, HardwareError, Retry
 from dra_driver.remediation.policy import SiteCommand
 from dra_driver.validation.result import ValidationLevel, ValidationResult, ValidationVerdict
 
@@ -151,6 +151,8 @@ class FileNode:
 
     def acquire_slot(self) -> float:
         self._note("slot")
+        if self["slot"] is None:
+            raise ApiError("forbidden", "403", hint="grant it")
         return float(self["slot"])
 
     def renew_slot(self) -> None:
