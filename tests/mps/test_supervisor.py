@@ -209,6 +209,18 @@ def test_daemons_that_no_claim_names_are_ended_and_others_are_not(supervisor: Su
     assert [running.uuid for running in supervisor.client.running(deadline_s=60)] == [device(2).uuid]
 
 
+def test_something_else_in_the_place_of_a_folder_is_an_error_that_is_explained(supervisor: Supervisor):
+    folder = supervisor.data / "mps/d" / key_of(device().uuid)
+    folder.mkdir(parents=True)
+    (folder / "pipe").touch()
+    with pytest.raises(DriverError) as refused:
+        supervisor.client.start(device(), SETTINGS, deadline_s=60)
+    assert str(folder) in str(refused.value)
+    assert f"`{refused.value.code}`" in (Path(__file__).parents[2] / "docs/troubleshooting.md").read_text()
+    (folder / "pipe").unlink()
+    supervisor.client.start(device(), SETTINGS, deadline_s=60)
+
+
 def test_the_supervisor_takes_little_memory_and_imports_nothing_heavy(supervisor: Supervisor):
     for number in range(4):
         supervisor.client.start(device(number), SETTINGS, deadline_s=60)
