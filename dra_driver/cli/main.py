@@ -41,6 +41,10 @@ def run(argv: Sequence[str], program: str = "dra-driver") -> int:
         return _status_of(fault)
     except KeyboardInterrupt:
         return _status_of(click.Abort())
+    except SystemExit as ended:
+        if ended.code != 1:  # what click does if a pipe is closed, but 1 stands for findings
+            raise
+        return _status_of(BrokenPipeError())
     return status if isinstance(status, int) else ExitCode.OK
 
 

@@ -166,13 +166,13 @@ def test_odd_sizes_of_a_terminal_are_no_error(environment, monkeypatch, capsys):
         assert run(command) == ExitCode.OK, capsys.readouterr().err
 
 
-def test_a_closed_pipe_causes_no_traceback():
-    with subprocess.Popen(
-        [*PROGRAM, "slices", "--fleet", "l40s", "-o", "json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as done:
+@pytest.mark.parametrize("words", [["slices", "--fleet", "l40s", "-o", "json"], ["slices", "--fleet", "l40s"], ["-h"]])
+def test_a_closed_pipe_is_neither_a_finding_nor_a_traceback(words):
+    with subprocess.Popen([*PROGRAM, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
         done.stdout.close()
         said = done.stderr.read()
     assert b"Traceback" not in said
+    assert done.returncode == ExitCode.OK
 
 
 def test_a_fifo_is_opened_once_so_that_its_writer_loses_nothing(tmp_path, capsys, monkeypatch):
