@@ -15,7 +15,7 @@ from dra_driver.cli.fleet.tree import TreeView, draw, seen_pods, selected, show_
 from dra_driver.cli.output import print_text
 from dra_driver.model.flags import FLAGS
 from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.wording import plural
+from dra_driver.views.wording import number, plural
 
 if TYPE_CHECKING:
     from dra_driver.views.fleet.branch import Branch
@@ -86,7 +86,7 @@ def _show(out: Any, world: World, branches: list[Branch], *, is_wide: bool) -> N
     waiting = sum(not branch.facts["allocated"] for branch in branches)
     devices = sum(child.kind == "device" for branch in branches for child in branch.children)
     show_tree(out, "ResourceClaims", branches)
-    print_text(out, f"{plural(len(branches), 'claim')}: {plural(devices, 'device')} held, {waiting} waiting")
+    print_text(out, f"{plural(len(branches), 'claim')}: {plural(devices, 'device')} held, {number(waiting)} waiting")
     if is_wide:
         described = sum(
             one.kind == "file" for branch in branches for child in branch.children for one in child.children
