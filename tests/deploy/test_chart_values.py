@@ -34,6 +34,10 @@ from tests.support.chart import CASES, CHART, OURS, PLUGINS, ROOT, objects, rend
         "agent.kubeletDir=/var/lib: x",
         "driverManager.label=two words",
         "agent.mig=null",
+        "agent.hardware=null",
+        "driverName=null",
+        "image.repository=null",
+        "webhook.callers=null",
         "mps.tenants=nobody",
         "mps.namespaces={Team A}",
         "agent.resources.limits.memory=lots",
@@ -136,6 +140,31 @@ def test_every_environment_variable_of_the_daemonset_is_one_of_the_agents_flags(
                 assert given.keys() - runtime <= known.keys()
                 for name in given.keys() - runtime:
                     assert not known[name].choices or given[name] in known[name].choices
+
+
+@pytest.mark.parametrize("name", ["agent.resources", "agent.tolerations", "sharing.config", "passthrough.config"])
+def test_a_default_is_removed_by_null(helm: str, name: str) -> None:
+    assert objects(render(helm, f"{name}=null"))
+
+
+def test_the_commands_of_the_pages_set_values_of_the_right_type() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    commands = re.findall(
+        r"helm [^\n`]*(?:deploy/helm|dra-driver \.\.\.)[^\n`]*",
+        "\n".join(
+            page.read_text().replace("\\\n", " ") for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        ),
+    )
+    given = [found for command in commands for found in re.findall(r"--set(-file)? '?([\w.]+)=(\S*)", command)]
+    assert given
+    for is_file, name, text in given:
+        values: dict = {}
+        at = values
+        for step in name.split(".")[:-1]:
+            at = at.setdefault(step, {})
+        at[name.split(".")[-1]] = "text" if is_file else yaml.safe_load(text.strip("'").replace("\\,", ","))
+        faults = jsonschema.Draft7Validator(schema).iter_errors(values)
+        assert not [fault.message for fault in faults if fault.validator != "required"], (name, text)
 
 
 def test_the_default_values_pass_the_schema() -> None:

@@ -157,7 +157,7 @@ kubernetes.io/os: linux
 
 {{- /* The agent's resources; the default limit leaves no room for a process that tests a GPU. */ -}}
 {{- define "dra-driver.agentResources" -}}
-{{- $resources := deepCopy .Values.agent.resources -}}
+{{- $resources := deepCopy (.Values.agent.resources | default dict) -}}
 {{- if and (include "dra-driver.tests" .) (eq (toString (dig "limits" "memory" "" $resources)) "256Mi") -}}
 {{- $_ := set $resources.limits "memory" "768Mi" -}}
 {{- end -}}
