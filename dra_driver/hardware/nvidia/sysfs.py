@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from dra_driver.hardware.pci import entries_of, read_at_once, read_driver, read_hex, read_text
 from dra_driver.hardware.port import Roots
+from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.model.names import normal_pci_address
 from dra_driver.model.stamp import Stamp, stamp_of
 
 NVIDIA_VENDOR = 0x10DE
 GPU_CLASSES = (0x0300, 0x0302)  # VGA controller, 3D controller
 _VERSION = re.compile(r"\s(\d+\.\d+(?:\.\d+)*)\s")
+Nodes = tuple[tuple[str, int], ...]  # names and numbers
+_kept_nodes: FifoCache[str, tuple[Stamp, Nodes]] = FifoCache(4)
+_SETTLED_NS = 2 * 10**9  # far more than a tick of the clock with which file systems date their changes
 _MINOR = re.compile(rb"^Device Minor:\s*(\d+)", re.MULTILINE)
 
 
@@ -100,10 +106,30 @@ def read_driven_gpus(roots: Roots) -> tuple[str, ...]:
     return tuple(entries_of(Path(roots.proc, "driver/nvidia/gpus")))
 
 
-def read_nodes(roots: Roots) -> tuple[tuple[str, int], ...]:
+def read_nodes(roots: Roots) -> Nodes:
     """Return NVIDIA's nodes below the dev root with their device numbers (major and minor in one)."""
-    names = [name for name in entries_of(Path(roots.dev)) if name.startswith("nvidia")]
-    names += [f"nvidia-caps/{name}" for name in entries_of(Path(roots.dev, "nvidia-caps"))]
+    names = (name for name in entries_of(Path(roots.dev)) if name.startswith("nvidia"))
+    return _numbered(roots, names) + _capability_nodes(roots)
+
+
+def _capability_nodes(roots: Roots) -> Nodes:
+    """Return the nodes of MIG capabilities, of which there are hundreds.
+
+    They are read again only if their folder has changed, which it does whenever a node is made, removed or replaced.
+    Right after a change the folder's time proves nothing, because a second change may leave it as it is.
+    """
+    path = f"{roots.dev}/nvidia-caps"
+    stamp = stamp_of(path)
+    kept = _kept_nodes.get(path)
+    if kept is not None and kept[0] == stamp:
+        return kept[1]
+    nodes = _numbered(roots, (f"nvidia-caps/{name}" for name in entries_of(Path(path))))
+    if stamp is not None and stamp.mtime_ns < time.time_ns() - _SETTLED_NS:
+        _kept_nodes.keep(path, (stamp, nodes))
+    return nodes
+
+
+def _numbered(roots: Roots, names: Iterable[str]) -> Nodes:
     nodes = []
     for name in names:
         try:

@@ -1,5 +1,6 @@
 """sysfs, procfs and /dev under injected roots."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,33 @@ def test_nodes_are_listed_with_their_numbers(node: FakeNode) -> None:
     names = dict(sysfs.read_nodes(node.roots))
     assert set(names) == {"nvidia0", "nvidia-caps/nvidia-cap3", "nvidia-caps"}
     assert names["nvidia0"] == 195 << 8
+
+
+@needs_root
+def test_nodes_of_capabilities_are_looked_at_again_only_if_their_folder_has_changed(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are hundreds, and an agent with nothing to do compares them every two seconds."""
+    looked: list[str] = []
+    real = os.stat
+    monkeypatch.setattr(sysfs.os, "stat", lambda path, **kwargs: (looked.append(str(path)), real(path, **kwargs))[1])
+
+    def seen() -> tuple[dict[str, int], int]:
+        looked.clear()
+        return dict(sysfs.read_nodes(node.roots)), sum("nvidia-cap3" in path for path in looked)
+
+    folder = node.folder / "dev/nvidia-caps"
+    node.add_node("nvidia-caps/nvidia-cap3", 237, 3)
+    assert [seen()[1], seen()[1]] == [1, 1], "a change right now could leave the folder's time as it is"
+    os.utime(folder, (1e9, 1e9))
+    assert [seen()[1], seen()[1]] == [1, 0]
+    (folder / "nvidia-cap3").unlink()
+    node.add_node("nvidia-caps/nvidia-cap3", 240, 3)
+    assert seen() == ({**seen()[0], "nvidia-caps/nvidia-cap3": 240 << 8 | 3}, 1)
+    os.utime(folder, (1e9, 1e9))
+    seen()
+    folder.rename(node.folder / "dev/other")
+    assert "nvidia-caps/nvidia-cap3" not in seen()[0]
 
 
 def test_only_nvidia_s_majors_are_read(node: FakeNode) -> None:
