@@ -194,8 +194,9 @@ class Quantity:
         return decimal_form(self.unscaled, self.scale, self.format)
 
 
+@lru_cache(maxsize=64)
 def _ten_to(exponent: int) -> int:
-    """Return 10**exponent for an exponent that is not negative."""
+    """Return 10**exponent for an exponent that is not negative; a selector may need the same one a million times."""
     power: int = 10**exponent
     return power
 
@@ -208,9 +209,9 @@ def _magnitude(quantity: Quantity) -> int:
 def _digits(number: int) -> int:
     """Count the decimal digits of a positive int, free of the limit that str() has."""
     guess = max(1, int(number.bit_length() * 0.30102999566398114))
-    while 10**guess <= number:
+    while _ten_to(guess) <= number:
         guess += 1
-    while guess > 1 and 10 ** (guess - 1) > number:
+    while guess > 1 and _ten_to(guess - 1) > number:
         guess -= 1
     return guess
 

@@ -22,6 +22,7 @@ from dra_driver.selectors.syntax.nodes import Node
 from dra_driver.selectors.syntax.parser import parse
 from dra_driver.selectors.syntax.source import ExpressionText, SyntaxFault
 from dra_driver.selectors.values.cancellation import check_cancelled
+from dra_driver.selectors.values.work import begin_work
 
 _SHALLOW = 200  # characters; a shorter expression can't nest so deeply that it needs more stack
 _FRAMES_PER_CHARACTER = 8
@@ -57,6 +58,7 @@ class KubernetesEngine:
             SelectorCompileError: The expression does not compile; the text is Kubernetes' own.
         """
         check_cancelled()
+        begin_work()
         declarations = self._declarations[environment]
         with room_for(_frames(expression)):
             root = _checked(expression, declarations)

@@ -23,8 +23,8 @@ from dra_driver.selectors.readset import ReadSet, read_set
 from dra_driver.selectors.syntax.depth import needs_room, room_for
 from dra_driver.selectors.syntax.nodes import Node, height
 from dra_driver.selectors.values.cancellation import QUICK_COST, cancellation_check
-from dra_driver.selectors.values.equality import ComparedElements
 from dra_driver.selectors.values.values import CelAbort, CelError
+from dra_driver.selectors.values.work import begin_work
 from dra_driver.selectors.verdict import to_match
 
 _FRAMES_PER_LEVEL = 4
@@ -126,7 +126,7 @@ class KubernetesSelector:
             evaluate = self.evaluate_carefully
         elif evaluate is None:
             evaluate = self._evaluate = self._choose()
-        ComparedElements.count = 0
+        begin_work()
         try:
             value = evaluate(view)
         except (CelError, CelAbort) as error:
@@ -161,7 +161,7 @@ class KubernetesSelector:
     def trace(self, view: DeviceView) -> dict[Node, Any]:
         """Evaluate every part on one device and return the values and errors by node."""
         recorder = Interpreter(self._program, self._root(view), record=True)
-        ComparedElements.count = 0
+        begin_work()
         with room_for(self._room()):
             try:
                 recorder.run()

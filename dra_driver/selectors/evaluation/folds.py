@@ -58,7 +58,7 @@ class Folds:
                     frame[slot] = error
                     raise
             elif type(value) is CelError:
-                raise value
+                raise value.with_traceback(None)  # each raise adds a line to it
             return value
 
         return read

@@ -18,8 +18,8 @@ from dra_driver.selectors.syntax.depth import room_for
 from dra_driver.selectors.syntax.nodes import Node, height
 from dra_driver.selectors.syntax.parser import parse
 from dra_driver.selectors.syntax.source import ExpressionText
-from dra_driver.selectors.values.equality import ComparedElements
 from dra_driver.selectors.values.values import CelAbort, CelError
+from dra_driver.selectors.values.work import begin_work
 
 _FRAMES = 40_000
 _SHALLOW = 200  # characters
@@ -53,7 +53,7 @@ class Fragment:
         """
         if view.problem is not None:
             raise SelectorRuntimeError(view.problem)
-        ComparedElements.count = 0
+        begin_work()
         root = view.root(shows_sharing=self._declarations.shows_sharing)
         with room_for(_FRAMES_PER_LEVEL * height(self._program.root)):
             try:

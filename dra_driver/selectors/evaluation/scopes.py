@@ -58,7 +58,7 @@ class Scopes:
             finally:
                 self._scope = outer
         if type(found.value) is CelError:
-            raise found.value
+            raise found.value.with_traceback(None)  # each raise adds a line to it
         return found.value
 
     def comprehension(self, node: Comprehension) -> Any:

@@ -12,7 +12,17 @@ import math
 from typing import Any
 
 from dra_driver.model.semver import Semver
-from dra_driver.selectors.values.containers import CelMap, Concat, find, is_map, list_size, map_items, map_keys, unfold
+from dra_driver.selectors.values.containers import (
+    CelMap,
+    Concat,
+    element_at,
+    find,
+    is_map,
+    list_size,
+    map_items,
+    map_keys,
+    unfold,
+)
 from dra_driver.selectors.values.doubles import format_double
 from dra_driver.selectors.values.type_names import go_type, shown, type_name
 from dra_driver.selectors.values.values import (
@@ -164,7 +174,7 @@ def _look_up(holder: Any, key: Any) -> tuple[bool, Any]:
     if kind is list or kind is Concat:
         position = _position(key)
         if 0 <= position < list_size(holder):
-            return True, unfold(holder)[position]
+            return True, element_at(holder, position)
         return False, None
     if kind is MessageValue:
         for name, value in holder.fields:

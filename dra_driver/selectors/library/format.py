@@ -20,9 +20,11 @@ from dra_driver.selectors.values.arithmetic import MAX_TEXT
 from dra_driver.selectors.values.containers import Concat, is_map, map_items, unfold
 from dra_driver.selectors.values.type_names import type_name
 from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Duration, Timestamp, TypeValue, Uint
+from dra_driver.selectors.values.work import count_work
 
 _PRECISION = 6
 _MAX_PRECISION = 1000
+_PRINTED_AT_ONCE = 256  # this many characters are copied in the time in which one element is printed
 _CLAUSE = re.compile(r"(?:\.(?P<precision>[0-9]*))?(?P<verb>.)?", re.DOTALL)
 _SUPERSCRIPTS = str.maketrans("0123456789-+", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺")
 _SPECIAL = frozenset({"NaN", "Infinity", "-Infinity"})
@@ -83,6 +85,7 @@ def walk(template: str, count: int, write: Callable[[str, int | None, int], str]
         except BadArgument as bad:
             raise BadArgument(f"error during formatting: {bad}", bad.about) from bad
         size += len(parts[-1])
+        count_work(len(parts[-1]) // _PRINTED_AT_ONCE)
         if size > MAX_TEXT:
             raise CelAbort(COST_EXCEEDED)
 
@@ -147,6 +150,7 @@ def _string(value: Any, _: int) -> str | None:
 def _bounded(values: list[Any]) -> list[Any]:
     if len(values) > MAX_TEXT // 16:
         raise CelAbort(COST_EXCEEDED)
+    count_work(len(values))
     return values
 
 
@@ -176,7 +180,7 @@ def _nested(value: Any) -> str:
 
 def _map(value: Any) -> str:
     pairs = []
-    for key, item in map_items(value):
+    for key, item in _bounded(map_items(value)):
         if type(key) not in {str, bool, int, Uint}:
             raise BadArgument(f"no formatting function for map key of type {type_name(key)}")
         pairs.append((_nested(key), _nested(item)))

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from dra_driver.selectors.values.arithmetic import ADD
-from dra_driver.selectors.values.containers import MAX_ELEMENTS, Concat, list_size, unfold
+from dra_driver.selectors.values.containers import MAX_ELEMENTS, Concat, element_at, list_size, unfold
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal, is_ordered
 from dra_driver.selectors.values.type_names import shown, type_name
 from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Duration, Optional, Timestamp, Uint
@@ -213,11 +213,12 @@ def _sets_equivalent(left: Any, right: Any) -> bool:
 
 
 def _first(values: Any) -> Optional:
-    return Optional(unfold(values)[0]) if list_size(values) else NO_VALUE
+    return Optional(element_at(values, 0)) if list_size(values) else NO_VALUE
 
 
 def _last(values: Any) -> Optional:
-    return Optional(unfold(values)[-1]) if list_size(values) else NO_VALUE
+    size = list_size(values)
+    return Optional(element_at(values, size - 1)) if size else NO_VALUE
 
 
 def _unwrap(name: str) -> Callable[[Any], list[Any]]:

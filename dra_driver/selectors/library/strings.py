@@ -15,6 +15,7 @@ from dra_driver.selectors.values.containers import Concat, unfold
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
 from dra_driver.selectors.values.quoting import ESCAPES
 from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError
+from dra_driver.selectors.values.work import COPIED_AT_ONCE, count_work
 
 _ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _ASCII_UPPER = {code: code - 32 for code in range(ord("a"), ord("z") + 1)}
@@ -107,6 +108,7 @@ def _join(parts: Any, *rest: str) -> str:
         names = ", ".join(["list", "string"][: 2 if rest else 1])
         raise CelError(f"{NO_SUCH_OVERLOAD}: join({names})")
     separator = rest[0] if rest else ""
+    count_work(len(elements) // COPIED_AT_ONCE)
     size = 0
     for element in elements:
         if type(element) is not str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from dra_driver.model.semver import Semver
 from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, Uint
+from dra_driver.selectors.values.work import COPIED_AT_ONCE, count_work
 
 _UNHASHABLE = {Semver: "cel.Semver", bytes: "types.Bytes"}
 
@@ -57,6 +58,7 @@ def unfold(value: list[Any] | Concat) -> list[Any]:
     assert isinstance(value, Concat)  # noqa: S101
     if value.size > MAX_ELEMENTS:
         raise CelAbort(COST_EXCEEDED)
+    count_work(value.size // COPIED_AT_ONCE)
     parts: list[list[Any]] = []
     pending: list[list[Any] | Concat] = [value]
     while pending:
@@ -67,6 +69,17 @@ def unfold(value: list[Any] | Concat) -> list[Any]:
         else:
             parts.append(part)
     return [element for part in parts for element in part]
+
+
+def element_at(value: list[Any] | Concat, index: int) -> Any:
+    """Return the element at an index within the list, without unfolding it. Raises: CelAbort."""
+    parts = 0
+    while isinstance(value, Concat):
+        size, parts = list_size(value.left), parts + 1
+        value, index = (value.left, index) if index < size else (value.right, index - size)
+    if parts:
+        count_work(parts // COPIED_AT_ONCE)
+    return value[index]
 
 
 _KEY_TYPES = frozenset({str, int})

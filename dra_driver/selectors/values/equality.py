@@ -12,11 +12,8 @@ import math
 from typing import Any
 
 from dra_driver.model.semver import Semver
-from dra_driver.selectors.values.cancellation import check_cancelled
 from dra_driver.selectors.values.containers import CelMap, Concat, find, list_size, map_items, map_size, unfold
 from dra_driver.selectors.values.values import (
-    COST_EXCEEDED,
-    CelAbort,
     CelError,
     CelQuantity,
     Cidr,
@@ -28,17 +25,11 @@ from dra_driver.selectors.values.values import (
     Uint,
     Url,
 )
+from dra_driver.selectors.values.work import count_work
 
 NO_SUCH_OVERLOAD = "no such overload"
-_MAX_COMPARISONS = 2_000_000  # elements of lists and maps that one evaluation may compare
 _NUMBERS = frozenset({int, Uint, float})
 _STRICT = frozenset({CelQuantity, Semver, Url, Ip, Cidr, NamedFormat})
-
-
-class ComparedElements:
-    """The number of elements that the current evaluation has compared."""
-
-    count = 0
 
 
 def equal(left: Any, right: Any) -> bool:
@@ -98,7 +89,7 @@ def _equal_lists(left: Any, right: Any) -> bool:
     if list_size(left) != list_size(right):
         return False
     mine, theirs = unfold(left), unfold(right)
-    _count(len(mine))
+    count_work(len(mine))
     for a, b in zip(mine, theirs, strict=True):
         try:
             if not equal(a, b):
@@ -111,7 +102,7 @@ def _equal_lists(left: Any, right: Any) -> bool:
 def _equal_maps(left: Any, right: Any) -> bool:
     if map_size(left) != map_size(right):
         return False
-    _count(map_size(left))
+    count_work(map_size(left))
     for key, value in map_items(left):
         found, other = find(right, key)
         if not found:
@@ -122,13 +113,6 @@ def _equal_maps(left: Any, right: Any) -> bool:
         except CelError:
             continue
     return True
-
-
-def _count(elements: int) -> None:
-    ComparedElements.count += elements + 1
-    check_cancelled()
-    if ComparedElements.count > _MAX_COMPARISONS:
-        raise CelAbort(COST_EXCEEDED)
 
 
 # Membership.
@@ -143,7 +127,7 @@ def contains(holder: Any, needle: Any) -> bool:
     kind = type(holder)
     if kind is list or kind is Concat:
         elements = unfold(holder)
-        _count(len(elements))
+        count_work(len(elements))
         return any(is_equal(needle, element) for element in elements)
     if kind is CelMap or isinstance(holder, dict):
         if kind is CelMap:
