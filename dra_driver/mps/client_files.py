@@ -35,14 +35,26 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     raise PermissionError(f"{path} is not a regular file of user {os.geteuid()}")
 
 
-def tail(path: Path, max_bytes: int) -> bytes:
-    """Return the last bytes of a regular file of our own user; b"" if there is none."""
+def tail(path: Path, max_bytes: int, begins: int = 0) -> bytes:
+    """Return the last bytes of a regular file of our own user, none before `begins`; b"" if there is none."""
     try:
         fd = open_regular(path)
     except OSError:
         return b""
     try:
-        return os.pread(fd, max_bytes, max(0, os.fstat(fd).st_size - max_bytes))
+        return os.pread(fd, max_bytes, max(begins, os.fstat(fd).st_size - max_bytes))
+    finally:
+        os.close(fd)
+
+
+def size(path: Path) -> int:
+    """Return the size of a regular file of our own user; 0 if there is none."""
+    try:
+        fd = open_regular(path)
+    except OSError:
+        return 0
+    try:
+        return os.fstat(fd).st_size
     finally:
         os.close(fd)
 

@@ -175,7 +175,7 @@ def _start_new(folder: DaemonFolder, state: DaemonRecord, context: DaemonContext
             folder.write(state)
             new.release(max(_MIN_S, deadline - time.monotonic()))
             control = ControlClient(program, folder, new.identity, deadline)
-            _wait_until_ready(control, new, folder, state.device)
+            _wait_until_ready(control, new, state.device)
             runs = processes.executable_of(new.identity.pid)
             state = replace(state, origin=Origin(processes.namespace_of(), runs) if runs else state.origin)
             control.set_limits(state.device, state.settings)
@@ -185,14 +185,14 @@ def _start_new(folder: DaemonFolder, state: DaemonRecord, context: DaemonContext
     return state
 
 
-def _wait_until_ready(control: ControlClient, new: SpawnedProcess, folder: DaemonFolder, device: SharedDevice) -> None:
+def _wait_until_ready(control: ControlClient, new: SpawnedProcess, device: SharedDevice) -> None:
     """Wait until a new daemon answers. Raises: SharingError, with the daemon's output if it ended instead."""
     try:
         control.wait_ready()
     except SharingError as error:
         if new.identity.is_alive():
             raise
-        answer, status = spawning.last_output(folder), new.status()
+        answer, status = new.last_output(), new.status()
         text = f"the MPS control daemon for {device.name} ended at once: {answer or f'status {status}'}"
         code = "mps-refused" if status and answer else "mps-not-ready"
         raise SharingError(code, text, retry=Retry.LATER) from error

@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,17 +24,28 @@ from dra_driver.mps.daemon_folder import DaemonFolder
 from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.processes import Inode, ProcessIdentity
 
-OUTPUT = "output.log"  # what the program prints; it also writes logs of its own
+OUTPUT = "output.log"  # what the program prints
+_LOG = "control.log"  # what the program itself writes; it appends to what earlier daemons wrote
 _CONTROL_CHILD = Path(__file__).with_name("control_child.py")
 _OUTPUT_BYTES = 2048
 _REPORT_BYTES = 4096
 
 
 class SpawnedProcess:
-    """A child that has not executed the program yet. Its `identity` must be recorded before `release`."""
+    """A child that has not executed the program yet. Its `identity` must be recorded before `release`.
 
-    def __init__(self, identity: ProcessIdentity, gate_write: int, report: int, spec: dict[str, object]) -> None:
-        self.identity, self._gate, self._report, self._spec = identity, gate_write, report, spec
+    `logs` are the files with what it says, each with the size that it had before.
+    """
+
+    def __init__(
+        self,
+        identity: ProcessIdentity,
+        gate_write: int,
+        report: int,
+        spec: dict[str, object],
+        logs: Mapping[Path, int],
+    ) -> None:
+        self.identity, self._gate, self._report, self._spec, self._logs = identity, gate_write, report, spec, logs
 
     def release(self, seconds: float) -> None:
         """Let the child execute the program. Raises: SharingError, with the reason why it can't."""
@@ -65,6 +76,14 @@ class SpawnedProcess:
             return None
         return found.si_status if found is not None and found.si_code == os.CLD_EXITED else None
 
+    def last_output(self) -> str:
+        """Return the last line that the program printed or wrote into its log; "" if there is none."""
+        for path, begins in self._logs.items():
+            lines = client_files.tail(path, _OUTPUT_BYTES, begins).decode(errors="replace").splitlines()
+            if lines:
+                return lines[-1][:300]
+        return ""
+
 
 @contextmanager
 def spawned(
@@ -83,6 +102,7 @@ def spawned(
     try:
         output = _output(folder)
         theirs.append(output)
+        logs = {folder.log / name: client_files.size(folder.log / name) for name in (OUTPUT, _LOG)}
         with children.held(lambda: _spawn(gate_read, output, report_write)) as pid:
             for fd in theirs:
                 os.close(fd)
@@ -90,22 +110,13 @@ def spawned(
             identity = processes.identify(pid)
             if identity is None:
                 raise SharingError("mps-not-ready", "the MPS daemon's process ended at once", retry=Retry.LATER)
-            yield SpawnedProcess(identity, gate_write, report, spec)
+            yield SpawnedProcess(identity, gate_write, report, spec, logs)
     except OSError as exc:
         text = f"the MPS daemon's process can't be made: {exc.strerror}"
         raise SharingError("mps-not-ready", text, retry=Retry.LATER) from exc
     finally:
         for fd in (*ours, *theirs):
             os.close(fd)
-
-
-def last_output(folder: DaemonFolder) -> str:
-    """Return the last line that the program printed or wrote into its log."""
-    for name in (OUTPUT, "control.log"):
-        lines = client_files.tail(folder.log / name, _OUTPUT_BYTES).decode(errors="replace").splitlines()
-        if lines:
-            return lines[-1][:300]
-    return ""
 
 
 def executable(program: ControlProgram) -> Inode | None:

@@ -162,6 +162,20 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(rig: Rig, fake: FakeMps,
     rig.start()
 
 
+def test_the_reason_of_a_failed_start_is_no_line_of_an_earlier_daemon(rig: Rig, fake: FakeMps):
+    rig.start()
+    log = rig.at().log / "control.log"
+    with log.open("a") as file:
+        file.write("a line of the earlier daemon\n")
+    fake.break_("serve crash")
+    os.kill(rig.pid(), signal.SIGKILL)
+    until(lambda: processes_below(rig.root) == [], what="the daemon is gone")
+    with pytest.raises(DriverError) as failed:
+        rig.start()
+    assert "ended at once" in str(failed.value)
+    assert "earlier daemon" not in str(failed.value)
+
+
 def test_a_slow_daemon_is_waited_for_within_the_deadline(rig: Rig, fake: FakeMps):
     fake.break_("serve slow 0.3", "get_server_list slow 0.2")
     rig.start(seconds=10)
