@@ -117,7 +117,9 @@ class SameNameDrivers:
                 continue
             if not plugin.is_marked:
                 return f"another driver is registered as {self._driver} (socket {path})"
-            if plugin.started <= started():  # of two agents of this driver, the one that started later stops publishing
+            # Of two agents of this driver, the one that started later stops publishing; of two that started in the same
+            # millisecond, the one whose folder sorts last.
+            if (plugin.started, str(_folder_of(plugin))) < (started(), str(self._data_dir)):
                 self._has_contender = True
                 return f"another agent of this driver is registered (socket {path}, folder {_folder_of(plugin)})"
         return ""

@@ -80,6 +80,24 @@ def test_our_own_other_instance_is_ignored_unless_it_keeps_its_claims_elsewhere(
         server.stop(0).wait(60)
 
 
+def test_of_two_agents_that_started_in_the_same_millisecond_one_goes_on(folder):
+    registrar, serving = folder / "plugins_registry", []
+    try:
+        for name in ("a", "b"):  # both report when this process started
+            instance = Registration(DRIVER, registrar / f"{name}.sock", folder / name / "dra.sock")
+            server = RpcServer(instance.methods())
+            instance.bind(server)
+            server.start()
+            serving.append((instance, server))
+        found = [SameNameDrivers(registrar, folder / name, driver=DRIVER).find() for name in ("a", "b")]
+    finally:
+        for instance, server in serving:
+            instance.stop()
+            server.stop(0).wait(60)
+    assert [bool(text) for text in found] == [False, True]
+    assert f"folder {folder / 'a'}" in found[1]
+
+
 def test_files_and_sockets_on_which_nothing_listens_are_ignored(folder, other):
     plugin = other()
     os.link(plugin.registrar, plugin.registrar.with_name("left-reg.sock"))
