@@ -100,8 +100,9 @@ def test_a_gpu_with_another_identity_or_firmware_stays_withheld_even_after_a_res
 def test_a_file_that_is_damaged_or_of_another_boot_holds_nothing_back(tmp_path):
     (tmp_path / "passthrough.json").write_text('{"boot": "boot-1", "returning": [1], "gpus": {"x": 2}}')
     assert not RememberedGpus(tmp_path, "boot-1").returning
-    (tmp_path / "passthrough.json").write_text("{")
-    assert not RememberedGpus(tmp_path, "boot-1").returning
+    for text in ("{", "[" * 9999):
+        (tmp_path / "passthrough.json").write_text(text)
+        assert not RememberedGpus(tmp_path, "boot-1").returning
     RememberedGpus(tmp_path, "boot-1").begin_return(ADDRESS, ReturningGpu())
     assert RememberedGpus(tmp_path, "boot-1").returning
     assert not RememberedGpus(tmp_path, "boot-2").returning

@@ -101,7 +101,7 @@ class RememberedGpus:
         try:
             with self._path.open("rb") as file:
                 document = json.loads(file.read(MAX_BYTES))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return
         if not isinstance(document, dict) or document.get("boot") != self._boot_id:
             return
