@@ -1,6 +1,6 @@
 """Claim cache: what the kubelet has recorded of its pods' claims, in memory only.
 
-Source: kubelet cm/dra (1.34 to 1.36), claiminfo.go.
+Source: kubelet cm/dra (1.34 to 1.36.3), claiminfo.go.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ class ClaimCache:
             return cached
 
     def add_devices(self, claim: CachedClaim, driver: str, devices: Sequence[ReportedDevice]) -> None:
-        """Record what a driver has prepared; a kubelet up to 1.36 appends the result of a repeated call."""
+        """Record what a driver has prepared.
+
+        The result of a repeated call is appended, as kubelets up to 1.36.3 do; those of 1.36.4 and 1.37 replace it.
+        """
         with self._lock:
             claim.devices.setdefault(driver, []).extend(devices)
 
