@@ -20,6 +20,7 @@ from dra_driver.mps.settings import MpsSupervisor
 from dra_driver.plugin.effects.cdi_file import CdiFiles, DriverCdiNames
 from dra_driver.plugin.effects.compute_units import ComputeUnits
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
+from dra_driver.plugin.effects.effects import Effects
 from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.passthrough.gpu_passthrough import GpuPassthrough
@@ -27,7 +28,6 @@ from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.effects.sharing.effects import SharingEffects
 from dra_driver.plugin.effects.sharing.holders import SharingHolders
-from dra_driver.plugin.effects.steps import Effects
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.mig.mig_modes import MigModes

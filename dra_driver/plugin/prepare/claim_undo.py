@@ -15,7 +15,7 @@ from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
-from dra_driver.plugin.effects.steps import Effects
+from dra_driver.plugin.effects.effects import Effects
 from dra_driver.plugin.ledger.access import tolerate_full_disk
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState

@@ -19,9 +19,9 @@ from dra_driver.claims.steps.mig import MigPartitionStep
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import check_claim_uid
 from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
+from dra_driver.plugin.effects.effects import Effects
 from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.sharing.separation import require_separation
-from dra_driver.plugin.effects.steps import Effects
 from dra_driver.plugin.ledger.conflicts import Conflict
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState, record_of_plan

@@ -16,9 +16,9 @@ from dra_driver.model.errors import DriverError, PrepareError
 from dra_driver.plugin.deadline import BUDGET_SECONDS, Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
+from dra_driver.plugin.effects.effects import Effects
 from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.sharing.holders import SharingHolders
-from dra_driver.plugin.effects.steps import Effects
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.locks import NodeLocks, claim_lock

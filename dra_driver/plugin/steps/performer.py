@@ -1,6 +1,6 @@
 """Step performer: records, carries out and undoes one kind of step.
 
-There is one performer for each kind, registered in `plugin.effects.steps`. Its methods are called in this order:
+There is one performer for each kind, registered in `plugin.effects.effects`. Its methods are called in this order:
 `inspect`, and `check` if a claim changes several things, before anything is recorded or done; then `perform` for each
 step of the plan; finally `undo`, in reverse order and from records alone. Each of them starts from the node's current
 state, so it may be repeated after a crash at any line.
