@@ -15,7 +15,7 @@ from dra_driver.plugin.ledger.recorded_steps import RecordedStep, UnknownStep
 from dra_driver.plugin.steps.performer import StepPerformer
 from dra_driver.plugin.steps.step_run import StepRun, UndoRun
 
-_ONE_AND_FILE = 2  # how many steps a plan has that changes one thing; before its change everything is checked anyway
+_ONE_AND_FILE = 2  # the steps of a plan that changes one thing, which is checked before it is changed
 
 
 class Effects:
@@ -53,7 +53,7 @@ class Effects:
 
         Raises: ClaimError, HardwareError, PrepareError, SharingError, after every step that was begun has ended.
         """
-        if len(steps) <= _ONE_AND_FILE or sum(isinstance(step, MigPartitionStep) for step in steps) < 2:
+        if sum(isinstance(step, MigPartitionStep) for step in steps) < 2:
             self._perform(steps, run)
             return
         for chains in _groups(steps):
