@@ -11,11 +11,12 @@ from dra_driver import __version__
 from dra_driver.cli.lazy import CommandEntry, LazyGroup
 
 _LOOK, _WHY, _CHANGE, _RUN = "Look", "Ask why", "Change", "Run"
-_UNLISTED = ""  # the chart's Jobs run these commands
+_UNLISTED = ""  # a Job of the chart runs the command
 
 COMMANDS: dict[str, CommandEntry] = {
     "slices": CommandEntry("fleet.slices", "The fleet as a tree: node, GPU, partition, claim, pod.", _LOOK),
     "claims": CommandEntry("fleet.claims", "Claims as a tree, with their devices and pods.", _LOOK),
+    "in-use": CommandEntry("fleet.in_use", "Claims that hold devices of this driver, and their pods.", _LOOK),
     "devices": CommandEntry("fleet.devices", "What this node would publish, and what is wrong with it.", _LOOK),
     "console": CommandEntry("console", "The fleet, claims and selectors in a browser.", _LOOK),
     "usage": CommandEntry("cost.command", "What GPUs were used for, what that cost, what could be saved.", _LOOK),
@@ -44,7 +45,6 @@ COMMANDS: dict[str, CommandEntry] = {
         "console_server", "The console in a cluster: each viewer sees what they may read.", _RUN
     ),
     "completion": CommandEntry("completion.command", "Print the completion script for bash, zsh or fish.", _RUN),
-    "in-use": CommandEntry("fleet.in_use", "Claims that hold devices of this driver.", _UNLISTED),
     "pod-security": CommandEntry("pod_security", "Set the namespace's Pod Security label.", _UNLISTED),
 }
 

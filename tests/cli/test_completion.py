@@ -68,7 +68,8 @@ def answers(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     ("words", "expected"),
     [
         (["sl"], ["slices", ":4"]),
-        (["in-"], [":4"]),
+        (["in-"], ["in-use", ":4"]),
+        (["pod-"], [":4"]),
         (["cel", "te"], ["test", ":4"]),
         (["slices", "--fleet", "dgx-h"], ["dgx-h100", ":4"]),
         (["slices", "--fleet=dgx-h"], ["--fleet=dgx-h100", ":4"]),

@@ -204,6 +204,8 @@ def _show_moves(job: str, found: Rearrangement | None) -> None:
 
 
 def _batch(path: str) -> int:
+    from dra_driver.views.objects.texts import shown
+
     faults = 0
     try:
         with click.open_file(path, encoding="utf-8-sig") as stream:
@@ -213,9 +215,9 @@ def _batch(path: str) -> int:
     except (OSError, ValueError) as fault:
         if isinstance(fault, BrokenPipeError):
             raise
-        raise InputError("unreadable", f"{path[:200]!r} can't be read: {fault}") from fault
+        raise InputError("unreadable", f"{shown(path)} can't be read: {fault}") from fault
     if faults:
-        print(f"dra-driver: {plural(faults, 'line')} of {path} can't be answered [input.batch]", file=sys.stderr)
+        print(f"dra-driver: {plural(faults, 'line')} of {shown(path)} can't be answered [input.batch]", file=sys.stderr)
     return ExitCode.BAD_INPUT if faults else ExitCode.OK
 
 

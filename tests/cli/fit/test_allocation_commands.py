@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -187,3 +188,9 @@ def test_a_node_that_does_not_exist_is_an_error_with_the_names_that_do(capsys):
     assert run([*words, "--node", "t4-1"]) == 0
     assert run([*words, "--node", "t4-3"]) == 3
     assert "there is no node t4-3 [input.missing]\n  did you mean t4-2?" in capsys.readouterr().err
+
+
+def test_a_batch_with_a_fault_names_its_source(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}\n")))
+    assert run(["simulate", "--batch", "-"]) == ExitCode.BAD_INPUT
+    assert "1 line of standard input can't be answered" in capsys.readouterr().err
