@@ -64,6 +64,8 @@ class KubernetesEngine:
             root = _checked(expression, declarations)
             try:
                 program = construct(root, declarations.kubernetes)
+            except CompilerPanic as panic:
+                raise _crashed(panic, "bytes as the key of a map of constants. Nothing finds bytes in a map") from panic
             except BadProgram as bad:
                 text = f"program instantiation failed: {bad}"
                 raise SelectorCompileError(CompileErrorKind.INSTANTIATION, text) from bad
@@ -81,7 +83,7 @@ class KubernetesEngine:
 
 def _checked(expression: str, declarations: Declarations) -> Node:
     """Parse an expression, check its types and validate its literals."""
-    root, faults = parse(expression, declarations.macros)
+    root, faults = parse(expression, declarations.macros, quotes_fields=declarations.quotes_fields)
     if root is not None:
         check_cancelled()
         faults = check(root, declarations)
@@ -99,11 +101,15 @@ def _validated(root: Node) -> list[SyntaxFault]:
     try:
         return validate(root)
     except CompilerPanic as panic:
-        text = (
-            f"Kubernetes' own compiler crashes on this expression (panic: {panic}): an optional entry ([?x], {{?k: x}})"
-            " of unknown type. The API server does not accept it; write the entry with optional.of() or orValue()"
-        )
-        raise SelectorCompileError(CompileErrorKind.PANIC, text) from panic
+        why = "an optional entry ([?x], {?k: x}) of unknown type"
+        raise _crashed(
+            panic, f"{why}. The API server does not accept it; write the entry with optional.of() or orValue()"
+        ) from panic
+
+
+def _crashed(panic: CompilerPanic, why: str) -> SelectorCompileError:
+    text = f"Kubernetes' own compiler crashes on this expression (panic: {panic}): {why}"
+    return SelectorCompileError(CompileErrorKind.PANIC, text)
 
 
 def _refused(expression: str, faults: list[SyntaxFault]) -> SelectorCompileError:

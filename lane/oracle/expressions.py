@@ -11,42 +11,12 @@ from random import Random
 
 from dra_driver.selectors.checking.declarations import Overload, declare
 from dra_driver.selectors.values.types import Type, parse_type
+from lane.oracle.terms import CAPACITY, DOMAIN, OTHER_DOMAIN, TERMS, fitting_literal, odd_literal
 
-DOMAIN = 'device.attributes["dra.example.com"]'
-OTHER_DOMAIN = 'device.attributes["other.example.com"]'
-CAPACITY = 'device.capacity["dra.example.com"]'
 BINARY = ("==", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "&&", "||")
 SKIPPED = re.compile(r"@(?!in$)|authoriz|format\.\w+$")
 ATTRIBUTES = ("bool", "int", "string", "version", "model", "neg", "empty", "missing", "ip", "ints", "strings", "bools")
 GROUND = tuple(map(parse_type, ("bool", "int", "string", "list(int)", "kubernetes.Quantity", "double")))
-
-# Terms of each type; `_Maker.leaf` fills in the places like `%d`.
-TERMS: dict[str, tuple[str, ...]] = {
-    "bool": ("true", "false", "device.allowMultipleAllocations", f"has({DOMAIN}.int)", '"string" in ' + DOMAIN),
-    "int": ("0", "1", "2", "7", "-3", "9223372036854775807", "-9223372036854775808", "0x1F", "size(device.driver)"),
-    "uint": ("0u", "1u", "18446744073709551615u"),
-    "double": ("0.0", "1.5", "-2.25e3", "1e308", 'double("NaN")'),
-    "string": ('""', '"fish"', '"a,b,c"', '"1.2.3"', '"40Gi"', '"größe"', "device.driver", "r'\\d+'", '"10.1.2.3"'),
-    "bytes": ('b""', 'b"abc"', 'b"\\xff"'),
-    "null": ("null",),
-    "duration": ('duration("1h")', 'duration("0.5s")', 'duration("-3m")'),
-    "timestamp": ('timestamp("2024-02-29T12:30:00Z")', "timestamp(0)"),
-    "kubernetes.Quantity": (
-        'quantity("1")',
-        'quantity("1500m")',
-        'quantity("40Gi")',
-        'quantity("9223372036854775807")',
-        f"{CAPACITY}.memory",
-        f"{CAPACITY}.frac",
-        f"{CAPACITY}.slots",
-        f"{CAPACITY}.missing",
-    ),
-    "kubernetes.Semver": ('semver("1.2.3")', 'semver("0.9.0-rc.1+build5")', 'semver("v1.2", true)'),
-    "kubernetes.URL": ('url("https://example.com:8443/p?q=1")', 'url("/only/path")'),
-    "net.IP": ('ip("10.1.2.3")', 'ip("::1")'),
-    "net.CIDR": ('cidr("10.0.0.0/8")', 'cidr("2001:db8::/32")'),
-    "kubernetes.NamedFormat": ("format.dns1123Label()", "format.uuid()", "format.uri()"),
-}
 
 
 def random_expressions(seed: int, count: int) -> list[str]:
@@ -62,7 +32,7 @@ class _Maker:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.variables: list[tuple[str, Type]] = []
-        declarations = declare("1.36", {"DRAListTypeAttributes": True}, "stored")
+        declarations = declare("1.37", {"DRAListTypeAttributes": True}, "stored")
         names = [name for name in declarations._rows if not SKIPPED.search(name)]
         every = [(name, overload) for name in names for overload in declarations.overloads(name)]
         self.calls = [(n, o) for n, o in every if "authoriz" not in o.id and "authoriz" not in str(o.result)]
@@ -110,6 +80,8 @@ class _Maker:
             return self.optional(wanted.params[0])
         if wanted.kind == "type":
             return self.random.choice(["int", "string", "bool", "type(1)", "list", "optional_type"])
+        if wanted.kind == "string" and self.random.random() < 0.05:
+            return odd_literal(self.random)
         return self.random.choice(TERMS.get(wanted.name, ("null",)))
 
     def left_open(self, wanted: Type) -> str:
@@ -135,7 +107,9 @@ class _Maker:
 
     def attribute(self) -> str:
         place = DOMAIN if self.random.random() < 0.9 else OTHER_DOMAIN
-        return f"{place}.{self.random.choice(ATTRIBUTES)}"
+        name = self.random.choice(ATTRIBUTES)
+        shapes = [".{}"] * 12 + [".`{}`", '["{}"]', ".?{}.orValue(7)", ".?`{}`.hasValue()"]
+        return place + self.random.choice(shapes).format(name)
 
     def comparison(self, depth: int) -> str:
         kind = self.random.choice([*GROUND, *map(parse_type, TERMS), parse_type("optional_type(int)")])
@@ -152,8 +126,13 @@ class _Maker:
             bound.setdefault(variable, self.random.choice(GROUND))
         if name == "lists.range":
             return f"lists.range({self.random.choice(['0', '3', '-1', '60'])})"  # a long list would exhaust the memory
-        args = [self.make(_fill(param, bound), depth - 1) for param in overload.params]
+        args = [self.argument(name, _fill(param, bound), depth - 1) for param in overload.params]
         return _render(name, overload, args)
+
+    def argument(self, function: str, wanted: Type, depth: int) -> str:
+        """Return an argument of a call; a text is often one that the function reads in its own way."""
+        literal = fitting_literal(self.random, function) if wanted.kind == "string" else None
+        return literal if literal is not None and self.random.random() < 0.5 else self.make(wanted, depth)
 
     def macro(self, wanted: Type, depth: int) -> str:
         element = self.random.choice(GROUND)

@@ -11,7 +11,7 @@ from dra_driver.selectors.syntax.parser import parse
 
 
 def _parse(text):
-    root, faults = parse(text, declare("1.35", None, "stored").macros)
+    root, faults = parse(text, declare("1.35", None, "stored").macros, quotes_fields=False)
     assert not faults, faults
     return root
 

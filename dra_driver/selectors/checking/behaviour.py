@@ -3,13 +3,13 @@
 In: a version. Out: a `Behaviour`. What a version declares (functions, types) is data in `tables/`; this module says how
 the same functions behave. Each flag names what the version does.
 
-Source: Kubernetes 1.34 to 1.36 are built with cel-go 0.26, 1.37 with 0.29.
+Source: Kubernetes 1.34 to 1.36 are built with cel-go 0.26, 1.37 with 0.29; 1.36 and 1.37 with Go 1.26.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dra_driver.selectors.syntax.nodes import Call, Ident, Node, Select
 from dra_driver.selectors.values.types import is_optional
@@ -41,17 +41,19 @@ def _is_chain(node: Node) -> bool:
     return type(node) is Ident or type(node) is Select or (type(node) is Call and node.function in _ACCESS)
 
 
+_SINCE_1_36 = {name: f"{name} since 1.36" for name in ("url", "isURL", "validate")}
 _OLDER = Behaviour(changes_receivers=True, copies_branches=True, refuses_plain=False, newer_costs=False)
+_MIDDLE = replace(_OLDER, names=_SINCE_1_36)
 _NEWER = Behaviour(
     changes_receivers=False,
     copies_branches=False,
     refuses_plain=True,
     newer_costs=True,
-    names={name: f"{name} since 1.37" for name in ("lists.range", "includes", "indexOf", "lastIndexOf")},
+    names=_SINCE_1_36 | {name: f"{name} since 1.37" for name in ("lists.range", "includes", "indexOf", "lastIndexOf")},
 )
 CHANGING = {name: f"{name} up to 1.36" for name in ("quantity", "add", "sub")}
 
 
 def behaviour_of(kubernetes: str) -> Behaviour:
     """Return how a version evaluates."""
-    return _OLDER if kubernetes in {"1.34", "1.35", "1.36"} else _NEWER
+    return {"1.34": _OLDER, "1.35": _OLDER, "1.36": _MIDDLE}.get(kubernetes, _NEWER)

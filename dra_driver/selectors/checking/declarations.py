@@ -66,6 +66,7 @@ class Declarations:
     result_types: frozenset[Type]
     converts_lists: bool
     shows_sharing: bool  # whether the expression sees allowMultipleAllocations of a device
+    quotes_fields: bool  # whether a field may be written between backticks
     resolutions: dict[Any, tuple[tuple[str, ...], Type]] = field(default_factory=dict)
     _rows: dict[str, list[str]] = field(default_factory=dict)
     _overloads: dict[str, tuple[Overload, ...]] = field(default_factory=dict)
@@ -163,6 +164,7 @@ def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environme
         result_types=frozenset({parse_type("bool"), *results}),
         converts_lists=lists,
         shows_sharing=gates.get(CONSUMABLE_CAPACITY, False),
+        quotes_fields=table["quotedFields"],
         _rows=table["functions"],
     )
 

@@ -35,6 +35,7 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "_>=_": operator.ge,
 }
 PURE = frozenset({"quantity", "semver", "ip", "cidr", "url", "isQuantity", "isSemver", "isIP", "isCIDR", "isURL"})
+PURE |= {"url since 1.36", "isURL since 1.36"}
 
 
 def emit_equality(operands: list[Closure], constants: Constants, *, negated: bool) -> Closure:

@@ -135,7 +135,7 @@ class _Compiler(Accesses):
             values = [self._constants.get(arg, node) for arg in node.args]
             if node not in values:
                 try:
-                    return True, FUNCTIONS[node.function](*values)
+                    return True, FUNCTIONS[self._program.table_entry(node)](*values)
                 except CelError:
                     return False, None
         return False, None

@@ -17,7 +17,7 @@ from dra_driver.model.quantity import Quantity
 from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.semver import Semver, SemverError
 from dra_driver.selectors.library.access import Domains
-from dra_driver.selectors.library.quantity import to_quantity
+from dra_driver.selectors.library.quantity import interned_quantity
 from dra_driver.selectors.values.values import CelError, CelQuantity
 
 _UNSUPPORTED = "unsupported attribute value"
@@ -100,7 +100,7 @@ def _record_fault(view: DeviceView, name: str, attribute: Any, error: SemverErro
 def _quantity(amount: Any) -> CelQuantity:
     value = amount.get("value") if isinstance(amount, Mapping) else amount
     if isinstance(value, str):
-        return to_quantity(value)
+        return interned_quantity(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return CelQuantity(Quantity.of(value))
     if value is None:

@@ -70,7 +70,7 @@ def compile_fragment(text: str, declarations: Declarations) -> Fragment:
         SelectorCompileError: The fragment does not compile.
     """
     with room_for(_FRAMES if len(text) > _SHALLOW else 0):
-        root, faults = parse(text, declarations.macros)
+        root, faults = parse(text, declarations.macros, quotes_fields=declarations.quotes_fields)
         if root is not None:
             faults = check(root, declarations) or validate(root)
         if root is None or faults:

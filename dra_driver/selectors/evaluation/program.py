@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.selectors.checking.behaviour import CHANGING, Behaviour, behaviour_of
+from dra_driver.selectors.checking.validators import CompilerPanic
 from dra_driver.selectors.evaluation.operand_types import guarded
 from dra_driver.selectors.library.access import KEY_TYPES
 from dra_driver.selectors.library.conversions import CONVERSIONS
@@ -29,8 +30,9 @@ from dra_driver.selectors.syntax.nodes import (
     Node,
     Select,
 )
-from dra_driver.selectors.values.arithmetic import INT_MAX, UINT_MAX
+from dra_driver.selectors.values.arithmetic import INT_MAX
 from dra_driver.selectors.values.construction import make_list, make_map
+from dra_driver.selectors.values.containers import whole_numbers
 from dra_driver.selectors.values.messages import ENUM_VALUES, UNDEFINED_AS_VALUES
 from dra_driver.selectors.values.type_names import go_type, runtime_type_name
 from dra_driver.selectors.values.types import parse_type
@@ -76,6 +78,7 @@ def construct(root: Node, kubernetes: str) -> Program:
 
     Raises:
         BadProgram: The server's program construction fails.
+        CompilerPanic: It crashes: a map of constants has a key that can't be hashed.
     """
     program = Program(root, behaviour_of(kubernetes))
     _Constructor(program).construct()
@@ -168,8 +171,10 @@ class _Constructor:
             self._constants[node] = make_map(
                 [(known[entry.key], known[entry.value], False) for entry in node.entries if entry.key is not None]
             )
-        except (CelAbort, CelError):
+        except CelError:
             return False  # it fails when it is evaluated
+        except CelAbort as panic:
+            raise CompilerPanic(panic.text.removeprefix("internal error: ")) from panic
         return True
 
     def _call(self, node: Call) -> bool:
@@ -224,15 +229,7 @@ def _equivalents(value: Any) -> list[Any]:
     """List the values of all number types that count as equal to a constant."""
     kind = type(value)
     if kind is float:
-        if not math.isfinite(value) or value != int(value):
-            return [value]
-        whole = int(value)
-        same: list[Any] = [value]
-        if abs(whole) < INT_MAX:
-            same.append(whole)
-        if 0 <= whole <= UINT_MAX:
-            same.append(Uint(whole))
-        return same
+        return [] if math.isnan(value) else [value, *whole_numbers(value)]
     if kind is int:
         return [value, float(value)] + ([Uint(value)] if value >= 0 else [])
     if kind is Uint:

@@ -41,7 +41,7 @@ _RECEIVERS = frozenset({str, Duration, Timestamp})  # types that refuse every ca
 
 def refusal(name: str, args: tuple[Any, ...]) -> CelError:
     """Return the error of a function whose operands fit no overload."""
-    name = name.removesuffix(" up to 1.36").removesuffix(" since 1.37")
+    name = name.partition(" up to ")[0].partition(" since ")[0]
     if name in _SHORT_REFUSAL:
         return CelError(NO_SUCH_OVERLOAD)
     if name in _NAMED_REFUSAL:

@@ -116,8 +116,8 @@ def _datetime(text: str) -> list[str]:
     return []
 
 
-def _uri(text: str) -> list[str]:
-    problem = is_request_uri(text)
+def _uri(text: str, *, strict: bool = False) -> list[str]:
+    problem = is_request_uri(text, strict=strict)
     return [problem] if problem else []
 
 
@@ -149,6 +149,13 @@ def _validate(value: NamedFormat, text: str) -> Optional:
     return Optional(problems) if problems else NONE
 
 
+def _validate_strictly(value: NamedFormat, text: str) -> Optional:
+    if value.name != "uri":
+        return _validate(value, text)
+    problems = _uri(text, strict=True)
+    return Optional(problems) if problems else NONE
+
+
 def _named(name: str) -> Optional:
     return Optional(NamedFormat(name)) if name in _FORMATS else NONE
 
@@ -161,5 +168,6 @@ def _constant(name: str) -> Callable[[], NamedFormat]:
 NAMED_FORMATS: dict[str, dict[tuple[type, ...], Any]] = {
     "format.named": {(str,): _named},
     "validate": {(NamedFormat, str): _validate},
+    "validate since 1.36": {(NamedFormat, str): _validate_strictly},
     **{f"format.{name}": {(): _constant(name)} for name in _FORMATS},
 }

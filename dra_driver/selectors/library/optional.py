@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.selectors.library.access import value_of
+from dra_driver.selectors.library.access import Domains, value_of
 from dra_driver.selectors.values.arithmetic import TIME_MIN
 from dra_driver.selectors.values.containers import Concat, is_map, map_size
 from dra_driver.selectors.values.values import NONE, Duration, Optional, Timestamp, Uint
@@ -19,7 +19,7 @@ _ZEROS = frozenset({bool, int, Uint, float, str, bytes, list})
 
 
 def is_zero(value: Any) -> bool:
-    """Return whether a value counts as zero: empty, 0, false, null, or the zero time."""
+    """Return whether a value counts as zero: empty, 0, false, null, or the zero time. A device's domains never do."""
     kind = type(value)
     if value is None:
         return True
@@ -31,7 +31,7 @@ def is_zero(value: Any) -> bool:
         return bool(value.ns == TIME_MIN)
     if kind is Concat:
         return bool(value.size == 0)
-    return is_map(value) and map_size(value) == 0
+    return is_map(value) and type(value) is not Domains and map_size(value) == 0
 
 
 def of(value: Any) -> Optional:

@@ -20,7 +20,16 @@ _SHORT = 64
 
 
 def to_quantity(text: str) -> CelQuantity:
-    """Evaluate quantity()."""
+    """Evaluate quantity(). Each call makes a quantity of its own, as the server finds one in a map by identity."""
+    return CelQuantity(interned_quantity(text).number)
+
+
+def interned_quantity(text: str) -> CelQuantity:
+    """Return the quantity that all devices with this text share.
+
+    Raises:
+        CelError: The text is not a quantity.
+    """
     return _interned(text) if len(text) <= _SHORT else _interned.__wrapped__(text)
 
 

@@ -18,6 +18,13 @@ from dra_driver.selectors.values.values import CelError
 _MAX_REMEMBERED = 1024  # texts whose answers one pattern remembers
 _LONGEST_REMEMBERED = 256
 _GO_REFUSES = re.compile(r"(?<!\\)(?:\\\\)*\\(?:C)")
+# Go reads a count of any length, and refuses a large one; RE2 takes a count of ten digits for plain text.
+_COUNT = r"(?:0|[1-9][0-9]*+)"
+_LARGE = r"[1-9][0-9]{8,}+"
+_PIECE = re.compile(
+    r"(?s)\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*+\]"
+    rf"|(?P<large>\{{(?:{_LARGE}(?:,{_COUNT}?)?|{_COUNT},{_LARGE})\}})"
+)
 _WORDS = {
     "missing ]": "missing closing ]",
     "missing )": "missing closing )",
@@ -99,6 +106,9 @@ def _compile(pattern: str) -> Any:
 
     if _GO_REFUSES.search(pattern) and "\\Q" not in pattern:
         raise BadPattern(r"error parsing regexp: invalid escape sequence: `\C`")
+    large = next(filter(None, (piece["large"] for piece in _PIECE.finditer(pattern))), None)
+    if large is not None:
+        raise BadPattern(f"error parsing regexp: invalid repeat count: `{large}`")
     options = re2.Options()
     options.log_errors = False
     try:

@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from dra_driver.selectors.values.arithmetic import INT_MAX, INT_MIN, TIMESTAMP_OVERFLOW, to_timestamp
+from dra_driver.selectors.values.quoting import quote
 from dra_driver.selectors.values.values import CelError, Duration, Timestamp
 
 _NS = 10**9
@@ -30,11 +31,13 @@ _UNITS = {
 }
 _PART = re.compile(r"([0-9]*+)(?:\.([0-9]*+))?(ns|us|µs|μs|ms|s|m|h)")
 _RFC3339 = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]++))?(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]++))?(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
 )
 _EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  (arithmetic only)
 _EARLIEST, _LATEST = -62135596800 + 2 * 86400, 253402300800 - 2 * 86400
-_OFFSET = re.compile(r"[+-]?[0-9]+")
+_OFFSET = re.compile(r"([+-]?)0*+([0-9]*+)")
+_UNIVERSAL = frozenset({"", "UTC", "Local"})  # a scheduler's own zone is that of its image, which has none
+_HERE = re.compile(r"(?:^|(?<=/))(?:\./+|/+)")  # the folder itself, in a path
 
 
 def parse_duration(text: str) -> Duration | None:
@@ -108,31 +111,46 @@ def format_duration(value: Duration) -> str:
     return f"{'-' if value.ns < 0 else ''}{Decimal(repr(number)):f}".removesuffix(".0") + "s"
 
 
-def _zone(name: str) -> datetime.tzinfo:
-    """Find a time zone by name or by an offset such as +02:00."""
-    before, colon, after = name.partition(":")
-    if not colon:
-        if ".." in name or name[:1] in {"/", "\\"}:
-            raise CelError("time: invalid location name")
-        if name in {"", "UTC"}:
-            return datetime.UTC
-        try:
-            return zoneinfo.ZoneInfo(name)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise CelError(f"unknown time zone {name}") from error
-    for part in (before, after):
-        if not _OFFSET.fullmatch(part) or len(part) > 6:
-            raise CelError(f'strconv.Atoi: parsing "{part}": invalid syntax')
-    minutes = int(before) * 60 + (-int(after) if name.startswith("-") else int(after))
-    if abs(minutes) >= 24 * 60:
-        raise CelError(f"unknown time zone {name}")
-    return datetime.timezone(datetime.timedelta(minutes=minutes))
+def _zone(name: str) -> zoneinfo.ZoneInfo:
+    """Find a time zone by its name."""
+    if ".." in name or name[:1] in {"/", "\\"}:
+        raise CelError("time: invalid location name")
+    try:
+        return zoneinfo.ZoneInfo(_HERE.sub("", name))
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise CelError(f"unknown time zone {name}") from error
+
+
+def _number(text: str) -> int:
+    """Read a part of an offset as Go's strconv.Atoi does."""
+    found = _OFFSET.fullmatch(text)
+    if found is None or not text[-1:].isdigit():
+        raise CelError(f"strconv.Atoi: parsing {quote(text)}: invalid syntax")
+    number = int(found[1] + (found[2] or "0")[:20])
+    if not INT_MIN <= number <= INT_MAX:
+        raise CelError(f"strconv.Atoi: parsing {quote(text)}: value out of range")
+    return number
+
+
+def _wrapped(number: int) -> int:
+    """Return what an int64 keeps of a number."""
+    return (number - INT_MIN) % 2**64 + INT_MIN
+
+
+def _written_offset(hours: str, minutes: str) -> int:
+    """Return the seconds of an offset such as +02:00. The server bounds neither part, and its integers overflow."""
+    whole, rest = _number(hours) * 60, _number(minutes)
+    total = _wrapped(_wrapped(whole - rest if hours[0] == "-" else whole + rest) * 60 * _NS)
+    return int(total / _NS)
 
 
 def _offset(value: Timestamp, zone: str | None) -> int:
     """Return by how many seconds a zone is ahead of UTC at a moment."""
-    if zone is None:
+    if zone is None or zone in _UNIVERSAL:
         return 0
+    hours, colon, minutes = zone.partition(":")
+    if colon:
+        return _written_offset(hours, minutes)
     found = _zone(zone)
     within = min(max(value.ns // _NS, _EARLIEST), _LATEST)  # zones have no rules for the earliest and latest times
     moment = (_EPOCH + datetime.timedelta(seconds=within)).replace(tzinfo=datetime.UTC)

@@ -2,12 +2,14 @@
 
 In: texts and URLs. Out: URLs, their parts, or a `CelError`. Nothing is fetched.
 
-Source: Kubernetes' CEL URL library over Go's net/url (an absolute URI or an absolute path; Go's escaping rules).
+Source: Kubernetes' CEL URL library over Go's net/url (an absolute URI or an absolute path; Go's escaping rules), which
+refuses a second colon in a host from Go 1.26 on, with which Kubernetes is built since 1.36.
 """
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -27,21 +29,21 @@ class _BadUrl(Exception):
     """The server does not accept the text as a URL."""
 
 
-def to_url(text: str) -> Url:
-    """Evaluate url()."""
+def to_url(text: str, *, strict: bool = False) -> Url:
+    """Evaluate url(); `strict` refuses a second colon in a host, as 1.36 and later do."""
     try:
-        _parse(text, request=True)
+        _parse(text, request=True, strict=strict)
         before, _, fragment = text.partition("#")
         _check_escapes(fragment)
-        return _parse(before, request=False)
+        return _parse(before, request=False, strict=strict)
     except _BadUrl as bad:
         raise CelError(f"URL parse error during conversion from string: parse {quote(text)}: {bad}") from bad
 
 
-def is_request_uri(text: str) -> str | None:
+def is_request_uri(text: str, *, strict: bool = False) -> str | None:
     """Return what is wrong with a URI, or None if it is valid."""
     try:
-        _parse(text, request=True)
+        _parse(text, request=True, strict=strict)
     except _BadUrl as bad:
         return f"parse {quote(text)}: {bad}"
     return None
@@ -53,7 +55,7 @@ def _check_escapes(text: str) -> None:
         raise _BadUrl(f'invalid URL escape "{text[found.start() :][:3]}"')
 
 
-def _parse(text: str, *, request: bool) -> Url:
+def _parse(text: str, *, request: bool, strict: bool) -> Url:
     if any(char < " " or char == "\x7f" for char in text):
         raise _BadUrl("net/url: invalid control character in URL")
     if not text and request:
@@ -76,7 +78,7 @@ def _parse(text: str, *, request: bool) -> Url:
     if path.startswith("//") and (scheme or (not request and not path.startswith("///"))):
         authority, slash, path = path[2:].partition("/")
         path = slash + path
-        host = _host(authority)
+        host = _host(authority, strict=strict)
     _check_escapes(path)
     name, port = _split_port(host)
     return Url(normal, scheme, host, name, port, _escaped(path), _query(query))
@@ -89,7 +91,7 @@ def _check_relative(path: str, *, request: bool) -> None:
         raise _BadUrl("first path segment in URL cannot contain colon")
 
 
-def _host(authority: str) -> str:
+def _host(authority: str, *, strict: bool) -> str:
     user, at, host = authority.rpartition("@")
     if host.startswith("["):
         end = host.rfind("]")
@@ -97,7 +99,8 @@ def _host(authority: str) -> str:
             raise _BadUrl("missing ']' in host")
         port = host[end + 1 :]
     else:
-        port = host[host.rfind(":") :] if ":" in host else ""
+        colon = host.find(":") if strict else host.rfind(":")
+        port = host[colon:] if colon >= 0 else ""
     if port and not _PORT.fullmatch(port):
         raise _BadUrl(f'invalid port "{port}" after host')
     valid = _HOST_CHARACTERS.match(host)
@@ -141,13 +144,15 @@ def _unescaped(text: str) -> str:
     return unquote_to_bytes(text.replace("+", " ")).decode("utf-8", "replace")
 
 
-def _is_url(text: str) -> bool:
-    return is_request_uri(text) is None
+def _is_url(text: str, *, strict: bool = False) -> bool:
+    return is_request_uri(text, strict=strict) is None
 
 
 URLS: dict[str, dict[tuple[type, ...], Any]] = {
     "url": {(str,): to_url},
     "isURL": {(str,): _is_url},
+    "url since 1.36": {(str,): partial(to_url, strict=True)},
+    "isURL since 1.36": {(str,): partial(_is_url, strict=True)},
     "getScheme": {(Url,): lambda url: url.scheme},
     "getHost": {(Url,): lambda url: url.host},
     "getHostname": {(Url,): lambda url: url.hostname},

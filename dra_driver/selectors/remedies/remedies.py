@@ -58,7 +58,7 @@ def mistakes(text: str, declarations: Declarations, names: KnownNames) -> Iterat
     if len(text) > _MAX_CHARACTERS:
         return
     with room_for(_FRAMES if len(text) > _SHALLOW else 0):
-        root, _ = parse(text, declarations.macros)
+        root, _ = parse(text, declarations.macros, quotes_fields=declarations.quotes_fields)
         if root is None:
             found = list(spelling_mistakes(text))
         else:

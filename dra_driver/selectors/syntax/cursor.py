@@ -19,9 +19,10 @@ class Stop(Exception):
 class Cursor:
     """The position in the tokens."""
 
-    __slots__ = ("_at", "_kind", "_tokens", "faults")
+    __slots__ = ("_at", "_kind", "_quotes_fields", "_tokens", "faults")
 
-    def __init__(self, tokens: list[Token], faults: list[SyntaxFault]) -> None:
+    def __init__(self, tokens: list[Token], faults: list[SyntaxFault], *, quotes_fields: bool) -> None:
+        self._quotes_fields = quotes_fields
         self._tokens = tokens
         self._at = 0
         self._kind = tokens[0][0]
@@ -42,6 +43,16 @@ class Cursor:
         _, text, offset = self._tokens[self._at]
         self.faults.append(SyntaxFault(offset, f"Syntax error: {verb} input '{text}' expecting {expected}"))
         raise Stop
+
+    def _field_name(self) -> str:
+        """Return the name of the field that comes next, written plainly or between backticks."""
+        kind, text, offset = self._advance()
+        if kind != "quoted":
+            return text
+        if self._quotes_fields:
+            return text[1:-1]
+        self.faults.append(SyntaxFault(offset, "unsupported syntax: '`'"))
+        return ""
 
     def _no_alternative(self, seen: str) -> None:
         self.faults.append(

@@ -31,13 +31,15 @@ MAX_CODE_POINTS = 100_000
 _FRAMES_PER_TOKEN = 12
 
 
-def parse(text: str, macros: dict[tuple[str, int, bool], Macro]) -> tuple[Node | None, list[SyntaxFault]]:
-    """Parse an expression; return its root, or None with the faults."""
+def parse(
+    text: str, macros: dict[tuple[str, int, bool], Macro], *, quotes_fields: bool
+) -> tuple[Node | None, list[SyntaxFault]]:
+    """Parse an expression; return its root, or None with the faults. `quotes_fields` allows names between backticks."""
     if len(text) > MAX_CODE_POINTS:
         message = f"expression code point size exceeds limit: size: {len(text)}, limit {MAX_CODE_POINTS}"
         return None, [SyntaxFault(NOWHERE, message)]
     tokens, faults = tokenize(text)
-    parser = _Parser(tokens, faults, macros)
+    parser = _Parser(tokens, faults, macros, quotes_fields=quotes_fields)
     with room_for(_FRAMES_PER_TOKEN * min(len(tokens), 8 * MAX_NESTING)):
         try:
             root = parser.whole()
@@ -54,9 +56,14 @@ class _Parser(Terms):
     __slots__ = ("_calcs", "_expansion", "_exprs", "_macros", "_relations")
 
     def __init__(
-        self, tokens: list[Token], faults: list[SyntaxFault], macros: dict[tuple[str, int, bool], Macro]
+        self,
+        tokens: list[Token],
+        faults: list[SyntaxFault],
+        macros: dict[tuple[str, int, bool], Macro],
+        *,
+        quotes_fields: bool,
     ) -> None:
-        super().__init__(tokens, faults)
+        super().__init__(tokens, faults, quotes_fields=quotes_fields)
         self._macros = macros
         self._expansion = Expansion()
         self._exprs = self._relations = self._calcs = 0
@@ -191,16 +198,15 @@ class _Parser(Terms):
         optional = self._kind == "?"
         if optional:
             self._advance()
-        if self._kind == "quoted":
-            self.faults.append(SyntaxFault(self._advance()[2], "unsupported syntax: '`'"))
-            return node
-        if self._kind != "ident":
+        if self._kind not in {"ident", "quoted"}:
             self._no_alternative(".?" if optional else ".")
-        name, name_offset = self._advance()[1:]
+        called = self._kind == "ident" and self._tokens[self._at + 1][0] == "("
+        name_offset = self._tokens[self._at][2]
+        name = self._field_name()
         if optional:
             field = Literal(name, name_offset)
             return self._span(Call("_?._", None, [node, field], offset, node.visits + 1), node.start)
-        if self._kind != "(":
+        if not called:
             return self._span(Select(node, name, offset), node.start)
         start, offset = node.start, self._advance()[2]
         args = self._arguments()

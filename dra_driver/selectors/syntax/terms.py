@@ -92,11 +92,9 @@ class Terms(Cursor):
         more = self._kind not in {"}", ","}
         while more:
             optional = self._optional_mark()
-            if self._kind == "quoted":
-                self.faults.append(SyntaxFault(self._tokens[self._at][2], "unsupported syntax: '`'"))
-            elif self._kind != "ident":
+            if self._kind not in {"ident", "quoted"}:
                 self._fail("mismatched", "{'}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}")
-            field = self._advance()[1]
+            field = self._field_name()
             colon = self._expect(":")[2]
             value = self._expr()
             visits = max(visits, value.visits)

@@ -13,10 +13,10 @@ import math
 from typing import Any
 
 from dra_driver.model.semver import Semver
-from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, Uint
+from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelQuantity, NamedFormat, Uint, Url
 from dra_driver.selectors.values.work import COPIED_AT_ONCE, count_work
 
-_UNHASHABLE = {Semver: "cel.Semver", bytes: "types.Bytes"}
+_UNHASHABLE = {Semver: "cel.Semver", bytes: "types.Bytes", NamedFormat: "cel.Format"}
 
 
 class CelMap:
@@ -86,7 +86,7 @@ _KEY_TYPES = frozenset({str, int})
 
 
 class IdentityKey:
-    """A key that equals only itself (a list, a map), or nothing at all (NaN)."""
+    """A key that equals only itself (a list, a map, a quantity, a URL), or nothing at all (NaN)."""
 
     __slots__ = ("key",)
 
@@ -117,7 +117,7 @@ def plain_key(raw: Any) -> Any:
     return raw[1] if type(raw) is tuple else raw
 
 
-_EQUAL_BY_IDENTITY = frozenset({list, Concat, CelMap})
+_EQUAL_BY_IDENTITY = frozenset({list, Concat, CelMap, CelQuantity, Url})
 
 
 def map_size(value: Any) -> int:
@@ -173,12 +173,19 @@ def refuse_unhashable(key: Any) -> None:
         raise CelAbort(f"internal error: runtime error: hash of unhashable type {name}")
 
 
+def whole_numbers(value: float) -> list[int | Uint]:
+    """Return the integers that the server finds equal to a double; the ends of int64 are not among them."""
+    if not math.isfinite(value) or value != int(value):
+        return []
+    whole = int(value)
+    found: list[int | Uint] = [whole] if abs(whole) < 2**63 else []
+    return found + ([Uint(whole)] if 0 <= whole < 2**64 else [])
+
+
 def _equal_raw_keys(key: Any) -> list[Any]:
     kind = type(key)
     if kind is float:
-        if math.isfinite(key) and key == int(key):
-            return [raw_key(key), int(key), (Uint, Uint(int(key)))] if key >= 0 else [raw_key(key), int(key)]
-        return [raw_key(key)]
+        return [raw_key(key), *map(raw_key, whole_numbers(key))]
     if kind is int:
         return [key, (Uint, Uint(key))] if key >= 0 else [key]
     if kind is Uint:
