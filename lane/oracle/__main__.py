@@ -15,13 +15,18 @@ from typing import Any
 from lane.oracle import allocations, selectors
 from lane.oracle.editions import SELECTOR_EDITIONS
 from lane.oracle.expressions import random_expressions
+from lane.oracle.oddities import odd_world
 from lane.oracle.ours import differs, our_selector_verdict
 from lane.oracle.outcomes import our_outcomes
 from lane.oracle.program import VERSIONS
 from lane.oracle.searches import random_search
 from lane.oracle.worlds import random_world
 
-MAKERS: dict[str, Callable[[int], dict[str, Any]]] = {"allocation": random_world, "searches": random_search}
+MAKERS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "allocation": random_world,
+    "searches": random_search,
+    "oddities": odd_world,
+}
 
 
 def main() -> int:
@@ -30,7 +35,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("record", help="record all verdicts anew")
     search = commands.add_parser("search", help="compare on new random cases")
-    search.add_argument("kind", choices=("selectors", *MAKERS), help="searches: allocation in which the search is long")
+    search.add_argument("kind", choices=("selectors", *MAKERS), help="searches: long ones; oddities: odd worlds")
     search.add_argument("--seed", type=int, required=True, help="another seed, other cases")
     search.add_argument("--count", type=int, default=1000, help="how many cases (default 1000)")
     options = parser.parse_args()

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from lane.oracle import recordings
+from lane.oracle.oddities import odd_world
 from lane.oracle.outcomes import LATE, Outcome, their_outcomes
 from lane.oracle.program import VERSIONS, ask
 from lane.oracle.searches import random_search
 from lane.oracle.worlds import random_world
 from lane.oracle.written_worlds import written_worlds
 
-SEED, COUNT, SEARCHES = 7_000_000, 400, 40
+SEED, COUNT, SEARCHES, ODDITIES = 7_000_000, 400, 40, 300
 SECONDS, RUNS = 2.0, 60  # one run in eight swaps two pools
 
 Outcomes = dict[str, list[Outcome]]
@@ -50,6 +51,7 @@ def record() -> None:
     """Record all versions."""
     named = written_worlds() | {f"random {number}": random_world(SEED + number) for number in range(COUNT)}
     named |= {f"random search {number}": random_search(SEED + number) for number in range(SEARCHES)}
+    named |= {f"random oddity {number}": odd_world(SEED + number) for number in range(ODDITIES)}
     columns = [outcomes_of(list(named.values()), version) for version in VERSIONS]
     cases = zip(([name, world] for name, world in named.items()), zip(*columns, strict=True), strict=True)
     recordings.write(recordings.ALLOCATIONS, VERSIONS, cases)

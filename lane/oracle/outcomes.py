@@ -24,6 +24,7 @@ _CATEGORIES = (
     ("invalid-pool", "invalid resource pools were encountered"),
     ("all-constraint-unsatisfied", "because a claim constraint would not be satisfied"),
     ("feature-disabled", "feature is disabled|empty constraint"),
+    ("unsupported", "unsupported ResourceSlice.NodeSelector"),
     ("bad-capacity", "capacity request cannot be represented|capacity value is negative"),
 )
 

@@ -162,15 +162,16 @@ class PoolIndex:
         current = [s for s in slices if s.generation == newest]
         pool = Pool(slices[0].pool_id)
         whole = current
-        if len(current) != current[0].count and not rules.looks_elsewhere:
+        count = self._announced(current)
+        if len(current) != count and not rules.looks_elsewhere:
             pool.incomplete = True
-        elif len(current) != current[0].count:
+        elif len(current) != count:
             everywhere = self.by_pool[pool.id]
             if any(s.generation > newest for s in everywhere):
                 return None
             whole = [s for s in everywhere if s.generation == newest]
-            pool.incomplete = len(whole) != current[0].count
-        pool.seen = (len(whole), current[0].count)
+            pool.incomplete = len(whole) != count
+        pool.seen = (len(whole), count)
         if rules.sorted_pools:
             current.sort(key=lambda s: s.name)
         if pool.incomplete and rules.joins_counter_slices:
@@ -186,26 +187,34 @@ class PoolIndex:
         reason = _duplicate_name(having)
         if counted and not reason:
             pool.others = [] if whole is current else _without(whole, current)
-            reason = _count(pool, whole if self._rules.counter_slices_stay else current)
+            reason = self._count(pool, whole if self._rules.counter_slices_stay else current)
         if reason:
             pool.invalid = reason
             pool.has_binding = False
             return
 
+    def _count(self, pool: Pool, current: Sequence[SliceRecord]) -> str:
+        """Collect the counter sets; return what is wrong with them or with devices that refer to them, or ""."""
+        sets: dict[str, Wire] = {}
+        for one in (one for s in current for one in s.sets):
+            if one["name"] in sets:
+                return f"duplicate counter set name {one['name']}"
+            sets[one["name"]] = one
+        pool.sets = sets
+        checked = (s for s in (*current, *pool.others) if not (s.sets and self._rules.counter_slices_stay))
+        return next((reason for s in checked if (reason := _missing_counter(s, sets))), "")
+
+    def _announced(self, current: Sequence[SliceRecord]) -> int:
+        """Return how many slices the pool says it has, which is what the slice says that is read first."""
+        if not self._rules.sorted_pools:
+            return current[0].count
+        stay = self._rules.counter_slices_stay
+        own = (s for s in current if s.spec.get("nodeName") and (stay or not s.sets))
+        return next(own, current[0]).count
+
 
 def _is_sound(pool: Pool) -> bool:
     return not pool.incomplete and not pool.invalid
-
-
-def _count(pool: Pool, current: Sequence[SliceRecord]) -> str:
-    """Collect the counter sets; return what is wrong with them or with devices that refer to them, or ""."""
-    sets: dict[str, Wire] = {}
-    for one in (one for s in current for one in s.sets):
-        if one["name"] in sets:
-            return f"duplicate counter set name {one['name']}"
-        sets[one["name"]] = one
-    pool.sets = sets
-    return next((reason for s in (*current, *pool.others) if (reason := _missing_counter(s, sets))), "")
 
 
 def _without(whole: list[SliceRecord], current: list[SliceRecord]) -> list[SliceRecord]:
