@@ -109,6 +109,7 @@ def _node_selector(placed: Sequence[PlacedDevice], node: str, rules: AllocatorRu
     for one in placed:
         scope = one.device.node_scope
         if scope.get("nodeName") is not None or (rules.shares and one.device.wire.get("bindsToNode")):
+            merge_selectors(selectors)  # a selector that was read before the name may be one that can't be joined
             return only_node(node)
         if scope.get("nodeSelector") is not None:
             selectors.append(scope["nodeSelector"])
