@@ -105,7 +105,7 @@ def _opaque(config: Wire) -> Wire:
 
 
 def _node_selector(placed: Sequence[PlacedDevice], node: str, rules: AllocatorRules) -> Wire | None:
-    selectors = []
+    selectors: list[Wire] = []
     for one in placed:
         scope = one.device.node_scope
         if scope.get("nodeName") is not None or (rules.shares and one.device.wire.get("bindsToNode")):
