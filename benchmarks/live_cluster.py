@@ -144,6 +144,7 @@ class _RelayServer(ThreadingHTTPServer):
 
 class _RelayedRequest(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # otherwise each body waits up to 40 ms until the header is acknowledged
     server: _RelayServer
 
     def _pass_on(self) -> None:
