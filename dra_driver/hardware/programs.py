@@ -56,8 +56,15 @@ def run_program(argv: Sequence[str], timeout_s: float, *, root: str = "/") -> Pr
 def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> int | None:
     with suppress(subprocess.TimeoutExpired):
         return child.wait(timeout_s)
+    kill(child)
+    return None
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill a program that has a process group of its own; leave it behind if it does not end even then."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
+    if child.stdout is not None:
+        child.stdout.close()
     with suppress(subprocess.TimeoutExpired):
         child.wait(LEFT_BEHIND_SECONDS)
-    return None

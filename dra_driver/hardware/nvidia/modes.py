@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from dra_driver.hardware import programs
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.nvidia import library
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
@@ -93,24 +94,26 @@ class Modes:
         """Run nvidia-smi on one GPU and return its output."""
         command = (self._program(), "compute-policy", "-i", device.gpu_uuid, *arguments)
         try:
-            done = subprocess.run(
+            child = subprocess.Popen(
                 command,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                timeout=max(0.1, deadline_s),
-                check=False,
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired as late:
-            text = f"{PROGRAM} did not end within {deadline_s:.0f} s ({device})"
-            raise HardwareError("not-answering", text, retry=Retry.LATER) from late
         except OSError as exc:
             raise HardwareError("nvidia-smi-failed", f"{PROGRAM} can't be run: {exc}", retry=Retry.LATER) from exc
-        output = " ".join(done.stdout.decode("utf-8", "replace").split())
+        try:
+            printed, _ = child.communicate(timeout=max(0.1, deadline_s))
+        except subprocess.TimeoutExpired as late:
+            programs.kill(child)  # it may hang in the GPU's driver, where no signal reaches it
+            text = f"{PROGRAM} did not end within {deadline_s:.0f} s ({device})"
+            raise HardwareError("not-answering", text, retry=Retry.LATER) from late
+        output = " ".join(printed.decode("utf-8", "replace").split())
         # Some releases report a refusal as a warning and exit with status 0.
-        if done.returncode or _UNSUPPORTED.search(output):
-            raise _failure(device, done.returncode, output)
+        if child.returncode or _UNSUPPORTED.search(output):
+            raise _failure(device, child.returncode, output)
         return output
 
     def _program(self) -> str:

@@ -1,6 +1,8 @@
 """Compute mode through NVML, time slice through nvidia-smi: fakes of both, each with a log of its calls."""
 
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 from tests.hardware.nvidia.conftest import Machine
 from tests.support.fake_nvml import Code, h100
 from tests.support.programs.fake_nvidia_smi import FakeNvidiaSmi
+from tests.support.waiting import unhindered
 
 SOON = 10.0
 
@@ -205,6 +208,21 @@ def test_a_program_that_hangs_is_ended_at_the_deadline(smi: FakeNvidiaSmi) -> No
     with pytest.raises(HardwareError, match="did not end") as refused:
         vendor(smi).set_time_slice(shared(GPU), Interval.LONG, 0.3)
     assert (refused.value.code, refused.value.retry) == ("hardware.not-answering", Retry.LATER)
+
+
+def test_a_program_that_no_signal_reaches_is_left_behind(smi: FakeNvidiaSmi, monkeypatch: pytest.MonkeyPatch) -> None:
+    signalled: set[int] = set()  # as where it hangs in the kernel: the signal has no effect
+    smi.hang()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "killpg", lambda group, _: signalled.add(group))
+        patch.setattr(subprocess.Popen, "kill", lambda child: signalled.add(child.pid))
+        try:
+            with pytest.raises(HardwareError, match="did not end"):
+                unhindered(lambda: vendor(smi).set_time_slice(shared(GPU), Interval.LONG, 0.3))
+        finally:
+            for pid in signalled:
+                os.kill(pid, signal.SIGKILL)
+    assert len(signalled) == 1
 
 
 def test_a_missing_program_is_named(tmp_path: Path) -> None:
