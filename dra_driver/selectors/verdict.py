@@ -25,6 +25,7 @@ _NATIVE = {
     "null_type": "type conversion error from 'null_type' to 'bool'",
     "kubernetes.Semver": "type conversion error from 'Semver' to 'bool'",
     "kubernetes.Quantity": "type conversion error from 'Quantity' to 'bool'",
+    "kubernetes.URL": "type conversion error from 'URL' to 'bool'",
 }
 
 

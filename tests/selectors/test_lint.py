@@ -157,3 +157,19 @@ def test_a_fix_changes_no_verdict_and_adds_no_error(seed, depth):
         before = outcomes(given_subject.selector, given_subject.views)
         after = outcomes(ENGINE.compile(better), given_subject.views)
         assert all(new is old for old, new in zip(before, after, strict=True) if isinstance(old, bool))
+
+
+@pytest.mark.parametrize(
+    ("text", "effect"),
+    [
+        (f'{GUARD} && {A}.version == "2.1.0"', "comparing it with a string fails, which aborts scheduling"),
+        (f'{GUARD} && "2.1.0" < {A}.version', "comparing it with a string fails, which aborts scheduling"),
+        (f'{GUARD} && "2.1.0" == {A}.version', "comparing it with a string is always false"),
+        (f'{GUARD} && "2.1.0" != {A}.version', "comparing it with a string is always true"),
+        (f'true || {A}.version == "2.1.0"', "comparing it with a string fails"),
+    ],
+)
+def test_what_is_said_of_a_version_beside_a_string_is_what_kubernetes_does(text, effect):
+    (found,) = [one.message for one in lint(subject(text, FLEET[:2])) if one.rule == "string-version"]
+
+    assert found == f"the attribute is a version: {effect}"

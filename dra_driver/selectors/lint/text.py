@@ -8,32 +8,28 @@ Source: Kubernetes API resource/v1 (limits of selectors); names that NVIDIA's dr
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 
 from dra_driver.model.limits import CEL_COST, CEL_EXPRESSION_BYTES
-from dra_driver.model.semver import Semver
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.lint.bounds import reachable_bound
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcomes
 from dra_driver.selectors.lint.fleet import keeps_verdicts, recompiled
 from dra_driver.selectors.lint.guards import clauses
-from dra_driver.selectors.remedies.literal_texts import exponent_of, version_text
+from dra_driver.selectors.lint.versions import OPERATORS, version_findings, versions_among
+from dra_driver.selectors.remedies.literal_texts import exponent_of
 from dra_driver.selectors.remedies.mistake import place_of
 from dra_driver.selectors.remedies.operators import operator_mistakes
 from dra_driver.selectors.remedies.values import value_mistakes
 from dra_driver.selectors.syntax.excerpts import all_nodes, replaced, text_of
 from dra_driver.selectors.syntax.nodes import Call, Ident, Literal, Node, Select
-from dra_driver.selectors.values.cancellation import check_cancelled
 
 CLOSE_TO_LIMIT = CEL_COST // 2
 # Of a quantity's literal. From here on, Kubernetes takes milliseconds to compare it with an amount of memory; if the
 # exponent is ten million, seconds. The cost of an expression does not include that.
 MAX_EXPONENT = 100_000
 _READERS = frozenset({"quantity", "isQuantity"})
-_OPERATORS = {"_==_": "==", "_!=_": "!=", "_<_": "<", "_<=_": "<=", "_>_": ">", "_>=_": ">="}
 _EQUALITY = frozenset({"_==_", "_!=_"})
-_VERSION = re.compile(r"v?\d+(\.\d+){1,3}([-+][0-9A-Za-z.+-]*)?")
 _SHARED_DOMAINS = frozenset({"resource.kubernetes.io"})
 # Attributes that drivers no longer publish, as domain/name, with what to do instead.
 DEPRECATED: dict[str, str] = {
@@ -114,16 +110,16 @@ def _comparisons(subject: LintSubject) -> Iterator[LintFinding]:
     found = [
         node
         for node in all_nodes(subject.selector.program.root)
-        if type(node) is Call and node.function in _OPERATORS and hasattr(node, "start")
+        if type(node) is Call and node.function in OPERATORS and hasattr(node, "start")
     ]
     texts = [(node, value, literal) for node in found for value, literal in _beside_texts(node)]
-    versions = _versions(subject, [value for _, value, _ in texts])
+    versions = versions_among(subject, [value for _, value, _ in texts])
     for node in found:
         left, right = node.args
         if node.function in _EQUALITY and "kubernetes.Quantity" in {left.type.long(), right.type.long()}:
             yield from _quantities(subject, node, left, right)
         for value, literal in _beside_texts(node):
-            yield from _version_text(subject, node, value, literal, is_version=value in versions)
+            yield from version_findings(subject, node, value, literal, is_version=value in versions)
 
 
 def _enormous(subject: LintSubject) -> Iterator[LintFinding]:
@@ -145,20 +141,6 @@ def _beside_texts(node: Call) -> Iterator[tuple[Node, Literal]]:
     for value, literal in (node.args, node.args[::-1]):
         if type(literal) is Literal and type(literal.value) is str:
             yield value, literal
-
-
-def _versions(subject: LintSubject, nodes: list[Node]) -> set[Node]:
-    """Return the nodes that are versions on every device where they have a value. Each device is traced once."""
-    found: set[Node] = set()
-    others: set[Node] = set()
-    for view in subject.views if nodes else ():
-        check_cancelled()
-        trace = subject.selector.trace(view)
-        for node in nodes:
-            value = trace.get(node)
-            if value is not None and not isinstance(value, Exception):
-                (found if isinstance(value, Semver) else others).add(node)
-    return found - others
 
 
 def _mistakes(subject: LintSubject, known: set[str]) -> Iterator[LintFinding]:
@@ -191,48 +173,12 @@ def _quantities(subject: LintSubject, node: Call, left: Node, right: Node) -> It
     better = recompiled(subject, fix) if fix else None
     rest = "any other amount matches" if not is_equal else "an 80 GB GPU has 81559Mi"
     message = (
-        f"{_OPERATORS[node.function]} looks for one exact amount ({rest}); "
+        f"{OPERATORS[node.function]} looks for one exact amount ({rest}); "
         f"compareTo(…) {'>=' if is_equal else '<'} 0 is usually meant"
     )
     if bound:
         message += f", and of no more than {bound}: no given device has {text_of(wanted, expression)}"
     yield LintFinding("quantity-equality", message, text_of(node, expression), fix if better else None)
-
-
-def _version_text(
-    subject: LintSubject, node: Call, value: Node, literal: Literal, *, is_version: bool
-) -> Iterator[LintFinding]:
-    """Report a version attribute that is compared with a string, and version-like strings that are ordered."""
-    expression, operator = subject.selector.expression, _OPERATORS[node.function]
-    looks_so = _VERSION.fullmatch(literal.value) is not None
-    clause = text_of(node, expression)
-    if is_version:
-        effect = "is always true" if operator == "!=" else "fails, which aborts scheduling"
-        call = _compare(value, literal, operator, node.args[0] is value, expression)
-        fix = replaced(expression, node, call) if call else None
-        better = recompiled(subject, fix) if fix else None
-        is_safe = (
-            better is not None
-            and operator != "!="
-            and keeps_verdicts(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
-        )
-        message = f"the attribute is a version: comparing it with a string {effect}"
-        yield LintFinding("string-version", message, clause, fix if better else None, is_safe=is_safe)
-    elif looks_so and node.function not in _EQUALITY:
-        message = 'strings are ordered character by character ("10.0" < "9.0"): compare versions with semver()'
-        yield LintFinding("string-version", message, clause)
-
-
-def _compare(value: Node, literal: Literal, operator: str, in_order: bool, expression: str) -> str | None:
-    if not hasattr(value, "start"):
-        return None
-    version = version_text(literal.value)
-    if version is None:
-        return None
-    wanted = f"semver({json.dumps(version)})"
-    if not in_order:
-        operator = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(operator, operator)
-    return f"{text_of(value, expression)}.compareTo({wanted}) {operator} 0"
 
 
 def _deprecated(subject: LintSubject) -> Iterator[LintFinding]:
