@@ -32,7 +32,7 @@ _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z]{8}(-[0-9A-Za-z]{4}){3}-[0-9A-Za-z]{12
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # the names of devices that the API server accepts
 _PCI = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 _DEADLINE_MAX_S = 60.0
-_MAX_MEMORY = 1 << 50
+_MAX_MEMORY = (1 << 63) - 1  # the most that a config may ask for
 _MAX_LIMITS = 64
 
 

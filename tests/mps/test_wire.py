@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dra_driver.claims.config.schema import MAX_LIMIT
 from dra_driver.model.errors import DriverError, Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import wire
@@ -23,7 +24,8 @@ START = {
     "settings": wire.settings_wire(MpsSettings()),
     "deadlineS": 5,
 }
-limits = st.none() | st.integers(0, 1 << 50)
+MOST = int(MAX_LIMIT.value)  # what a config may ask for
+limits = st.none() | st.integers(0, MOST)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
@@ -36,11 +38,12 @@ json_values = st.recursive(
         MpsSettings,
         active_thread_percentage=st.none() | st.integers(0, 100),
         pinned_memory_limit=limits,
-        per_device_limits=st.dictionaries(st.sampled_from([GPU, MIG, "0"]), st.integers(0, 1 << 50)),
+        per_device_limits=st.dictionaries(st.sampled_from([GPU, MIG, "0"]), st.integers(0, MOST)),
         multi_user=st.booleans(),
         across_namespaces=st.booleans(),
     )
 )
+@example(MpsSettings(pinned_memory_limit=MOST, per_device_limits={"0": MOST}))
 def test_settings_are_received_as_they_were_sent(settings: MpsSettings):
     request = wire.request_of(wire.line_of({**START, "settings": wire.settings_wire(settings)}))
     assert (request.command, request.device, request.settings) == ("start", DEVICE, settings)
