@@ -5,6 +5,7 @@ In: argv. Out: an exit status of `ExitCode`. A user's error is one line and a hi
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -21,6 +22,7 @@ from dra_driver.cli.commands import cli
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 
 _MAX_SHOWN = 300  # in characters of a path
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 
@@ -70,7 +72,11 @@ def _status_of(fault: Exception) -> int:
         case BrokenPipeError():
             _silence_stdout()
             return ExitCode.OK
-        case OSError():  # a name that is too long, a loop of links, a full disk: not a bug
+        case OSError() if fault.errno in _NO_ROOM and not fault.filename:
+            _silence_stdout()
+            _print_error(InputError("unwritable", f"the output can't be written: {fault.strerror}"))
+            return ExitCode.BAD_INPUT
+        case OSError():  # a name that is too long, a loop of links: not a bug
             named = f": {str(fault.filename)[:_MAX_SHOWN]}" if fault.filename else ""
             _print_error(InputError("unreadable", f"{fault.strerror or fault}{named}"))
             return ExitCode.BAD_INPUT

@@ -175,6 +175,17 @@ def test_a_closed_pipe_is_neither_a_finding_nor_a_traceback(words):
     assert done.returncode == ExitCode.OK
 
 
+@pytest.mark.parametrize("words", [["slices", "--fleet", "l40s", "-o", "json"], ["slices", "--fleet", "l40s"], ["-h"]])
+def test_a_full_disk_is_an_error_that_names_the_output(words):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*PROGRAM, *words], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=120, check=False
+        )
+    assert b"the output can't be written: No space left on device [input.unwritable]" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == ExitCode.BAD_INPUT
+
+
 def test_a_fifo_is_opened_once_so_that_its_writer_loses_nothing(tmp_path, capsys, monkeypatch):
     fifo, opened, really_open = tmp_path / "fifo.json", [], Path.open
     os.mkfifo(fifo)
