@@ -270,6 +270,12 @@ HOSTILE = {
     ),
     "slices of joined lists": _bindings(17, "{0} + {0}", "lists.range(20000).all(i, {0}.slice(0, 1).size() == 1)"),
     "lists joined one by one": _bindings(200, "{0} + [1]", "lists.range(40000).all(i, {0}[0] == 1)"),
+    "many different numbers": "lists.range(60000).distinct().size() > 0",
+    "many numbers out of order": _bindings(
+        0,
+        "",
+        "cel.bind(b, lists.range(60000).map(i, i * 7919 % 60013), [b, b, b, b, b, b, b, b].flatten().sort().size() > {0}.size())",
+    ),
     "a list printed again and again": _bindings(
         11, "{0} + {0}", "lists.range(20000).all(i, '%s'.format([{0}]).size() > 0)"
     ),
@@ -287,7 +293,7 @@ HOSTILE = {
 def test_hostile_text_is_answered_in_bounded_time(name):
     began = time.process_time()  # the time of this process: other work on the machine does not count
     assert _answer(HOSTILE[name], {}) is not None
-    assert time.process_time() - began < 20
+    assert time.process_time() - began < 5
 
 
 def test_an_error_that_is_raised_again_and_again_does_not_grow():

@@ -19,11 +19,13 @@ from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, cont
 from dra_driver.selectors.values.type_names import shown, type_name
 from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Duration, Optional, Timestamp, Uint
 from dra_driver.selectors.values.values import NONE as NO_VALUE
+from dra_driver.selectors.values.work import count_work
 
 _LONGEST_RANGE = 1_000_000  # Source: cel-go 0.29, ext.Lists
 _LISTS = (list, Concat)
 _ZEROS = {int: 0, Uint: Uint(0), float: 0.0, Duration: Duration(0)}
 _COMPARABLE = frozenset({int, Uint, float, bool, Duration, Timestamp, str, bytes})
+_COMPARED_AT_ONCE = 2  # this many numbers are compared in the time of one element of work
 _MAX_INCLUDED = 48  # Source: Kubernetes API resource/v1, the most entries of a list attribute
 
 
@@ -84,7 +86,9 @@ def _distinct(values: Any) -> list[Any]:
                 continue
             texts.add(value)
             kept.append(value)
-        elif not any(is_equal(value, other) for other in kept):
+            continue
+        count_work(len(kept) // _COMPARED_AT_ONCE)
+        if not any(is_equal(value, other) for other in kept):
             kept.append(value)
     return kept
 
@@ -102,6 +106,7 @@ def _sort_by(values: Any, keys: Any) -> list[Any]:
         raise CelError("list elements must be comparable")
     if any(type(key) is not type(by[0]) for key in by):
         raise CelError("list elements must have the same type")
+    count_work(len(by) * len(by).bit_length())  # about as many as are compared
     order = cmp_to_key(_order)
     return [elements[index] for index in sorted(range(len(by)), key=lambda index: order(by[index]))]
 
