@@ -125,6 +125,7 @@ def test_kinds_of_other_features_are_refused_as_not_supported_yet(kind: str) -> 
         (parameters("gpuconfig"), "parameters.kind: must be one of GpuConfig"),
         (parameters(sharring={}), "parameters.sharring: unknown field; known are apiVersion, kind, sharing"),
         (parameters(metadata={}), "parameters.metadata: unknown field"),
+        (parameters(**{"a\x1b[2J": 1}), r"parameters.'a\x1b[2J': unknown field"),
         (parameters(sharing=[]), "parameters.sharing: must be an object, is a list"),
         (parameters(sharing={}), "parameters.sharing.strategy: must be one of TimeSlicing, MPS, is missing"),
         (parameters(sharing={"strategy": "mps"}), "parameters.sharing.strategy: must be one of"),

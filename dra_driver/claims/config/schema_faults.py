@@ -24,7 +24,8 @@ def as_fault(model: type[BaseModel], error: ErrorDetails, path: str) -> ConfigFa
     parts = [str(part) for part in error["loc"] if part != "[key]"]
     where = path
     for previous, part in zip(("", *parts), parts, strict=False):
-        where += f"[{part}]" if previous == _BY_DEVICE else f".{part}"
+        name = part if part.isprintable() else repr(part)  # a tenant's key may hold orders to a terminal
+        where += f"[{name}]" if previous == _BY_DEVICE else f".{name}"
     return ConfigFault(where, _message(model, error, parts))
 
 
