@@ -109,3 +109,34 @@ def test_a_claim_that_no_api_server_would_store_is_refused_with_its_place(tmp_pa
         assert "the API server refuses such an object" in err
     file.write_text(CLAIM.format(uid=", uid: 1-2", more=more))  # it came from an API server
     assert "refuses" not in str(run(["explain", "-f", str(file), "--fleet", "dgx-h100"])) + capsys.readouterr().err
+
+
+REFERRING = """\
+spec:
+  resourceClaims:
+    - {name: gpu, resourceClaimTemplateName: t}
+  containers:
+    - name: main
+      image: x
+      resources: {claims: [{name: gpu}]}
+"""
+POD = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\n{REFERRING}"
+DEPLOYMENT = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  template:\n" + "".join(
+    f"    {line}\n" for line in REFERRING.splitlines()
+)
+WRONG = [
+    ("claims: [{name: gpu}]", "claims: [{name: gp}]", 'claims[0]: Not found: "gp": must be one of the names in'),
+    ("TemplateName: t", "TemplateName: t, resourceClaimName: c", "spec.resourceClaims[0]: at most one of"),
+    (", resourceClaimTemplateName: t", "", "spec.resourceClaims[0]: must specify one of"),
+]
+
+
+@pytest.mark.parametrize("text", [POD, DEPLOYMENT], ids=["a pod", "a template of pods"])
+@pytest.mark.parametrize("case", WRONG, ids=["an unknown name", "both kinds", "neither kind"])
+def test_a_bad_reference_to_a_claim_is_a_fault(text, case, tmp_path, capsys):
+    right, wrong, said = case
+    path = tmp_path / "pods.yaml"
+    path.write_text(text.replace(right, wrong))
+    for command in (["explain", "--fleet", "t4", "-f"], ["simulate", "--fleet", "t4", "-f"]):
+        assert run([*command, str(path)]) == ExitCode.BAD_INPUT
+        assert said in capsys.readouterr().err

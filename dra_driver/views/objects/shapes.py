@@ -70,7 +70,7 @@ _META = {
 }
 _EXPRESSIONS = [{"key": str, "operator": str, "values": [str]}]
 _NODE_SELECTOR = {"nodeSelectorTerms": [{"matchExpressions": _EXPRESSIONS, "matchFields": _EXPRESSIONS}]}
-_CONTAINERS = [{"resources": {"limits": Map(QUANTITY), "requests": Map(QUANTITY)}}]
+_CONTAINERS = [{"resources": {"limits": Map(QUANTITY), "requests": Map(QUANTITY), "claims": [{"name": str}]}}]
 _POD = {
     "containers": _CONTAINERS,
     "initContainers": _CONTAINERS,
@@ -120,7 +120,13 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "ResourceClaimTemplate": ("metadata.name", "spec", "spec.spec", *(f"spec.spec.{path}" for path in _REQUEST)),
     "DeviceClass": ("metadata.name", "spec.selectors[].cel"),
     "Node": ("metadata.name", "spec.taints[].key", "spec.taints[].effect"),
-    "Pod": ("spec", "spec.resourceClaims[].name", "status.resourceClaimStatuses[].name"),
+    "Pod": (
+        "spec",
+        "spec.resourceClaims[].name",
+        "spec.containers[].resources.claims[].name",
+        "spec.initContainers[].resources.claims[].name",
+        "status.resourceClaimStatuses[].name",
+    ),
 }
 
 

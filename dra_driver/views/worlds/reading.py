@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
 from dra_driver.views.access import ClusterAccess
 from dra_driver.views.objects.admission import refuse_inadmissible
-from dra_driver.views.objects.documents import read_documents
+from dra_driver.views.objects.documents import Document, read_documents
+from dra_driver.views.objects.pod_references import bad_reference
 from dra_driver.views.objects.shape_checker import ShapeChecker
-from dra_driver.views.objects.strictness import checked, refuse_unknown
+from dra_driver.views.objects.strictness import checked, refuse_unknown, with_place
+from dra_driver.views.objects.texts import shown
 from dra_driver.views.progress import NoProgress, ProgressLines
 from dra_driver.views.worlds.rules import ask_gates
 from dra_driver.views.worlds.workloads import add_workload
@@ -43,6 +46,8 @@ def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> W
         if document.kind in world.objects:
             wire = checked(document, checker)
             refuse_inadmissible(document, wire)
+            if document.kind == "Pod":
+                _refuse_bad_reference(document, wire)
             if document.kind in {"ResourceClaim", "Pod"}:
                 wire = with_defaults(wire)
             world.objects[document.kind].append(wire)
@@ -55,6 +60,12 @@ def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> W
         title = f"ResourceClaimTemplate {wire['metadata'].get('name')}"
         default_requests((wire.get("spec") or {}).get("spec") or {}, title)
     return world
+
+
+def _refuse_bad_reference(document: Document, pod: Wire) -> None:
+    fault = bad_reference(pod, f"{shown(document.origin)}: Pod {document.name}")
+    if fault is not None:
+        raise with_place(document, fault)
 
 
 def world_of_cluster(

@@ -16,6 +16,7 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import UnseenObjects
 from dra_driver.views.fleet.profile_nodes import EXISTING_PARTITIONS, FleetOffer
+from dra_driver.views.objects.pod_references import bad_reference
 from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.worlds.workload_pods import Workload, pods_of
 
@@ -119,6 +120,8 @@ class World:
             made = [with_defaults(pod) for pod in pods_of(template, self.objects["Node"])]
             for pod in made:
                 checker.check("Pod", pod, f"{template.kind} {template.name}")
+                if fault := bad_reference(pod, f"{template.kind} {template.name}: pod"):
+                    raise fault
             self.objects["Pod"] += made
             workload = Workload(template, tuple(made))
             self.workloads.append(workload)
