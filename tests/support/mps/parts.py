@@ -25,6 +25,7 @@ from dra_driver.mps.supervisor_call import call_supervisor
 from tests.support.mps.fake_mps import FakeMps
 from tests.support.waiting import until
 
+_REMOVAL_SECONDS = 10.0
 SETTINGS = MpsSettings(active_thread_percentage=50, pinned_memory_limit=4 << 30)
 
 
@@ -36,14 +37,25 @@ def device(number: int = 0) -> SharedDevice:
 
 @contextmanager
 def short_folder(parent: str | None = None) -> Iterator[Path]:
-    """Yield a folder whose path is short; whatever still runs in it is ended."""
+    """Yield a folder whose path is short; whatever still runs in it is ended.
+
+    A supervisor's thread may be starting a daemon just then, which mounts once more, so that one removal may not do.
+    """
     folder = Path(tempfile.mkdtemp(prefix="mps", dir=parent))
     try:
         yield folder
     finally:
-        end_all(folder)
-        unmount(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        ends = time.monotonic() + _REMOVAL_SECONDS
+        while not _remove(folder) and time.monotonic() < ends:
+            time.sleep(0.05)
+
+
+def _remove(folder: Path) -> bool:
+    """Remove a folder with what runs or is mounted below it; return whether it is gone."""
+    end_all(folder)
+    unmount(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 def unmount(folder: Path) -> None:
