@@ -10,16 +10,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, NamedTuple
+
+import grpc
 
 from dra_driver.claims.plan import PreparedDevice
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.kubelet.call_log import CallLog, CallOutcome
-from dra_driver.plugin.kubelet.methods import MESSAGES
+from dra_driver.plugin.kubelet.methods import MESSAGES, CallPool
 from dra_driver.plugin.prepare.preparer import Preparer
-from dra_driver.plugin.rpc.call import RpcCall
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -36,16 +36,16 @@ class ClaimResponse(NamedTuple):
 class ClaimCall:
     """Answers the calls of one method in one version, and never raises.
 
-    `pool` has the threads for calls with several claims.
+    `pool` has the threads that answer the calls, and that work on the further claims of a call.
     """
 
     rpc: ClassVar[str]
 
-    def __init__(self, version: str, preparer: Preparer, pool: ThreadPoolExecutor, call_log: CallLog) -> None:
+    def __init__(self, version: str, preparer: Preparer, pool: CallPool, call_log: CallLog) -> None:
         self._messages, self._version, self._preparer, self._log = MESSAGES[version], version, preparer, call_log
         self._pool = pool
 
-    def __call__(self, request: Any, call: RpcCall) -> Any:
+    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Answer one call of the kubelet."""
         raise NotImplementedError
 
@@ -103,11 +103,9 @@ class PrepareCall(ClaimCall):
 
     rpc = "prepare"
 
-    def __call__(self, request: Any, call: RpcCall) -> Any:
-        """Prepare the claims of a call, unless the kubelet has cancelled it while it was queued and will ask again."""
-        if not call.is_active():
-            return self._messages.NodePrepareResourcesResponse()
-        deadline = Deadline.of_call(call.time_remaining())
+    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
+        """Prepare the claims of a call."""
+        deadline = Deadline.of_call(context.time_remaining(), is_wanted=context.is_active)
         return self._messages.NodePrepareResourcesResponse(claims=self._answers(request.claims, deadline))
 
     def _work(self, claim: Any, deadline: Deadline) -> tuple[PreparedDevice, ...]:
@@ -124,9 +122,9 @@ class UnprepareCall(ClaimCall):
 
     rpc = "unprepare"
 
-    def __call__(self, request: Any, call: RpcCall) -> Any:
+    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Unprepare the claims of a call."""
-        deadline = Deadline.of_call(call.time_remaining(), goes_first=True)
+        deadline = Deadline.of_call(context.time_remaining(), goes_first=True, is_wanted=context.is_active)
         return self._messages.NodeUnprepareResourcesResponse(claims=self._answers(request.claims, deadline))
 
     def _work(self, claim: Any, deadline: Deadline) -> tuple[PreparedDevice, ...]:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import grpc
+
 from dra_driver.plugin._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
-from dra_driver.plugin.kubelet.methods import RpcMethods
-from dra_driver.plugin.rpc.call import RpcCall, RpcMethod, StatusCode
+from dra_driver.plugin.kubelet.methods import CallPool, answered_by, encode
 
 HEALTH_VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")  # also the names of the gRPC services
 RESEND_SECONDS = 10.0
@@ -74,38 +75,42 @@ class HealthStream:
             self._is_over = True
             self._changed.notify_all()
 
-    def methods(self, service: str) -> RpcMethods:
-        """Return the methods of one version of the service."""
-        read = messages.NodeWatchResourcesRequest.FromString
-        return {f"/{service}/NodeWatchResources": RpcMethod(self._watch, read, STREAMS + 1, is_stream=True)}
+    def methods(self, service: str, pool: CallPool) -> grpc.GenericRpcHandler[Any, Any]:
+        """Return the methods of one version of the service; `pool` has a thread for each stream and one to refuse."""
+        handler = grpc.unary_stream_rpc_method_handler(
+            answered_by(pool, self._watch),
+            request_deserializer=messages.NodeWatchResourcesRequest.FromString,
+            response_serializer=encode,
+        )
+        return grpc.method_handlers_generic_handler(service, {"NodeWatchResources": handler})
 
-    def _watch(self, _request: Any, call: RpcCall) -> Iterator[Any]:
+    def _watch(self, _request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         with self._changed:
             is_one_too_many = self._open >= STREAMS
             self._open += not is_one_too_many
         if is_one_too_many:
-            call.abort(StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS} health streams are open")
-        if not call.add_callback(self._ended):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS} health streams are open")
+        if not context.add_callback(self._ended):
             self._ended()
-        yield from self._lists(call)
+        yield from self._lists(context)
 
     def _ended(self) -> None:
-        # The thread that reads the client's frames runs this. So a stream that is opened after this one was cancelled
+        # gRPC's own thread runs this. So a stream that is opened after this one was cancelled
         # finds a free place, however late the thread of the cancelled stream wakes up.
         with self._changed:
             self._open -= 1
             self._changed.notify_all()
 
-    def _lists(self, call: RpcCall) -> Iterator[Any]:
-        while not self._is_over and call.is_active():
+    def _lists(self, context: grpc.ServicerContext) -> Iterator[Any]:
+        while not self._is_over and context.is_active():
             with self._changed:
                 sent = self._revision
             yield _encode(self._health.reports())
             with self._changed:
-                self._changed.wait_for(partial(self._is_due, sent, call), RESEND_SECONDS)
+                self._changed.wait_for(partial(self._is_due, sent, context), RESEND_SECONDS)
 
-    def _is_due(self, sent: int, call: RpcCall) -> bool:
-        return self._is_over or self._revision != sent or not call.is_active()
+    def _is_due(self, sent: int, context: grpc.ServicerContext) -> bool:
+        return self._is_over or self._revision != sent or not context.is_active()
 
 
 def _encode(reports: tuple[DeviceReport, ...]) -> Any:

@@ -1,17 +1,25 @@
-"""Method tables: the plugin's services as paths with their methods, over the generated messages.
+"""Methods: the plugin's services in the form that gRPC needs, each method with the threads that answer its calls.
 
 Generated service stubs are not used, because they would require a grpcio at least as new as their generator.
+Source: grpcio, `grpc/_server.py`, `_select_thread_pool_for_behavior`, for the attribute `experimental_thread_pool`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
+
+import grpc
 
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.plugin._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as registration
-from dra_driver.plugin.rpc.call import RpcCall, RpcMethod
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
 
 REGISTRATION_SERVICE = "pluginregistration.Registration"
 PLUGIN_TYPE = "DRAPlugin"
@@ -22,22 +30,36 @@ VERSIONS = {
 }
 MESSAGES: Mapping[str, Any] = {"v1.DRAPlugin": v1, "v1beta1.DRAPlugin": v1beta1}
 
-# How many calls of each kind are answered at the same time; further calls wait for their turn. A Prepare may wait 35 s
-# for a device, and must not hold up the Unprepare that frees the device.
-PREPARES, UNPREPARES, REGISTRATIONS = 128, 32, 2
 
-RpcMethods = Mapping[str, RpcMethod]
-"""Methods by their path, which is "/service/method"."""
+class CallPool(ThreadPoolExecutor):
+    """The threads that answer one kind of calls; calls beyond their number wait for their turn.
+
+    One thread is started at once, and the others when they are needed. If one of those can't be started, the call waits
+    for a thread that there is. An exception would end the only thread with which gRPC accepts calls.
+    """
+
+    def __init__(self, size: int, name: str) -> None:
+        """Start the first thread. Raises: RuntimeError if no thread can be started."""
+        super().__init__(size, thread_name_prefix=name)
+        super().submit(int).result()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
+        """Have a function called by one of the threads. The future never ends if no thread could be started for it."""
+        try:
+            return super().submit(function, *args, **more)
+        except RuntimeError as error:
+            log.warning("no thread could be started for a further call", extra=fields(err=str(error)))
+            return Future()
 
 
 class RegistrationService(Protocol):
     """The service that the kubelet calls on the registration socket."""
 
-    def get_info(self, request: registration.InfoRequest, call: RpcCall) -> registration.PluginInfo:
+    def get_info(self, request: registration.InfoRequest, context: grpc.ServicerContext) -> registration.PluginInfo:
         """Return the driver's name, the path of its DRA socket, and the versions that it serves."""
 
     def notify(
-        self, request: registration.RegistrationStatus, call: RpcCall
+        self, request: registration.RegistrationStatus, context: grpc.ServicerContext
     ) -> registration.RegistrationStatusResponse:
         """Record whether the kubelet accepted the registration."""
 
@@ -45,26 +67,45 @@ class RegistrationService(Protocol):
 class ClaimMethod(Protocol):
     """The function that answers a method of the DRA service."""
 
-    def __call__(self, request: Any, call: RpcCall) -> Any:
+    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Return the answer."""
 
 
-def registration_methods(service: RegistrationService) -> RpcMethods:
-    """Return the methods of the registration socket."""
-    path = f"/{REGISTRATION_SERVICE}"
-    return {
-        f"{path}/GetInfo": RpcMethod(service.get_info, registration.InfoRequest.FromString, REGISTRATIONS),
-        f"{path}/NotifyRegistrationStatus": RpcMethod(
-            service.notify, registration.RegistrationStatus.FromString, REGISTRATIONS
-        ),
+def registration_methods(service: RegistrationService, pool: CallPool) -> grpc.GenericRpcHandler[Any, Any]:
+    """Return the methods of the registration socket, answered by the threads of `pool`."""
+    methods = {
+        "GetInfo": _unary(service.get_info, registration.InfoRequest, pool),
+        "NotifyRegistrationStatus": _unary(service.notify, registration.RegistrationStatus, pool),
     }
+    return grpc.method_handlers_generic_handler(REGISTRATION_SERVICE, methods)
 
 
-def dra_methods(version: str, prepare: ClaimMethod, unprepare: ClaimMethod) -> RpcMethods:
+def dra_methods(
+    version: str, prepare: ClaimMethod, unprepare: ClaimMethod, *, prepares: CallPool, unprepares: CallPool
+) -> grpc.GenericRpcHandler[Any, Any]:
     """Return the methods of one version of the DRA service; its messages are those of `MESSAGES[version]`."""
-    messages, path = MESSAGES[version], f"/{VERSIONS[version]}"
-    read_prepare, read_unprepare = messages.NodePrepareResourcesRequest, messages.NodeUnprepareResourcesRequest
-    return {
-        f"{path}/NodePrepareResources": RpcMethod(prepare, read_prepare.FromString, PREPARES),
-        f"{path}/NodeUnprepareResources": RpcMethod(unprepare, read_unprepare.FromString, UNPREPARES),
+    messages = MESSAGES[version]
+    methods = {
+        "NodePrepareResources": _unary(prepare, messages.NodePrepareResourcesRequest, prepares),
+        "NodeUnprepareResources": _unary(unprepare, messages.NodeUnprepareResourcesRequest, unprepares),
     }
+    return grpc.method_handlers_generic_handler(VERSIONS[version], methods)
+
+
+def answered_by(pool: CallPool, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `answer` in the form in which gRPC has it called by the threads of `pool`."""
+    answer = partial(answer)
+    answer.experimental_thread_pool = pool  # type: ignore[attr-defined]
+    return answer
+
+
+def encode(message: Any) -> bytes:
+    """Return a message's bytes."""
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def _unary(answer: Callable[..., Any], request: Any, pool: CallPool) -> grpc.RpcMethodHandler[Any, Any]:
+    return grpc.unary_unary_rpc_method_handler(
+        answered_by(pool, answer), request_deserializer=request.FromString, response_serializer=encode
+    )

@@ -13,15 +13,21 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import grpc
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.stamp import Stamp
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
-from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, VERSIONS, RpcMethods, registration_methods
+from dra_driver.plugin.kubelet.methods import (
+    PLUGIN_TYPE,
+    VERSIONS,
+    CallPool,
+    registration_methods,
+)
 from dra_driver.plugin.kubelet.same_name_drivers import MARK, STARTED, started
 from dra_driver.plugin.kubelet.sockets import bind_privately, free_path, identity, set_aside
-from dra_driver.plugin.rpc.call import RpcCall
-from dra_driver.plugin.rpc.server import RpcServer
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -52,16 +58,16 @@ class Registration:
         with self._mutex:
             return not self._is_open or self._is_ours()
 
-    def bind(self, server: RpcServer) -> None:
+    def bind(self, server: grpc.Server) -> None:
         """Make a server that has not started yet listen here too. Raises: NodeError."""
         free_path(self._path)
         bind_privately(self._path, lambda: add_port(server, self._path))
         with self._mutex:
             self._made, self._is_open = identity(self._path), True
 
-    def methods(self) -> RpcMethods:
-        """Return the methods of the registration service."""
-        return registration_methods(self)
+    def methods(self, pool: CallPool) -> grpc.GenericRpcHandler[Any, Any]:
+        """Return the methods of the registration service, answered by the threads of `pool`."""
+        return registration_methods(self, pool)
 
     def stop(self) -> None:
         """Remove the socket, so that the kubelet sends no new calls to this instance."""
@@ -75,14 +81,16 @@ class Registration:
 
     # What the kubelet calls
 
-    def get_info(self, _request: messages.InfoRequest, call: RpcCall) -> messages.PluginInfo:
+    def get_info(self, _request: messages.InfoRequest, context: grpc.ServicerContext) -> messages.PluginInfo:
         """Return the plugin's name and endpoint, with a mark by which other instances of this driver recognize it."""
-        call.set_trailing_metadata((MARK, (STARTED, started())))
+        context.set_trailing_metadata((MARK, (STARTED, started())))
         return messages.PluginInfo(
             type=PLUGIN_TYPE, name=self._driver, endpoint=str(self._endpoint), supported_versions=self._versions
         )
 
-    def notify(self, request: messages.RegistrationStatus, _call: RpcCall) -> messages.RegistrationStatusResponse:
+    def notify(
+        self, request: messages.RegistrationStatus, _context: grpc.ServicerContext
+    ) -> messages.RegistrationStatusResponse:
         """Record whether the kubelet accepted the registration; after a refusal, make the socket again later."""
         self.is_registered, self.last_error = request.plugin_registered, request.error
         if request.plugin_registered:
@@ -124,9 +132,9 @@ class Registration:
                 log.info("registration socket re-created", extra=fields(socket=str(self._path)))
 
 
-def add_port(server: RpcServer, path: Path) -> None:
+def add_port(server: grpc.Server, path: Path) -> None:
     """Listen on a unix socket. Raises: NodeError("node.socket")."""
     try:
-        server.add_socket(path)
-    except OSError as exc:
-        raise NodeError("socket", f"can't listen on {path}: {exc.strerror}") from exc
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as exc:
+        raise NodeError("socket", f"can't listen on {path}: {exc}") from exc

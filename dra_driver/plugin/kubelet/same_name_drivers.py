@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
+import grpc
 
 from dra_driver import __version__
 from dra_driver.hardware.facts import Problem
@@ -25,8 +25,7 @@ from dra_driver.model.stamp import Stamp
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
 from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, REGISTRATION_SERVICE
 from dra_driver.plugin.kubelet.sockets import identity, is_refused
-from dra_driver.plugin.rpc.client import call
-from dra_driver.plugin.rpc.response import RpcFault
+from dra_driver.plugin.unix_call import call_once
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -162,13 +161,13 @@ def _folder_of(plugin: RegisteredPlugin) -> Path:
 
 def ask(path: Path) -> RegisteredPlugin | None:
     """Return the plugin that answers at a registration socket, or None if there is no answer."""
-    request = messages.InfoRequest().SerializeToString()
+    method, request = f"/{REGISTRATION_SERVICE}/GetInfo", messages.InfoRequest()
     try:
-        answer = call(path, f"/{REGISTRATION_SERVICE}/GetInfo", request, seconds=ASK_SECONDS, max_bytes=_ANSWER_BYTES)
-        info = messages.PluginInfo.FromString(answer.message)
-    except (RpcFault, DecodeError):
+        info, marks = call_once(
+            path, method, request, messages.PluginInfo, seconds=ASK_SECONDS, max_bytes=_ANSWER_BYTES
+        )
+    except grpc.RpcError:
         return None
-    marks = answer.metadata
     return RegisteredPlugin(info.type, info.name, info.endpoint, MARK[0] in marks, marks.get(STARTED, ""))
 
 

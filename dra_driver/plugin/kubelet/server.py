@@ -7,14 +7,17 @@ Source: Kubernetes DRA plugin API v1 and v1beta1.
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import grpc
+
+from dra_driver.model.errors import NodeError
 from dra_driver.model.stamp import Stamp
 from dra_driver.plugin.kubelet.call_log import AnswerListener, CallLog
 from dra_driver.plugin.kubelet.claim_calls import PrepareCall, UnprepareCall
-from dra_driver.plugin.kubelet.health_stream import HEALTH_VERSIONS, HealthStream
-from dra_driver.plugin.kubelet.methods import PREPARES, UNPREPARES, VERSIONS, RpcMethods, dra_methods
+from dra_driver.plugin.kubelet.health_stream import HEALTH_VERSIONS, STREAMS, HealthStream
+from dra_driver.plugin.kubelet.methods import VERSIONS, CallPool, dra_methods
 from dra_driver.plugin.kubelet.registration import Registration, add_port
 from dra_driver.plugin.kubelet.sockets import (
     bind_privately,
@@ -25,11 +28,16 @@ from dra_driver.plugin.kubelet.sockets import (
     sweep,
 )
 from dra_driver.plugin.prepare.preparer import Preparer
-from dra_driver.plugin.rpc.server import RpcServer
 from dra_driver.telemetry.late_log import LateLog
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
+
+# How many calls of each kind are answered at the same time; further calls wait for their turn. A Prepare may wait 35 s
+# for a device, and must not hold up the Unprepare that frees the device.
+PREPARES, UNPREPARES, REGISTRATIONS = 128, 32, 2
+_OPTIONS = (("grpc.max_receive_message_length", 1 << 20), ("grpc.max_concurrent_streams", 512))
+_CUT_OFF_SECONDS = 2.0  # how long calls that have to give up at the end may take to answer
 
 
 class PluginServer:
@@ -54,10 +62,8 @@ class PluginServer:
         self._registration = Registration(
             driver, self.paths.registration, self.paths.service, also=HEALTH_VERSIONS if health else ()
         )
-        # The pools serve calls with several claims; their threads are started when they are needed.
-        self._prepares = ThreadPoolExecutor(PREPARES, thread_name_prefix="prepare")
-        self._unprepares = ThreadPoolExecutor(UNPREPARES, thread_name_prefix="unprepare")
-        self._server: RpcServer | None = None
+        self._pools: list[CallPool] = []
+        self._server: grpc.Server | None = None
         self._made: Stamp | None = None  # identifies the service's socket as the one that we made
 
     @property
@@ -81,7 +87,8 @@ class PluginServer:
         make_folder(self.paths.registration.parent)
         sweep(self._driver, self.paths)
         free_path(self.paths.service)
-        server = RpcServer(self._methods())
+        registrations = self._pool(REGISTRATIONS, "registration")
+        server = grpc.server(registrations, self._methods(registrations), options=_OPTIONS)
         bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
         self._registration.bind(server)
         self._late_log.start()
@@ -101,8 +108,8 @@ class PluginServer:
             self.paths.service.unlink(missing_ok=True)
         done.wait(max(0.0, drain_s - 1.0))
         self._preparer.close()  # calls that are still waiting answer now
-        done.wait(2.0)
-        for pool in (self._prepares, self._unprepares):
+        done.wait(_CUT_OFF_SECONDS)
+        for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
         self._late_log.stop()
         self._server = None
@@ -115,13 +122,21 @@ class PluginServer:
     def _is_ours(self) -> bool:
         return self._made is not None and identity(self.paths.service) == self._made
 
-    def _methods(self) -> RpcMethods:
-        methods = dict(self._registration.methods())
+    def _pool(self, size: int, name: str) -> CallPool:
+        try:
+            self._pools.append(CallPool(size, name))
+        except RuntimeError as error:
+            raise NodeError("threads", f"no thread can be started for the kubelet's calls: {error}") from error
+        return self._pools[-1]
+
+    def _methods(self, registrations: CallPool) -> list[grpc.GenericRpcHandler[Any, Any]]:
+        prepares, unprepares = self._pool(PREPARES, "prepare"), self._pool(UNPREPARES, "unprepare")
+        methods = [self._registration.methods(registrations)]
         for version in VERSIONS:
-            prepare = PrepareCall(version, self._preparer, self._prepares, self._call_log)
-            unprepare = UnprepareCall(version, self._preparer, self._unprepares, self._call_log)
-            methods |= dra_methods(version, prepare, unprepare)
+            prepare = PrepareCall(version, self._preparer, prepares, self._call_log)
+            unprepare = UnprepareCall(version, self._preparer, unprepares, self._call_log)
+            methods.append(dra_methods(version, prepare, unprepare, prepares=prepares, unprepares=unprepares))
         if self._health is not None:
-            for service in HEALTH_VERSIONS:
-                methods |= self._health.methods(service)
+            streams = self._pool(STREAMS + 1, "health-stream")
+            methods += [self._health.methods(service, streams) for service in HEALTH_VERSIONS]
         return methods

@@ -19,15 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
+import grpc
 
 from dra_driver.model.errors import NodeError, Retry
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as messages
 from dra_driver.plugin.node_claims.claim_results import ClaimName, results, uid_of
-from dra_driver.plugin.rpc.client import call
-from dra_driver.plugin.rpc.response import RpcFault
+from dra_driver.plugin.unix_call import call_once, fault_text
 
 SERVICE = "v1.PodResourcesLister"
 ASK_SECONDS = 5.0
@@ -113,12 +112,12 @@ class PodResources:
         return counts
 
     def _ask(self, method: str, request: Any, answer: Any) -> Any:
-        text = request.SerializeToString()
+        path = f"/{SERVICE}/{method}"
         try:
-            found = call(self._path, f"/{SERVICE}/{method}", text, seconds=ASK_SECONDS, max_bytes=ANSWER_BYTES)
-            return answer.FromString(found.message)
-        except (RpcFault, DecodeError) as error:
-            raise self._fault(" ".join(str(error)[:300].split())) from error
+            found, _ = call_once(self._path, path, request, answer, seconds=ASK_SECONDS, max_bytes=ANSWER_BYTES)
+        except grpc.RpcError as error:
+            raise self._fault(fault_text(error)) from error
+        return found
 
     def _device(self, found: messages.ClaimResource) -> HeldDevice:
         return HeldDevice(

@@ -60,11 +60,13 @@ class ClaimUndo:
         Raises: DriverError.
         """
         with self._ledger.until(deadline), self._locks.hold([claim_lock(uid)], deadline):
+            deadline.require_caller()
             record, alone_on = self._ledger.get_with_modes(uid)
             if record is None:
                 remove_leftover(self._store.root, self._names.file(uid))
                 return
             with self._locks.hold(map(device_lock, record.owned_names()), deadline):
+                deadline.require_caller()
                 self.undo(record, deadline, alone_on)
 
     def evict(self, uid: str) -> bool:

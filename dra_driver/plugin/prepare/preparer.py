@@ -113,6 +113,7 @@ class Preparer:
             record, held = self._ledger.get_with_holds(claim.uid)
             names = own.union(record.owned_names() if record else ())
             with self._locks.hold(map(device_lock, names), deadline):
+                deadline.require_caller()
                 if record is not None and self._repeat(record, held, plan, deadline):
                     return ()
                 if record is not None:
@@ -129,6 +130,7 @@ class Preparer:
         if not all(isinstance(step, _SIMPLE_STEPS) for step in plan.steps):
             return False
         with self._locks.hold([claim_lock(plan.claim.uid), *map(device_lock, own)], deadline):
+            deadline.require_caller()
             record, is_synced = self._intent(plan, deadline)
             require_separation(plan, self._ledger.effects)
             is_new = self._ledger.intend_if_unknown(record, plan.claim, plan.occupied, is_synced=is_synced)

@@ -7,11 +7,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import grpc
 import pytest
 
+from dra_driver.plugin.kubelet.methods import CallPool
 from dra_driver.plugin.kubelet.registration import Registration
 from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers, ask
-from dra_driver.plugin.rpc.server import RpcServer
 from tests.support.plugin.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 
@@ -37,6 +38,11 @@ def other(folder):
     yield start
     for plugin in plugins:
         plugin.stop()
+
+
+def serving(instance):
+    pool = CallPool(1, "registration")
+    return grpc.server(pool, [instance.methods(pool)])
 
 
 def watch(folder, **more):
@@ -70,7 +76,7 @@ def test_a_socket_below_a_folder_counts_and_a_hidden_one_does_not(folder, other)
 @pytest.mark.parametrize(("data", "is_other"), [("plugins/gpu.nvidia.com", False), ("elsewhere", True)])
 def test_our_own_other_instance_is_ignored_unless_it_keeps_its_claims_elsewhere(folder, data, is_other):
     instance = Registration(DRIVER, folder / "plugins_registry" / "a-reg.sock", folder / data / "dra.sock")
-    server = RpcServer(instance.methods())
+    server = serving(instance)
     instance.bind(server)
     server.start()
     try:
@@ -81,17 +87,17 @@ def test_our_own_other_instance_is_ignored_unless_it_keeps_its_claims_elsewhere(
 
 
 def test_of_two_agents_that_started_in_the_same_millisecond_one_goes_on(folder):
-    registrar, serving = folder / "plugins_registry", []
+    registrar, running = folder / "plugins_registry", []
     try:
         for name in ("a", "b"):  # both report when this process started
             instance = Registration(DRIVER, registrar / f"{name}.sock", folder / name / "dra.sock")
-            server = RpcServer(instance.methods())
+            server = serving(instance)
             instance.bind(server)
             server.start()
-            serving.append((instance, server))
+            running.append((instance, server))
         found = [SameNameDrivers(registrar, folder / name, driver=DRIVER).find() for name in ("a", "b")]
     finally:
-        for instance, server in serving:
+        for instance, server in running:
             instance.stop()
             server.stop(0).wait(60)
     assert [bool(text) for text in found] == [False, True]

@@ -14,7 +14,6 @@ from dra_driver.plugin import deadline
 from dra_driver.plugin.kubelet import registration as registration_module
 from dra_driver.plugin.kubelet.server import PluginServer
 from dra_driver.plugin.prepare import planner
-from dra_driver.plugin.rpc.server import RpcServer
 from tests.plugin.support.kubelet import FakeKubelet, claim
 from tests.support.plugin.parts import DRIVER, Rig, claim_wire, in_thread, result
 from tests.support.waiting import unhindered, until
@@ -270,7 +269,7 @@ def test_the_registration_socket_answers_only_after_the_service_has_started(
     bound, asked = threading.Event(), threading.Event()
     bind = registration_module.Registration.bind
 
-    def bind_and_wait(registration: registration_module.Registration, server: RpcServer) -> None:
+    def bind_and_wait(registration: registration_module.Registration, server: grpc.Server) -> None:
         bind(registration, server)
         bound.set()
         asked.wait(60)
