@@ -18,7 +18,7 @@ from dra_driver.hardware.nvidia.gpu_worker import GpuWorker
 from dra_driver.hardware.nvidia.library_use import LibraryUse
 from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 from dra_driver.hardware.nvidia.nvml.nvml import Nvml
-from dra_driver.hardware.nvidia.worker import WorkerStopped
+from dra_driver.hardware.nvidia.worker import WorkerStopped, ended
 from dra_driver.model.errors import HardwareError, Retry
 
 T = TypeVar("T")
@@ -50,16 +50,16 @@ class GpuCalls:
         worker, known = self.find(gpu)
         job = worker.worker.submit(lambda: work(worker.nvml, worker.find(gpu.uuid), known))
         # Mostly the worker, which is woken at once, has done the job by now.
-        if not job.is_done and (worker.is_overdue(self._overdue_s) or not job.wait(end - time.monotonic())):
-            job.drop()
+        if not job.done() and (worker.is_overdue(self._overdue_s) or not ended(job, end - time.monotonic())):
+            job.cancel()
             call = worker.worker.waits_for()[0]
             raise HardwareError(
                 "not-answering", f"GPU {gpu.pci_address} does not answer {call or 'in time'}", retry=Retry.LATER
             )
         try:
-            return job.take()
-        except WorkerStopped as ended:
-            raise _not_open(gpu) from ended
+            return job.result()
+        except WorkerStopped as stopped:
+            raise _not_open(gpu) from stopped
 
     def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
         """Return the process ids on a device (port.ProcessLister). It does not wait while the library is closed."""
@@ -68,11 +68,11 @@ class GpuCalls:
             raise HardwareError("gpu-unknown", f"GPU {gpu.pci_address} is not known to the driver", retry=Retry.LATER)
         uuid, nvml = (partition or gpu).uuid, worker.nvml
         job = worker.worker.submit(lambda: nvml.processes(nvml.by_uuid(uuid)))
-        if worker.is_overdue(self._overdue_s) or not job.wait(self._overdue_s):
-            job.drop()
+        if worker.is_overdue(self._overdue_s) or not ended(job, self._overdue_s):
+            job.cancel()
             raise HardwareError("gpu-not-answering", f"GPU {gpu.pci_address} does not answer", retry=Retry.LATER)
         try:
-            return tuple(sorted(job.take()))
+            return tuple(sorted(job.result()))
         except NvmlFault as fault:
             raise HardwareError(
                 "processes-unreadable", f"the processes on GPU {gpu.pci_address} can't be listed: {fault}"

@@ -7,6 +7,7 @@ this thread and nothing else, and the GPU counts as not answering until the call
 from __future__ import annotations
 
 from collections.abc import Hashable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +17,7 @@ from dra_driver.hardware.nvidia.reading.gpu import GpuReading, read_gpu
 from dra_driver.hardware.nvidia.reading.links import read_fabric
 from dra_driver.hardware.nvidia.reading.partitions import read_mig_uuids
 from dra_driver.hardware.nvidia.reading.profiles import KnownProfiles
-from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
+from dra_driver.hardware.nvidia.worker import Worker, ended
 from dra_driver.hardware.port import Roots
 
 
@@ -70,8 +71,8 @@ class GpuWorker:
         self.worker = Worker(f"gpu-{index}")
         self.nvml = Nvml(self.worker.mark)
         self.last: GpuReading | None = None
-        self._reading: LibraryCall[GpuReading] | None = None
-        self._probe: LibraryCall[GpuProbe] | None = None
+        self._reading: Future[GpuReading] | None = None
+        self._probe: Future[GpuProbe] | None = None
         self._probed = GpuProbe(None)
         self._found: tuple[str, Handle] | None = None  # UUID and handle
 
@@ -98,10 +99,10 @@ class GpuWorker:
     def finish_reading(self, timeout_s: float) -> GpuReading | None:
         """Return the reading that was started, or None if it does not end in time."""
         reading = self._reading
-        if reading is None or not reading.wait(timeout_s):
+        if reading is None or not ended(reading, timeout_s):
             return None
         self._reading = self._found = None
-        self.last = reading.take()
+        self.last = reading.result()
         return self.last
 
     @property
@@ -119,11 +120,11 @@ class GpuWorker:
     def finish_probe(self, timeout_s: float, overdue_s: float) -> GpuProbe:
         """Return what the probe found (or, if it is late, the previous one), and whether the GPU answers at all."""
         probe, is_overdue = self._probe, self.is_overdue(overdue_s)
-        if probe is not None and probe.wait(0 if is_overdue else timeout_s):
+        if probe is not None and ended(probe, 0 if is_overdue else timeout_s):
             self._probe = None
-            self._probed = probe.take()
+            self._probed = probe.result()
         reading = self._reading
-        answers = (self.is_overdue(overdue_s), reading is not None and reading.is_done)
+        answers = (self.is_overdue(overdue_s), reading is not None and reading.done())
         return GpuProbe((self._probed.rest, *answers), self._probed.mig)
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Hashable
+from concurrent.futures import Future
 from functools import partial
 
 from dra_driver.hardware.nvidia import sysfs
@@ -16,7 +17,7 @@ from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
 from dra_driver.hardware.nvidia.observation.observation import Observation
 from dra_driver.hardware.nvidia.opening import LATE, NotOpen, Opened, open_library
 from dra_driver.hardware.nvidia.session import NvmlSession
-from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
+from dra_driver.hardware.nvidia.worker import Worker, ended
 from dra_driver.hardware.port import Roots
 from dra_driver.telemetry.logs import fields
 
@@ -37,7 +38,7 @@ class LibraryUse:
         self._overdue_s = overdue_s
         self._observation = observation
         self._driver = Worker("nvml")
-        self._opening: LibraryCall[Opened] | None = None
+        self._opening: Future[Opened] | None = None
         self._opened: Opened | None = None
         self.lock = threading.Lock()
         self.session: NvmlSession | None = None
@@ -85,11 +86,11 @@ class LibraryUse:
     def _open(self) -> None:
         if self._opening is None:
             self._opening = self._driver.submit(partial(open_library, self._roots, self._driver))
-        if not self._opening.wait(self._overdue_s):
+        if not ended(self._opening, self._overdue_s):
             raise NotOpen(LATE, f"NVML, which has not returned from {self._driver.waits_for()[0]}")
         opening, self._opening = self._opening, None
         try:
-            self._opened = opening.take()
+            self._opened = opening.result()
         except NotOpen as reason:
             self._opened = reason.loaded
             raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Hashable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -18,7 +19,7 @@ from dra_driver.hardware.facts import GpuFacts, Problem
 from dra_driver.hardware.nvidia.gpu_worker import GpuWorker
 from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
 from dra_driver.hardware.nvidia.nvml.nvml import Nvml
-from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
+from dra_driver.hardware.nvidia.worker import Worker, ended
 from dra_driver.hardware.port import Roots
 
 WATCH_ENDS_S = 2.0  # a watch uses the library for at most half a second more, unless a call hangs
@@ -73,8 +74,8 @@ class NvmlSession:
         self._gpus: list[GpuWorker] = []
         self._by_address: dict[str, GpuWorker] = {}  # filled by calls; each entry is checked before it is used
         self._growing = threading.Lock()  # discovery and probe may count the GPUs at the same time
-        self._counting: LibraryCall[DriverState] | None = None
-        self._closing: LibraryCall[None] | None = None
+        self._counting: Future[DriverState] | None = None
+        self._closing: Future[None] | None = None
         self.watch: SessionWatch | None = None
         self.bus = bus  # the bus as it was when the library was initialised, since the library looks only then
         self.state = DriverState(0, None, None)
@@ -87,10 +88,10 @@ class NvmlSession:
         counting = self._counting
         if counting is None:
             counting = self._counting = self._driver.submit(partial(read_driver_state, self._nvml))
-        if not counting.wait(timeout_s):
+        if not ended(counting, timeout_s):
             return None
         self._counting = None
-        state = counting.take()
+        state = counting.result()
         with self._growing:
             while len(self._gpus) < state.count:
                 self._gpus.append(GpuWorker(len(self._gpus), self._roots))
@@ -167,8 +168,8 @@ class NvmlSession:
                 gpu.worker.stop()
             timeout_s = 0 if self._driver.is_busy else timeout_s
             self._closing = self._driver.submit(self._shut_down)
-            return self._closing.wait(timeout_s)
-        return self._closing.is_done
+            return ended(self._closing, timeout_s)
+        return self._closing.done()
 
     def _shut_down(self) -> None:
         try:

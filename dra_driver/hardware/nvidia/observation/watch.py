@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from dra_driver.hardware.evidence import Source, Vitals, XidReport
 from dra_driver.hardware.nvidia.health.calls import XID, HealthNvml, LibraryEvent, address_of
 from dra_driver.hardware.nvidia.health.vitals import WatchedGpu, read_vitals, watched_gpu
 from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
-from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
+from dra_driver.hardware.nvidia.worker import Worker, ended
 from dra_driver.model.names import normal_pci_address
 from dra_driver.telemetry.logs import fields
 
@@ -69,7 +70,7 @@ class HealthWatch:
         self._stop, self._is_wanted = threading.Event(), threading.Event()
         self._gpus: dict[int, WatchedGpu] = {}
         self._turned_at = time.monotonic()
-        self._job: LibraryCall[None] = self._worker.submit(self._run)
+        self._job: Future[None] = self._worker.submit(self._run)
 
     def poll_soon(self) -> None:
         """Poll at the next chance rather than when the next round is due."""
@@ -77,7 +78,7 @@ class HealthWatch:
 
     def silent_s(self) -> float:
         """Return for how many seconds a call has not returned, or the watch has ended; 0 while all is well."""
-        if self._job.is_done and not self._stop.is_set():
+        if self._job.done() and not self._stop.is_set():
             return time.monotonic() - self._turned_at
         seconds = self._worker.waits_for()[1]
         return seconds if seconds > EXPECTED_SECONDS else 0.0
@@ -86,7 +87,7 @@ class HealthWatch:
         """Stop using the library; return whether the thread has stopped within the time."""
         self._stop.set()
         self._worker.stop()
-        return self._job.wait(timeout_s)
+        return ended(self._job, timeout_s)
 
     def _run(self) -> None:
         events = None
