@@ -6,9 +6,6 @@ its parts; `inventory/` reads the hardware; `status/` answers probes and Prometh
 an idle node loads neither gRPC nor the API client.
 """
 
-from dra_driver.model.deferred_imports import deferred_imports
-
-with deferred_imports():
-    from dra_driver.agent.main import main
+from dra_driver.agent.main import main
 
 __all__ = ["main"]

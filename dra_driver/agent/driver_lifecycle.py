@@ -17,7 +17,6 @@ from dra_driver.agent.options import Options
 from dra_driver.hardware.choose import choose
 from dra_driver.hardware.port import Hardware
 from dra_driver.hardware.presence import vendors_on_bus
-from dra_driver.model.deferred_imports import deferred_imports
 from dra_driver.model.errors import DriverError
 from dra_driver.telemetry.logs import fields
 
@@ -28,7 +27,6 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 2.0
 AGAIN_SECONDS = 10.0  # seconds between two attempts to start, while other drivers of the process run
-_loading = threading.Lock()  # only one thread at a time may import with stand-ins of modules
 
 
 class DriverLifecycle:
@@ -136,8 +134,8 @@ class DriverLifecycle:
 
     def _make_agent(self) -> NodeAgent:
         hardware = self._open_hardware()
-        with _loading, deferred_imports():
-            from dra_driver.agent.node import NodeAgent  # noqa: PLC0415 - an idle node pays for no import
+        from dra_driver.agent.node import NodeAgent  # noqa: PLC0415 - an idle node pays for no import
+
         return NodeAgent(self.options, hardware)
 
     def _fail(self, error: Exception) -> None:

@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 NEW_OBJECTS = 10_000  # after which the garbage collector examines them; with Python's 700, in one of eight calls
 _M_ARENA_MAX = -8  # from glibc's malloc.h
 
-_COLUMNS = 80  # argparse's width if standard output is not a terminal
-
 _EPILOG = """Each flag can also be set by an environment variable (upper case, underscores: NODE_NAME); the flag wins.
 Signals: SIGTERM drains and ends; SIGUSR1 releases the vendor's library, so that the driver can be unloaded;
 SIGUSR2 uses it again. Exit status: 0 ended, 2 usage, 3 bad input, 5 environment, 70 bug."""
@@ -65,21 +63,11 @@ class _AgentParser(argparse.ArgumentParser):
     """A parser that raises this program's errors, and that accepts no abbreviated flags."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=_formatter, **settings)
+        super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError("usage.flags")."""
         raise UsageError("flags", message, hint="dra-driver agent --help lists the flags")
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Return argparse's formatter with a fixed width; without one, argparse always imports `shutil`."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns):
-        width = int(columns)
-    else:
-        width = os.get_terminal_size(1).columns if os.isatty(1) else _COLUMNS
-    return argparse.HelpFormatter(prog, width=(width or _COLUMNS) - 2)
 
 
 def _log_format(argv: Sequence[str]) -> str:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from dra_driver import __version__
 from dra_driver.agent.driver_lifecycle import DriverLifecycle
 from dra_driver.agent.options import Options
-from dra_driver.model.deferred_imports import deferred_imports
 from dra_driver.model.errors import ExitCode
+from dra_driver.telemetry.exposition import FamilyHead, SampleKind, labels_text, sample_line
 from dra_driver.telemetry.stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -104,12 +104,11 @@ class NodeProcess:
 
     def metrics(self) -> bytes:
         """Return the metrics of all drivers; with several, each sample names its driver."""
-        from dra_driver.telemetry.metrics import Metrics, Snapshot, render_joined  # noqa: PLC0415
-
         running = {life.options.driver: life.agent for life in self._lives if life.agent is not None}
         if not running:
-            idle = Snapshot(version=__version__, vendor=self._lives[0].vendor)
-            return Metrics(lambda: idle).render()
+            return _idle_metrics(self._lives[0].vendor)
+        from dra_driver.telemetry.metrics import render_joined  # noqa: PLC0415 - 10 MiB that an idle node needs not
+
         pages = {driver: agent.metrics for driver, agent in running.items() if agent.metrics is not None}
         if len(pages) == 1:
             return next(iter(pages.values())).render()
@@ -130,11 +129,23 @@ class NodeProcess:
         options = self._lives[0].options
         if not options.status.is_served:
             return None
-        with deferred_imports(has_tls=False):
-            from dra_driver.telemetry import metrics as _  # noqa: F401, PLC0415
-        with deferred_imports():
-            from dra_driver.agent.status.page import StatusPage  # noqa: PLC0415 - only where a page is wanted
+        from dra_driver.agent.status.page import StatusPage  # noqa: PLC0415 - only where a page is wanted
 
         page = StatusPage(options.status, self)
         page.start()
         return page
+
+
+def _idle_metrics(vendor: str) -> bytes:
+    """Return the metrics of an agent that has nothing to do, as Prometheus' text."""
+    labels = labels_text((("version", __version__), ("vendor", vendor)))
+    rows = (
+        ("build_info", "Version and vendor.", labels, 1.0),
+        ("registered", "1 while the kubelet has accepted the registration.", "", 0.0),
+        ("prepared_claims", "Claims in the ledger.", "", 0.0),
+    )
+    lines = []
+    for name, meaning, pairs, value in rows:
+        head = FamilyHead(f"dra_driver_{name}", SampleKind.GAUGE, meaning)
+        lines += [*head.lines(), sample_line(head.name, pairs, value)]
+    return "\n".join([*lines, ""]).encode()

@@ -1,6 +1,5 @@
 """Shared values: errors, names, limits, quantities, versions, wire types, container edits.
 
-Besides values, this room has facts of the system that every room reads in the same way (`stamp`, `machine`), and the
-import of libraries without modules that the process never uses (`deferred_imports`). It imports no other room and
-nothing large; every other room may import it.
+Besides values, this room has facts of the system that every room reads in the same way (`stamp`, `machine`). It imports
+no other room and nothing large; every other room may import it.
 """

@@ -76,7 +76,7 @@ def test_an_agent_that_idles_answers_the_probes_of_the_kubelet(here, tmp_path):
     port = int(re.search(r"status page open .*:(\d+)", here.log())[1])
     assert fetch(port, "/healthz")[0] == 200
     assert fetch(port, "/readyz")[0] == 200, "an idle node needs nothing more"
-    assert "dra_driver_registered 0.0" in fetch(port, "/metrics")[1]
+    assert "\ndra_driver_registered 0\n" in fetch(port, "/metrics")[1]
     (tmp_path / "driver/nvidia").mkdir(parents=True)
     until(lambda: fetch(port, "/readyz")[0] == 503, "the agent at work, on the same page")
     assert here.end(agent) == 0

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver import __main__ as program
-from dra_driver.model.deferred_imports import deferred_imports
 
 ROOT = Path(__file__).resolve().parents[3]
 LIBRARIES = "LD_LIBRARY_PATH"
@@ -127,11 +126,9 @@ def forker() -> AgentForker:
 def main() -> int:
     """Serve requests until the other end closes; in a forked child, be the agent."""
     line = socket.socket(fileno=int(sys.argv[1]))
+    import dra_driver.agent.node
     import dra_driver.agent.node_process
-    import dra_driver.hardware.simulated
-
-    with deferred_imports():  # as an agent that has found its hardware
-        import dra_driver.agent.node  # noqa: F401
+    import dra_driver.hardware.simulated  # noqa: F401
 
     gc.freeze()
     while request := _request(line):

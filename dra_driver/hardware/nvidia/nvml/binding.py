@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
-from dra_driver.model.deferred_imports import deferred_imports
 
 INIT_FLAG_NO_GPUS = 1  # makes init succeed where no GPU is found
 
@@ -22,8 +21,7 @@ def load(path: str) -> None:
     Raises: OSError when there is no such library or it can't be loaded.
     """
     library = ctypes.CDLL(path)
-    with deferred_imports():
-        import pynvml  # noqa: PLC0415 - 4 MiB that a node without GPUs must not pay
+    import pynvml  # noqa: PLC0415 - 4 MiB that a node without GPUs must not pay
 
     with pynvml.libLoadLock:
         pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001
