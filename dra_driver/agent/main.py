@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         logs.set_up("json")
     try:
         values = _parse(argv)
-        logs.set_up(values["log_format"])
+        logs.set_up(values["log_format"], is_in_background=True)
         _run(drivers_of(values, is_named=_is_driver_named(argv)))
     except DriverError as error:
         if is_json:
@@ -130,6 +130,7 @@ def _run(drivers: Sequence[Options]) -> NoReturn:
     process = NodeProcess(drivers)
     signals.forward_to(process)
     status = process.run(signals.stop)
+    logs.finish()
     os._exit(status)  # a thread that hangs in a hardware call must not keep the process alive
 
 

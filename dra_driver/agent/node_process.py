@@ -18,6 +18,7 @@ from dra_driver import __version__
 from dra_driver.agent.driver_lifecycle import DriverLifecycle
 from dra_driver.agent.options import Options
 from dra_driver.model.errors import ExitCode
+from dra_driver.telemetry import logs
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind, labels_text, sample_line
 from dra_driver.telemetry.stop_request import StopRequest
 
@@ -55,7 +56,7 @@ class NodeProcess:
             self._end()
         if must_restart and not stop.is_set():
             log.info("restarting the process")
-            logging.shutdown()
+            logs.finish()
             os.execv(sys.executable, [sys.executable, "-m", "dra_driver", *sys.argv[1:]])
         sys.stderr.flush()
         return ExitCode.OK

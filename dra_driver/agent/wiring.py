@@ -211,7 +211,6 @@ def _server(node: OpenedNode, work: ClaimWork, listener: ChangeListener, health:
         pod_uid=options.pod_uid,
         preparer=work.preparer,
         listener=listener,
-        late_log=work.late_log,
         health=health.stream if health else None,
     )
 

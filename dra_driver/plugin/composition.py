@@ -42,7 +42,6 @@ from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.plugin.prepare.release_watch import ReleaseWatch
 from dra_driver.plugin.prepare.running_pods import PROC
 from dra_driver.plugin.repair.repair import Repair
-from dra_driver.telemetry.late_log import LateLog
 from dra_driver.validation.validation_lock import ValidationLock
 
 PODS_DIR = Path("/var/lib/kubelet/pods")
@@ -60,15 +59,11 @@ class NodeFolders:
 
 @dataclass(frozen=True, slots=True)
 class ClaimWork:
-    """The objects that work on the claims of a node: for the kubelet's two calls, for repair, and for memory limits.
-
-    In `late_log` is what they log within calls.
-    """
+    """The objects that work on the claims of a node: for the kubelet's two calls, for repair, and for memory limits."""
 
     preparer: Preparer
     repair: Repair
     limiter: MemoryLimiter
-    late_log: LateLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +114,6 @@ class _Performers:
     limiter: MemoryLimiter
     effects: Effects
     pods: PodCgroups
-    late_log: LateLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +136,21 @@ def compose(context: ClaimContext) -> ClaimWork:
     late_pods = LatePods(context.ledger, context.api, performers.pods, context.locks, performers.limiter)
     preparer = _preparer(context, performers, undo_parts, planner, late_pods)
     repair = _repair(context, performers, undo_parts, planner, late_pods)
-    return ClaimWork(preparer, repair, performers.limiter, performers.late_log)
+    return ClaimWork(preparer, repair, performers.limiter)
 
 
 def _performers(context: ClaimContext) -> _Performers:
     hardware, ledger, locks, boot_id = context.hardware, context.ledger, context.locks, context.node.boot_id
-    pods, late_log = PodCgroups(context.folders.cgroups), LateLog()
+    pods = PodCgroups(context.folders.cgroups)
     modes = MigModes(hardware, locks, ledger, boot_id, own_changes=context.own_changes)
     sharing = SharingHolders(SharingEffects(hardware, context.supervisor), ledger, locks, boot_id)
     limiter = MemoryLimiter(hardware, ledger, locks, pods, boot_id=boot_id)
-    partitioner = Partitioner(hardware, modes, boot_id, late_log)
+    partitioner = Partitioner(hardware, modes, boot_id)
     passed = GpuPassthrough(hardware, context.passthrough, locks, boot_id)
     units = ComputeUnits(hardware, ledger, locks)
     files = CdiFiles(context.store, hardware, context.metadata)
     effects = Effects((modes, partitioner, passed, sharing, limiter, units, files))
-    return _Performers(modes, sharing, limiter, effects, pods, late_log)
+    return _Performers(modes, sharing, limiter, effects, pods)
 
 
 def _undo_parts(context: ClaimContext, performers: _Performers) -> _UndoParts:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import logging
+import queue
 import re
 import sys
+import threading
 import time
-from functools import lru_cache
+from contextlib import suppress
+from logging.handlers import QueueHandler
 from typing import Any, TextIO
-
-from dra_driver.telemetry.line_handler import LineHandler
 
 KEYS = frozenset(
     [
@@ -59,7 +60,8 @@ KEYS = frozenset(
 
 _ATTRIBUTE = "dra_fields"
 _QUOTED = re.compile(r'[ "=\n]')  # a value with one of these is written in quotes
-_JSON = json.JSONEncoder(default=str, ensure_ascii=False)
+MAX_LINES = 10_000  # that wait for the program that reads the log; further ones are dropped and counted
+END_SECONDS = 2.0  # how long the end of the process waits for lines to be written
 
 
 def fields(**values: Any) -> dict[str, Any]:
@@ -75,7 +77,8 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record; a traceback follows on separate lines."""
-        stamp, name = _local_time(int(record.created)), record.name.removeprefix("dra_driver.")
+        stamp = time.strftime("%H:%M:%S", time.localtime(int(record.created)))
+        name = record.name.removeprefix("dra_driver.")
         pairs = "".join([f" {k}={_plain(v)}" for k, v in getattr(record, _ATTRIBUTE, {}).items()])
         line = f"{stamp}.{int(record.msecs):03d} {record.levelname:<7} {name}: {record.getMessage()}{pairs}"
         if record.exc_info:
@@ -88,8 +91,9 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record; a traceback is under the key `exc`."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(int(record.created)))
         entry: dict[str, Any] = {
-            "ts": f"{_utc(int(record.created))}.{int(record.msecs):03d}Z",
+            "ts": f"{stamp}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "msg": record.getMessage(),
@@ -97,17 +101,7 @@ class JsonFormatter(logging.Formatter):
         entry.update(getattr(record, _ATTRIBUTE, {}))
         if record.exc_info:
             entry["exc"] = self.formatException(record.exc_info)
-        return _JSON.encode(entry)
-
-
-@lru_cache(1)  # most lines are written in the same second as the line before them
-def _local_time(second: int) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(second))
-
-
-@lru_cache(1)
-def _utc(second: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return json.dumps(entry, default=str, ensure_ascii=False)
 
 
 def _plain(value: object) -> str:
@@ -115,13 +109,62 @@ def _plain(value: object) -> str:
     return json.dumps(text, ensure_ascii=False) if not text or _QUOTED.search(text) else text
 
 
-def set_up(log_format: str, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send the logs of the process to `stream` (default: standard error) as "text" or "json"."""
-    handler = LineHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    # Log lines do not name code, thread or process: finding these out would take half of the time of writing a line.
-    logging._srcfile = None  # noqa: SLF001 # source: Python's Logging HOWTO, "Optimization"
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+class BackgroundHandler(QueueHandler):
+    """Has a thread of its own write the lines, so that no call waits for the program that reads them.
+
+    `close` writes what is left, as far as `END_SECONDS` allow.
+    """
+
+    def __init__(self, writer: logging.Handler) -> None:
+        """Start the thread, which writes by the handler `writer`."""
+        self._lines: queue.Queue[logging.LogRecord | None] = queue.Queue(MAX_LINES)
+        super().__init__(self._lines)
+        self._writer = writer
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Return the record as it is, because it stays in this process."""
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Keep a record until the thread writes it, or drop it if there are too many."""
+        try:
+            self._lines.put_nowait(record)
+        except queue.Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Write what is left, and end the thread."""
+        with suppress(queue.Full):
+            self._lines.put(None, timeout=END_SECONDS)
+        self._thread.join(END_SECONDS)
+        super().close()
+
+    def _write(self) -> None:
+        while (record := self._lines.get()) is not None:
+            self._writer.handle(record)
+            if self._dropped and self._lines.empty():
+                text, self._dropped = f"{self._dropped} lines of the log were dropped, because nobody read them", 0
+                self._writer.handle(logging.LogRecord(__name__, logging.WARNING, "", 0, text, (), None))
+
+
+def set_up(
+    log_format: str, *, level: int = logging.INFO, stream: TextIO | None = None, is_in_background: bool = False
+) -> None:
+    """Send the logs of the process to `stream` (default: standard error) as "text" or "json".
+
+    Raises: RuntimeError if the thread that writes them `is_in_background` can't be started.
+    """
+    writer: logging.Handler = logging.StreamHandler(stream or sys.stderr)
+    writer.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [BackgroundHandler(writer) if is_in_background else writer]
     root.setLevel(level)
+
+
+def finish() -> None:
+    """Write what is left, before the process ends without more ado or becomes another one."""
+    for handler in logging.getLogger().handlers:
+        handler.close()

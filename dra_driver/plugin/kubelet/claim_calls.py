@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import grpc
 
 from dra_driver.claims.plan import PreparedDevice
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.kubelet.call_log import CallLog, CallOutcome
 from dra_driver.plugin.kubelet.methods import MESSAGES, CallPool
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.telemetry.logs import fields
@@ -33,6 +32,13 @@ class ClaimResponse(NamedTuple):
     text: str = ""
 
 
+class AnswerListener(Protocol):
+    """Is called after a call of the kubelet was answered for a claim, by the thread that answers it."""
+
+    def answered(self, rpc: str, seconds: float, code: str) -> None:
+        """React to a call that was answered for one claim after `seconds`; the code is an error's, or "ok"."""
+
+
 class ClaimCall:
     """Answers the calls of one method in one version, and never raises.
 
@@ -41,8 +47,8 @@ class ClaimCall:
 
     rpc: ClassVar[str]
 
-    def __init__(self, version: str, preparer: Preparer, pool: CallPool, call_log: CallLog) -> None:
-        self._messages, self._version, self._preparer, self._log = MESSAGES[version], version, preparer, call_log
+    def __init__(self, version: str, preparer: Preparer, pool: CallPool, listener: AnswerListener | None) -> None:
+        self._messages, self._version, self._preparer, self._listener = MESSAGES[version], version, preparer, listener
         self._pool = pool
 
     def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
@@ -93,9 +99,19 @@ class ClaimCall:
         except Exception as error:
             log.exception("bug: unexpected error", extra=fields(rpc=self.rpc, claim_uid=claim.uid))
             answer = ClaimResponse((), "driver.bug", f"{type(error).__name__}: {error} [driver.bug]")
-        took_s, name = time.monotonic() - started, f"{claim.namespace}/{claim.name}"
-        self._log.add(CallOutcome(self.rpc, name, claim.uid, took_s, len(answer.devices), answer.code, answer.text))
+        self._report(claim, answer, time.monotonic() - started)
         return answer
+
+    def _report(self, claim: Any, answer: ClaimResponse, seconds: float) -> None:
+        """Count and log the answer for one claim."""
+        if self._listener is not None:
+            self._listener.answered(self.rpc, seconds, answer.code)
+        record = {"claim": f"{claim.namespace}/{claim.name}", "claim_uid": claim.uid, "rpc": self.rpc}
+        took_ms = round(seconds * 1000, 1)
+        if answer.text:
+            log.warning("claim refused", extra=fields(took_ms=took_ms, code=answer.code, err=answer.text, **record))
+        else:
+            log.info("claim answered", extra=fields(took_ms=took_ms, devices=len(answer.devices), **record))
 
 
 class PrepareCall(ClaimCall):

@@ -14,8 +14,7 @@ import grpc
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.stamp import Stamp
-from dra_driver.plugin.kubelet.call_log import AnswerListener, CallLog
-from dra_driver.plugin.kubelet.claim_calls import PrepareCall, UnprepareCall
+from dra_driver.plugin.kubelet.claim_calls import AnswerListener, PrepareCall, UnprepareCall
 from dra_driver.plugin.kubelet.health_stream import HEALTH_VERSIONS, STREAMS, HealthStream
 from dra_driver.plugin.kubelet.methods import VERSIONS, CallPool, dra_methods
 from dra_driver.plugin.kubelet.registration import Registration, add_port
@@ -28,7 +27,6 @@ from dra_driver.plugin.kubelet.sockets import (
     sweep,
 )
 from dra_driver.plugin.prepare.preparer import Preparer
-from dra_driver.telemetry.late_log import LateLog
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -52,12 +50,9 @@ class PluginServer:
         pod_uid: str,
         preparer: Preparer,
         listener: AnswerListener | None = None,
-        late_log: LateLog | None = None,
         health: HealthStream | None = None,
     ) -> None:
-        self._driver, self._preparer, self._late_log = driver, preparer, late_log or LateLog()
-        self._call_log = CallLog(listener, self._late_log)
-        self._health = health
+        self._driver, self._preparer, self._listener, self._health = driver, preparer, listener, health
         self.paths = choose_paths(driver, registrar_dir, plugins_dir / driver, pod_uid)
         self._registration = Registration(
             driver, self.paths.registration, self.paths.service, also=HEALTH_VERSIONS if health else ()
@@ -91,7 +86,6 @@ class PluginServer:
         server = grpc.server(registrations, self._methods(registrations), options=_OPTIONS)
         bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
         self._registration.bind(server)
-        self._late_log.start()
         server.start()
         self._server, self._made = server, identity(self.paths.service)
         log.info("plugin serving", extra=fields(driver=self._driver, socket=str(self.paths.service)))
@@ -111,7 +105,6 @@ class PluginServer:
         done.wait(_CUT_OFF_SECONDS)
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
-        self._late_log.stop()
         self._server = None
         sweep(self._driver, self.paths)
 
@@ -133,8 +126,8 @@ class PluginServer:
         prepares, unprepares = self._pool(PREPARES, "prepare"), self._pool(UNPREPARES, "unprepare")
         methods = [self._registration.methods(registrations)]
         for version in VERSIONS:
-            prepare = PrepareCall(version, self._preparer, prepares, self._call_log)
-            unprepare = UnprepareCall(version, self._preparer, unprepares, self._call_log)
+            prepare = PrepareCall(version, self._preparer, prepares, self._listener)
+            unprepare = UnprepareCall(version, self._preparer, unprepares, self._listener)
             methods.append(dra_methods(version, prepare, unprepare, prepares=prepares, unprepares=unprepares))
         if self._health is not None:
             streams = self._pool(STREAMS + 1, "health-stream")

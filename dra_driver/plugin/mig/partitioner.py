@@ -32,7 +32,6 @@ from dra_driver.plugin.ledger.recorded_steps import (
 from dra_driver.plugin.mig.mig_modes import MigModes
 from dra_driver.plugin.steps.performer import StepPerformer
 from dra_driver.plugin.steps.step_run import MadePartition, StepRun, UndoRun
-from dra_driver.telemetry.late_log import LateLog
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -49,8 +48,8 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
 
     kind = MigPartitionStep.kind
 
-    def __init__(self, hardware: Hardware, modes: MigModes, boot_id: str, late_log: LateLog) -> None:
-        self._hardware, self._modes, self._boot_id, self._late_log = hardware, modes, boot_id, late_log
+    def __init__(self, hardware: Hardware, modes: MigModes, boot_id: str) -> None:
+        self._hardware, self._modes, self._boot_id = hardware, modes, boot_id
 
     def intent(self, step: MigPartitionStep) -> RecordedPartition:
         """Return the record of a partition before the hardware has been asked."""
@@ -122,7 +121,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             done = "partition destroyed"
             if gpu.pci_address in undoing.modes_off:
                 done += " and MIG mode switched off"
-            self._late_log.info(log, done, device=recorded.device, claim_uid=undoing.uid)
+            log.info(done, extra=fields(device=recorded.device, claim_uid=undoing.uid))
 
     def _destroy(
         self, gpu: GpuFacts, placement: tuple[int, int], recorded: RecordedPartition, undoing: UndoRun
@@ -166,7 +165,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             if not made.is_new:
                 return MadePartition(step.gpu, made.facts, self._record_of_found(intent, made.facts))
         done = "MIG mode switched on and partition made" if made.has_switched else "partition made"
-        self._late_log.info(log, done, device=step.device, status=made.facts.uuid)
+        log.info(done, extra=fields(device=step.device, status=made.facts.uuid))
         return MadePartition(step.gpu, made.facts, intent.as_made(made.facts.uuid))
 
     def _intended(self, recorded: RecordedPartition) -> RecordedPartition:
