@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.hardware.nvidia.edits import known_roots, watched_trees
-from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits, partition_edits, whole_gpu_edits
+from dra_driver.hardware.nvidia.edits import known_roots
+from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
 from dra_driver.model.errors import HardwareError
 from tests.cdi.support.edits_read import checked, commands, places, settled_edits
 from tests.support.nodes.driver_root import (
@@ -224,59 +224,36 @@ def _can_hold(folder: Path) -> bool:
 
 def test_a_control_node_that_changes_or_goes_counts_in_the_next_call(tmp_path, no_proc, dev):
     roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=no_proc, sys=tmp_path)
-    settled_edits(roots, VERSION)
     known = common_edits(roots, VERSION)[0]
-    assert common_edits(roots, VERSION)[0] is known
     node = Path(roots.dev, known.device_nodes[0].path.removeprefix("/dev/"))
     node.chmod(0o600)
-    changed = common_edits(roots, VERSION)[0]
-    assert changed.device_nodes[0].file_mode == 0o600
-    assert common_edits(roots, VERSION)[0] is changed
+    assert common_edits(roots, VERSION)[0].device_nodes[0].file_mode == 0o600
     node.unlink()
-    assert known.device_nodes[0].path not in {one.path for one in common_edits(roots, VERSION)[0].device_nodes}
+    assert known.device_nodes[0].path not in {node.path for node in common_edits(roots, VERSION)[0].device_nodes}
 
 
-@pytest.fixture
-def never_compared_by_age(monkeypatch):
-    """Between two calls of a test, the time may come at which all paths are compared whatever the watch says."""
-    monkeypatch.setattr(watched_trees, "COMPARED_SECONDS", 3600.0)
-
-
-@pytest.mark.usefixtures("never_compared_by_age")
-def test_the_edits_of_a_whole_gpu_are_kept_until_its_node_changes(tmp_path, dev, proc, gpu):
+def test_a_gpus_node_that_changes_or_goes_counts_in_the_next_call(tmp_path, dev, proc, gpu):
     roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=proc, sys=tmp_path)
-    settled_edits(roots, VERSION)
-    kept = whole_gpu_edits(roots, gpu)
-    assert whole_gpu_edits(roots, gpu) is kept == device_edits(roots, gpu, None)
     node = Path(roots.dev, f"nvidia{gpu.minor}")
     node.chmod(0o600)
-    assert whole_gpu_edits(roots, gpu).device_nodes[0].file_mode == 0o600
+    assert device_edits(roots, gpu, None).device_nodes[0].file_mode == 0o600
     node.unlink()
     with pytest.raises(HardwareError, match=f"nvidia{gpu.minor} does not exist"):
-        whole_gpu_edits(roots, gpu)
+        device_edits(roots, gpu, None)
 
 
-def test_a_gpu_whose_facts_changed_is_looked_at_again(tmp_path, dev, proc, gpu):
+def test_a_gpu_whose_minor_number_changed_gets_the_node_that_it_has_now(tmp_path, dev, proc, gpu):
     roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=proc, sys=tmp_path)
-    settled_edits(roots, VERSION)
-    whole_gpu_edits(roots, gpu)
     make_node(dev / "nvidia9", 195, 9)
-    assert whole_gpu_edits(roots, replace(gpu, minor=9)).device_nodes[0].path == "/dev/nvidia9"
+    assert device_edits(roots, replace(gpu, minor=9), None).device_nodes[0].path == "/dev/nvidia9"
 
 
-@pytest.mark.usefixtures("never_compared_by_age")
-def test_the_edits_of_a_partition_are_kept_while_the_kernel_lists_it(tmp_path, dev, proc, gpu, partition):
+def test_a_partition_that_the_kernel_no_longer_lists_is_refused(tmp_path, dev, proc, gpu, partition):
     for access, minor in (("gi3/access", 30), ("gi3/ci0/access", 31)):
         add_capability(proc, gpu.minor, access, minor)
     roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=proc, sys=tmp_path)
-    settled_edits(roots, VERSION)
-    kept = partition_edits(roots, gpu, partition)
-    assert partition_edits(roots, gpu, partition) is kept == device_edits(roots, gpu, partition)
     add_capability(proc, gpu.minor, "gi3/ci0/access", 32)
-    made_anew = replace(partition)
-    assert partition_edits(roots, gpu, made_anew).device_nodes[-1].minor == 32
-    Path(roots.dev, f"nvidia{gpu.minor}").chmod(0o600)
-    assert partition_edits(roots, gpu, made_anew).device_nodes[0].file_mode == 0o600
+    assert device_edits(roots, gpu, partition).device_nodes[-1].minor == 32
     (proc / f"driver/nvidia/capabilities/gpu{gpu.minor}/mig/gi3/ci0/access").unlink()
     with pytest.raises(HardwareError, match="does the instance exist"):
-        partition_edits(roots, gpu, made_anew)
+        device_edits(roots, gpu, partition)

@@ -123,11 +123,9 @@ class NvidiaHardware(GpuActions):
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
         """Return the edits for one device. Raises: HardwareError("hardware.node-missing")."""
-        from dra_driver.hardware.nvidia.edits.edits import partition_edits, whole_gpu_edits  # noqa: PLC0415
+        from dra_driver.hardware.nvidia.edits.edits import device_edits  # noqa: PLC0415
 
-        if partition is None:
-            return whole_gpu_edits(self._roots, gpu)
-        return partition_edits(self._roots, gpu, partition)
+        return device_edits(self._roots, gpu, partition)
 
     def edit_problems(self) -> tuple[str, ...]:
         """Return what the common edits leave out now and why; nothing where there is no GPU."""

@@ -101,10 +101,6 @@ class DriverRoot:
                     return f"{folder}/{name}"
         return None
 
-    def looked(self) -> tuple[str, ...]:
-        """Return the paths of everything that was looked at, as this process sees them."""
-        return tuple(self._mount + path or "/" for path in self._looked)
-
     def is_unchanged(self) -> bool:
         """Return whether everything that was looked at is as it was."""
         mount, lstat = self._mount, os.lstat

@@ -14,13 +14,11 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dra_driver.hardware.nvidia.edits import nodes
 from dra_driver.hardware.nvidia.edits.driver_files import DriverFile, DriverFiles, find_driver_files
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
 from dra_driver.hardware.nvidia.edits.hooks import HookProgram, driver_hooks, find_hook_program
 from dra_driver.hardware.nvidia.edits.installed_driver import is_same_version
 from dra_driver.hardware.nvidia.edits.installed_names import TRIPLETS
-from dra_driver.hardware.nvidia.edits.watched_trees import WatchedTrees
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import Edits, Mount
 from dra_driver.telemetry.logs import fields
@@ -35,7 +33,7 @@ _ROOTS_KEPT = 4  # an agent has one driver root, but tests have several
 class KnownRoot:
     """What one reading of a driver root found, and what can check whether it is still true."""
 
-    trees: WatchedTrees
+    trees: tuple[DriverRoot, ...]
     is_settled: bool
     loaded: str | None
     hook: HookProgram | None
@@ -44,10 +42,8 @@ class KnownRoot:
 
     def holds(self, loaded: str | None) -> bool:
         """Return whether another reading would find the same."""
-        return self.is_settled and self.loaded == loaded and self.trees.is_unchanged()
+        return self.is_settled and self.loaded == loaded and all(tree.is_unchanged() for tree in self.trees)
 
-
-Seen = tuple[KnownRoot, int]  # a root, and the number of comparisons of its trees
 
 _known_roots: OrderedDict[Roots, KnownRoot] = OrderedDict()
 
@@ -68,21 +64,11 @@ def known_root_of(roots: Roots, loaded: str | None) -> KnownRoot:
             log.warning(
                 "some parts of the driver are left out of containers", extra=fields(reason="; ".join(new.remarks))
             )
-        if known_root is not None:
-            known_root.trees.close()
         _known_roots[roots] = new
         _known_roots.move_to_end(roots)
         while len(_known_roots) > _ROOTS_KEPT:
-            _known_roots.popitem(last=False)[1].trees.close()
+            _known_roots.popitem(last=False)
         return new
-
-
-def unchanged_root(roots: Roots, minor: int) -> Seen | None:
-    """Return the known root whose watch includes the node of a GPU, if nothing has happened since; ask first."""
-    known_root = _known_roots.get(roots)
-    if known_root is None or minor not in nodes.WATCHED_MINORS or not known_root.trees.is_unchanged():
-        return None
-    return known_root, known_root.trees.comparisons
 
 
 def kept_root(roots: Roots) -> KnownRoot | None:
@@ -95,7 +81,7 @@ def _read_root(roots: Roots, loaded: str | None) -> KnownRoot:
     files = find_driver_files(root, loaded, sys=roots.sys, proc=roots.proc)
     hook = find_hook_program(root, host)
     return KnownRoot(
-        trees=WatchedTrees(root, host, beside=nodes.watched_paths(roots)),
+        trees=(root, host),
         is_settled=root.is_settled() and host.is_settled(),
         loaded=loaded,
         hook=hook,

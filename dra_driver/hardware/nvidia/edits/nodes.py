@@ -11,10 +11,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from functools import lru_cache
 from pathlib import Path
 
-from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.pci import read_at_once
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode
@@ -36,7 +34,6 @@ _FROM_TABLES = (
 )
 
 
-WATCHED_MINORS = range(16)  # more than a node has GPUs
 _CONTROL = (*(name for name, _, _ in _FROM_TABLES), "nvidia-modeset")
 
 
@@ -55,9 +52,7 @@ def find_node(roots: Roots, name: str) -> DeviceNode | None:
     return None
 
 
-@lru_cache(maxsize=256)
 def _node(name: str, on_host: str, mode: int, number: int, gid: int) -> DeviceNode:
-    """Return a node that was found; the same object for the same values, because one is compared with the next."""
     path, host_path = f"/dev/{name}", f"{on_host}/{name}"
     return DeviceNode(
         path=path,
@@ -74,7 +69,6 @@ def is_missing(roots: Roots, name: str) -> bool:
     return not any(Path(here, name).exists() for here, _ in _places(roots))
 
 
-@lru_cache(maxsize=8)
 def _places(roots: Roots) -> tuple[tuple[str, str], ...]:
     """Return the folders that hold nodes, each as this process and as the host sees it."""
     places: tuple[tuple[str, str], ...] = ((roots.dev.rstrip("/"), roots.dev.rstrip("/")),)
@@ -98,12 +92,6 @@ def control_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
     return tuple(node for node in nodes.values() if node is not None)
 
 
-def watched_paths(roots: Roots) -> tuple[str, ...]:
-    """Return the paths at which these nodes, and those of GPUs, are looked up, as this process sees them."""
-    names = (*_CONTROL, *(f"nvidia{minor}" for minor in WATCHED_MINORS))
-    return tuple(f"{here}/{name}" for here, _ in _places(roots) for name in names)
-
-
 def gpu_node(roots: Roots, minor: int) -> DeviceNode:
     """Return `/dev/nvidia<minor>`. Raises: HardwareError("hardware.node-missing", LATER)."""
     node = find_node(roots, f"nvidia{minor}")
@@ -123,12 +111,6 @@ def capability_nodes(roots: Roots, gpu_minor: int, gi_id: int, ci_id: int) -> tu
         _capability_node(roots, gpu_minor, f"{instance}/access"),
         _capability_node(roots, gpu_minor, f"{instance}/ci{ci_id}/access"),
     )
-
-
-def is_listed(roots: Roots, gpu_minor: int, partition: PartitionFacts) -> bool:
-    """Return whether the kernel module lists the compute instance of a partition among its capabilities."""
-    access = f"gi{partition.gi_id}/ci{partition.ci_id}/access"
-    return os.access(f"{_capabilities(roots, gpu_minor)}/{access}", os.F_OK)
 
 
 def drm_nodes(roots: Roots, pci_address: str) -> tuple[DeviceNode, ...]:
