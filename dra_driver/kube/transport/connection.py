@@ -1,23 +1,24 @@
 """Connection: one connection to the API server, which is kept open and carries one request after the other.
 
-In: an address, a TLS context. Out: answers, read within bounds. Every request is one write of head and body. Redirects
-are not followed, and nothing is sent again.
-Source: RFC 9112, sections 3, 6.2 and 9.3.
+In: an address, a TLS context. Out: answers, read within bounds. The standard library's client writes requests and reads
+answers. Redirects are not followed, and nothing is sent again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import re
+import http.client
+import select
 import socket
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
-from dra_driver.kube.transport.bounds import BoundedReader, BrokenError, ResponseLimits
-from dra_driver.kube.transport.http_response import HttpResponse
+from dra_driver.kube.transport.bounds import BrokenError, ResponseLimits
+from dra_driver.kube.transport.http_response import HttpResponse, LimitedResponse
 
 # A dead peer (node gone, connection forgotten by a firewall) is noticed within about a minute, even by a silent watch.
 _SOCKET_OPTIONS = (
@@ -28,9 +29,6 @@ _SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 45_000),
 )
-_NOT_IN_A_TARGET = re.compile(r"[^\x21-\x7e]")
-_NOT_IN_A_FIELD = re.compile(r"[^\x20-\x7e\t]")
-_WITH_A_LENGTH = ("POST", "PUT", "PATCH")
 _ENDED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)  # the other side has ended the connection
 _MIN_S = 0.001
 
@@ -62,8 +60,8 @@ class Connection:
         """Connect. Raises: CertificateError, ConnectError, TimeoutError, ValueError for an invalid host name."""
         self._address, self.generation = address, generation
         self.sock = _connected(address, context, seconds)
-        self.sock.settimeout(0)  # the reader does the waiting
-        self._reader = BoundedReader(self.sock)
+        self._client = http.client.HTTPConnection(address.host, address.port)
+        self._client.sock = self.sock
         self._answer: HttpResponse | None = None
 
     def ask(
@@ -76,24 +74,28 @@ class Connection:
         Raises: ValueError for a target or a field that HTTP does not allow; BrokenError, TooLargeError,
         TimeoutError, OSError.
         """
-        message = _head(method, target, (("Host", self._address.field), *headers.items()), body)
-        self._reader.bounds = ResponseLimits(until)
+        limits = ResponseLimits(until)
+        self._client.response_class = partial(_response, limits)  # type: ignore[assignment]
+        self.sock.settimeout(limits.seconds_left())
+        ended: OSError | None = None
         try:
-            self._reader.send(message + body if body else message)
-        except _ENDED as err:
-            self._answer = self._early_answer(err)
-        else:
-            self._answer = HttpResponse(self._reader, has_body=method != "HEAD")
+            self._client.request(method, target, body=body, headers={"Host": self._address.field, **headers})
+        except http.client.InvalidURL as error:
+            raise ValueError(str(error)) from error
+        except _ENDED as error:  # the server may have answered before it stopped reading
+            ended = error
+        self._answer = self._read(limits)
+        self._answer.ends_connection |= ended is not None
         return self._answer
 
-    def _early_answer(self, err: OSError) -> HttpResponse:
-        """Return what the server answered before it stopped reading the request. Raises: BrokenError."""
+    def _read(self, limits: ResponseLimits) -> HttpResponse:
+        """Return the answer, whose head is read here. Raises: BrokenError, TimeoutError, OSError."""
         try:
-            answer = HttpResponse(self._reader)
-        except OSError:
-            raise BrokenError("the connection ended within the request") from err
-        answer.ends_connection = True
-        return answer
+            return HttpResponse(cast("LimitedResponse", self._client.getresponse()), limits)
+        except http.client.RemoteDisconnected as error:
+            raise BrokenError("the connection was closed") from error
+        except http.client.HTTPException as error:
+            raise BrokenError(f"the answer is not HTTP/1.1: {error!r}") from error
 
     @property
     def is_ready(self) -> bool:
@@ -102,12 +104,22 @@ class Connection:
 
     def is_quiet(self) -> bool:
         """Return whether the other side has neither ended the connection nor sent unsolicited bytes."""
-        return self._reader.is_quiet()
+        if isinstance(self.sock, ssl.SSLSocket) and self.sock.pending():
+            return False
+        arrived = select.poll()
+        arrived.register(self.sock, select.POLLIN)
+        return not arrived.poll(0)
 
     def close(self) -> None:
         """Close the socket."""
         with contextlib.suppress(OSError):
             self.sock.close()
+
+
+def _response(
+    limits: ResponseLimits, sock: socket.socket, _debug: int = 0, method: str | None = None
+) -> LimitedResponse:
+    return LimitedResponse(sock, limits, method)
 
 
 def _connected(address: Address, context: ssl.SSLContext | None, seconds: float) -> socket.socket:
@@ -153,20 +165,3 @@ def _of_handshake(err: BaseException) -> BaseException:
         return err
     is_refusal = isinstance(err, ssl.SSLError) and not isinstance(err, _ENDED)
     return CertificateError(str(err)) if is_refusal else ConnectError(str(err))
-
-
-def _head(method: str, target: str, fields: tuple[tuple[str, str], ...], body: bytes | None) -> bytes:
-    """Return the head of a request. Raises: ValueError."""
-    if _NOT_IN_A_TARGET.search(target):
-        raise ValueError("a request's path can't contain blanks, control characters or letters outside ASCII")
-    length = f"Content-Length: {len(body or b'')}\r\n" if body is not None or method in _WITH_A_LENGTH else ""
-    return f"{method} {target} HTTP/1.1\r\n{_lines(fields)}{length}\r\n".encode("ascii")
-
-
-@functools.lru_cache(maxsize=4)  # most requests have the same fields
-def _lines(fields: tuple[tuple[str, str], ...]) -> str:
-    """Return the lines of header fields. Raises: ValueError."""
-    for name, value in fields:
-        if _NOT_IN_A_FIELD.search(value):
-            raise ValueError(f"the header field {name} can't contain control characters or letters outside ASCII")
-    return "".join(f"{name}: {value}\r\n" for name, value in fields)

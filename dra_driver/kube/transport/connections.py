@@ -6,7 +6,6 @@ for a stream. It knows nothing of Kubernetes objects.
 
 from __future__ import annotations
 
-import queue
 import ssl
 import threading
 import time
@@ -31,9 +30,7 @@ class Connections:
         self._address = _address_of(credentials.server, credentials.tls)
         self.prefix = urlsplit(credentials.server).path.rstrip("/")
         self._lock = threading.Lock()
-        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # a semaphore, at a tenth of threading's cost
-        for _ in range(size):
-            self._room.put(None)
+        self._room = threading.BoundedSemaphore(size)
         self._idle: list[Connection] = []
         self._generation = 0
         self._context: ssl.SSLContext | None = None
@@ -45,14 +42,12 @@ class Connections:
 
         Raises: ApiError("api.tls-files"), TimeoutError if all connections are in use until then; errors of connecting.
         """
-        try:
-            self._room.get(timeout=max(_MIN_S, until - time.monotonic()))
-        except queue.Empty:
-            raise TimeoutError("all connections are in use") from None
+        if not self._room.acquire(timeout=max(_MIN_S, until - time.monotonic())):
+            raise TimeoutError("all connections are in use")
         try:
             return self._kept() or self._connected(until - time.monotonic())
         except BaseException:
-            self._room.put(None)
+            self._room.release()
             raise
 
     def release(self, connection: Connection, *, has_failed: bool) -> None:
@@ -70,7 +65,7 @@ class Connections:
                         return
             connection.close()
         finally:
-            self._room.put(None)
+            self._room.release()
 
     def discard_generation(self, generation: int) -> None:
         """Drop a generation whose connections may all be dead, and check the files again at once."""
