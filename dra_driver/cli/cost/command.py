@@ -24,7 +24,7 @@ from dra_driver.views.usage.report import Grouping, UsageReport
 from dra_driver.views.usage.usage_counts import UsageCounts
 from dra_driver.views.usage.what_if import WhatIf
 
-_FORMS = ["table", "json", "yaml", "csv", "html"]
+_FORMS = ["table", "json", "yaml", "csv"]
 
 
 @click.command(name="usage")
@@ -52,7 +52,6 @@ def command(output: str, by: str, prices: Path | None, **given: Any) -> int:
     dra-driver usage --prometheus http://localhost:9090 --by claim --since 30d
     dra-driver usage --by node            without a Prometheus: what the agents
                                           have counted since they began
-    dra-driver usage -o html > usage.html
 
     Exit status 5: Prometheus or the agents could not be asked.
     """  # noqa: D301
@@ -127,9 +126,5 @@ def _write(report: UsageReport, output: str) -> None:
         show_usage(report)
     elif output == "csv":
         csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(report))
-    elif output == "html":
-        from dra_driver.cli.cost.page import usage_page
-
-        click.echo(usage_page(report), nl=False)
     else:
         write_document(usage_document(report), output)

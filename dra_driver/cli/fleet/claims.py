@@ -65,7 +65,6 @@ def command(**given: Any) -> int:
 
     view = TreeView(
         DocumentKind.CLAIM_TREE,
-        "ResourceClaims",
         lambda world: claim_tree(
             selected(world, "ResourceClaim", given),
             None if world.is_unseen("ResourceSlice") else world.of("ResourceSlice"),

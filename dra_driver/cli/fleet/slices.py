@@ -46,7 +46,6 @@ def command(by: str, only: tuple[str, ...], *, as_template: bool, **given: Any) 
     dra-driver slices --by namespace                    who holds how much
     dra-driver slices --node gpu-7 -o wide              every device of one node
     dra-driver slices -f slices.yaml -f claims.yaml     the output of kubectl get -o yaml
-    dra-driver slices --output html > fleet.html        one page, nothing to install
     dra-driver slices --as-template --node gpu-7        for an autoscaler: docs/autoscalers.md
 
     The table counts the GPUs, the GPUs of which nothing is held, the partitions of each profile that would fit if no
@@ -65,7 +64,6 @@ def command(by: str, only: tuple[str, ...], *, as_template: bool, **given: Any) 
         return _write_template(given, only)
     view = TreeView(
         DocumentKind.SLICE_TREE,
-        "ResourceSlices",
         lambda world: _branches(world, given, only),
         show=partial(_show, by=by, is_wide=given["output"] == "wide", has_names=bool(only)),
         more=_figures,

@@ -1,4 +1,4 @@
-"""Trees of the cluster: as text, as JSON or YAML, or as one self-contained HTML page.
+"""Trees of the cluster: as text, or as JSON or YAML.
 
 In: branches. Out: lines on a terminal, or a document. `slices` and `claims` use it.
 """
@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,13 +29,6 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 2.0
 _BAR = 10
-_STYLE = """
-body{font:14px/1.5 system-ui,sans-serif;margin:2em;color:#222;background:#fff}
-details{margin-left:1.2em}summary{cursor:pointer}.leaf{margin-left:2.2em}
-.kind{color:#777}.flag{color:#b00;font-weight:600}.held{background:#e3f0ff}
-meter{width:8em;vertical-align:middle}
-@media(prefers-color-scheme:dark){body{color:#ddd;background:#111}.held{background:#123}}
-"""
 
 
 def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,7 +38,7 @@ def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--output",
             "-o",
-            type=click.Choice(["tree", "wide", "json", "yaml", "html"]),
+            type=click.Choice(["tree", "wide", "json", "yaml"]),
             default="tree",
             help="wide: every device, none summed up.",
         ),
@@ -77,7 +69,6 @@ class TreeView:
     """
 
     kind: DocumentKind
-    title: str
     picture: Callable[[World], list[Branch]]
     show: Callable[[Any, World, list[Branch]], None]
     more: Callable[[World, list[Branch]], Wire]
@@ -86,9 +77,7 @@ class TreeView:
         """Write the tree in the form that --output names."""
         from dra_driver.views.fleet.branch import tree_document
 
-        if form == "html":
-            click.echo(page(branches, self.title))
-        elif form in {"tree", "wide"}:
+        if form in {"tree", "wide"}:
             self.show(console(), world, branches)
         else:
             write_document(tree_document(self.kind, branches, self.more(world, branches)), form)
@@ -182,25 +171,3 @@ def _grow(parent: Any, branch: Branch) -> None:
     below = parent.add(line)
     for child in branch.children:
         _grow(below, child)
-
-
-def page(branches: Sequence[Branch], title: str) -> str:
-    """Return the tree as one HTML page, without scripts or external resources."""
-    body = "\n".join(_html(branch) for branch in branches)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>\n{body}\n</body></html>"
-    )
-
-
-def _html(branch: Branch) -> str:
-    line = f'<span class="kind">{branch.kind}</span> {escape(folded([branch.name, *branch.like]))}'
-    if branch.fill is not None:
-        line += f' <meter value="{max(0.0, min(branch.fill, 1.0)):.3f}"></meter> {branch.fill:.0%}'
-    line += f" {escape(branch.text)}"
-    line += "".join(f' <span class="flag">! {escape(str(flag))}</span>' for flag in branch.flags)
-    if not branch.children:
-        return f'<div class="leaf">{line}</div>'
-    held = ' class="held"' if any(child.kind == "claim" for child in branch.children) else ""
-    inner = "\n".join(_html(child) for child in branch.children)
-    return f"<details open><summary{held}>{line}</summary>\n{inner}\n</details>"
