@@ -6,6 +6,7 @@ The one module that imports pynvml, which it does only when a library is loaded.
 from __future__ import annotations
 
 import ctypes
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,15 +18,15 @@ INIT_FLAG_NO_GPUS = 1  # makes init succeed where no GPU is found
 def load(path: str) -> None:
     """Load the library at `path` (or, for a bare soname, wherever the loader finds it) for all later calls.
 
-    pynvml keeps its library and every function pointer for good, so both are replaced here.
+    pynvml keeps its library, and every function that it found there, for good: for another library it is loaded anew.
     Raises: OSError when there is no such library or it can't be loaded.
     """
     library = ctypes.CDLL(path)
     import pynvml  # noqa: PLC0415 - 4 MiB that a node without GPUs must not pay
 
-    with pynvml.libLoadLock:
-        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001
-        pynvml.nvmlLib = library
+    if pynvml.nvmlLib is not None:
+        importlib.reload(pynvml)
+    pynvml.nvmlLib = library
 
 
 class Binding:
@@ -52,7 +53,7 @@ class Binding:
             raise NvmlFault(function, f"returned no text: {fault}") from None
 
     def _call_library(self, function: str, *arguments: Any) -> None:
-        """Call a function without the bindings' wrapper; they still find it and name its errors.
+        """Call a function of the library without the bindings' wrapper; they still name its errors.
 
         A wrapper takes as long as the call itself, which matters for those that a Prepare of a partition makes.
         """
@@ -66,9 +67,9 @@ class Binding:
     def _found(self, function: str) -> Any:
         """Return a function of the library. Raises: NvmlFault."""
         try:
-            return self._api._nvmlGetFunctionPointer(function)  # noqa: SLF001
-        except self._api.NVMLError as fault:
-            raise NvmlFault(function, self._name_of(getattr(fault, "value", 999))) from None
+            return getattr(self._api.nvmlLib, function)
+        except AttributeError:
+            raise NvmlFault(function, "FUNCTION_NOT_FOUND") from None
 
     def init(self) -> None:
         """Start using the library; GPUs may be absent.
