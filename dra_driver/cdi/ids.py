@@ -6,8 +6,6 @@ Source: CDI specification, "Kind" and "CDI Devices": an id is `<vendor>/<class>=
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 CLASS = "claim"
 SUFFIX = ".json"
 
@@ -21,7 +19,6 @@ def vendor(driver: str) -> str:
     return f"k8s.{driver}"
 
 
-@lru_cache(maxsize=8)  # each call of the kubelet needs it several times
 def kind(driver: str) -> str:
     """Return the CDI kind of all devices that a DRA driver prepares.
 

@@ -9,7 +9,6 @@ Source: CDI specification, "Released versions", "JSON Definition", "Kind" and "C
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Mapping
@@ -34,34 +33,23 @@ def render(kind: str, devices: Mapping[str, Edits], common: Edits) -> bytes:
     Raises: PrepareError("prepare.cdi-invalid") for a name that CDI does not accept, for no devices at all, or for a
     device without edits (runtimes refuse such a file).
     """
-    lowest = _lowest_of_kind(kind)
+    versions = [_lowest_of_kind(kind), _lowest_of_edits(common)]
     if not devices:
         raise _invalid(f"CDI document of kind {kind!r} has no device; at least one is required")
-    of_all, needed = _of_common(common)
-    own, needs = [], [lowest, needed]
+    entries = []
     for name, edits in sorted(devices.items()):
         _check_device(name, edits)
-        text, needed = _of_device(edits)
-        own.append(f'{{"name":"{name}","containerEdits":{text}}}')  # checked names need no escaping
-        needs += needed, _DIGIT_FIRST if name[0].isdigit() else _LOWEST
-    head = f'"cdiVersion":"{max(needs)}","kind":"{kind}","devices":[{",".join(own)}]'
-    return f'{{{head},"containerEdits":{of_all}}}\n'.encode()
+        entries.append({"name": name, "containerEdits": _edits(edits)})
+        versions += _lowest_of_edits(edits), _DIGIT_FIRST if name[0].isdigit() else _LOWEST
+    document = {
+        "cdiVersion": max(versions),
+        "kind": kind,
+        "devices": entries,
+        "containerEdits": _edits(common),
+    }
+    return f"{json.dumps(document, separators=(',', ':'), ensure_ascii=False)}\n".encode()
 
 
-_last_common: tuple[Edits, tuple[str, str]] = (Edits(), ("{}", _LOWEST))
-
-
-def _of_common(common: Edits) -> tuple[str, str]:
-    """Return `_written` of the common edits, cached because all devices of a node have the same ones."""
-    global _last_common  # noqa: PLW0603 - one tuple, replaced as a whole, so that threads see either pair
-    edits, written = _last_common
-    if edits is not common:
-        written = _written(common)
-        _last_common = common, written
-    return written
-
-
-@functools.lru_cache(maxsize=8)  # a driver has one kind
 def _lowest_of_kind(kind: str) -> str:
     """Return the lowest CDI version that allows a kind, after checking it. Raises: PrepareError.
 
@@ -88,19 +76,14 @@ def _invalid(message: str) -> PrepareError:
     return PrepareError("cdi-invalid", message)
 
 
-def _written(edits: Edits) -> tuple[str, str]:
-    """Return edits as JSON, and the lowest CDI version that has their fields.
+def _lowest_of_edits(edits: Edits) -> str:
+    """Return the lowest CDI version that has the fields of these edits.
 
     Source: CDI specification, "Released versions": 0.5.0 hostPath of device nodes, 0.7.0 additionalGids.
     """
-    text = json.dumps(_edits(edits), separators=(",", ":"), ensure_ascii=False)
     if _gids(edits):
-        return text, "0.7.0"
-    return text, "0.5.0" if any(node.host_path for node in edits.device_nodes) else _LOWEST
-
-
-# Cached because later claims get the same devices. Edits without mounts are quick to compare.
-_of_device = functools.lru_cache(maxsize=64)(_written)
+        return "0.7.0"
+    return "0.5.0" if any(node.host_path for node in edits.device_nodes) else _LOWEST
 
 
 def _edits(edits: Edits) -> Wire:

@@ -18,7 +18,6 @@ from dra_driver.claims.steps.sharing import SharingStep
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import NODE_MISSING, HardwareError
-from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.plugin.deadline import NODE_SECONDS, Deadline
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.file_records import partition_env, sharing_env
@@ -27,12 +26,10 @@ from dra_driver.plugin.ledger.recorded_steps import RecordedFile, RecordedPartit
 from dra_driver.plugin.steps.performer import StepPerformer
 from dra_driver.plugin.steps.step_run import MadePartition, StepRun, UndoRun
 
-MAX_DOCUMENTS = 16  # as many as a node has GPUs; each has 1 to 15 KiB
 _POLL_SECONDS = 0.05
 
 # By name in the file: the edits of a device that another step made, and its record if it is a partition.
 _Made = dict[str, tuple[Edits, RecordedPartition | None]]
-_Document = tuple[bytes, bytes]  # a document, and the records beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,6 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
 
     def __init__(self, store: CdiStore, hardware: Hardware, metadata: DeviceMetadata) -> None:
         self._store, self._hardware, self._metadata = store, hardware, metadata
-        self._documents: FifoCache[str, tuple[CdiFileStep, _Made, _Document]] = FifoCache(MAX_DOCUMENTS)
 
     def intent(self, step: CdiFileStep) -> RecordedFile:
         """Return the record of a file: its name."""
@@ -94,21 +90,8 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
 
     def _write(self, step: CdiFileStep, run: StepRun, patience: Deadline) -> None:
         made = {name: self._made(device, run, patience) for name, device in step.made.items()}
-        if step.metadata or run.shared or run.variables:
-            document = render(step.cdi_kind, self._edits(step, run, made), step.common)
-            records = _records(made, run.shared)
-        else:
-            document, records = self._kept_document(step, made)
-        run.is_file_changed |= self._store.write(step.file, document, records)
-
-    def _kept_document(self, step: CdiFileStep, made: _Made) -> _Document:
-        """Return the document of a step with nothing but its devices; repeated calls of a claim have the same ones."""
-        kept = self._documents.get(step.file)
-        if kept is not None and kept[0] is step and kept[1] == made:
-            return kept[2]
-        document = render(step.cdi_kind, _devices(step, made), step.common), _records(made, ())
-        self._documents.keep(step.file, (step, made, document))
-        return document
+        document = render(step.cdi_kind, self._edits(step, run, made), step.common)
+        run.is_file_changed |= self._store.write(step.file, document, _records(made, run.shared))
 
     def _made(self, device: str, run: StepRun, patience: Deadline) -> tuple[Edits, RecordedPartition | None]:
         """Return the edits of a device that another step made, and its record if it is a partition.
@@ -125,7 +108,7 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
 
         Raises: PrepareError.
         """
-        edits = _devices(step, made)
+        edits = {**step.devices, **{name: own for name, (own, _) in made.items()}}
         for shared, recorded in run.shared:
             for name in shared.in_file:
                 edits[name] = with_sharing(edits[name], shared, recorded, name)
@@ -150,11 +133,6 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
                     error.message = f"device {device}: {error.message}"
                     raise
             time.sleep(_POLL_SECONDS)
-
-
-def _devices(step: CdiFileStep, made: _Made) -> dict[str, Edits]:
-    """Return the edits of a claim's devices, by their name in the file."""
-    return {**step.devices, **{name: edits for name, (edits, _) in made.items()}}
 
 
 def _records(made: _Made, shared: Iterable[tuple[SharingStep, RecordedSharing]]) -> bytes:

@@ -8,10 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.cdi.spec import render
 from dra_driver.hardware.simulated import partitioning
 from dra_driver.model.errors import ClaimError, DriverError, HardwareError
-from dra_driver.plugin.effects import cdi_file
 from dra_driver.plugin.effects.file_records import OWNER_ENV
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
 from tests.support.plugin.parts import claim_wire, in_thread, result
@@ -51,19 +49,6 @@ def test_preparing_again_changes_nothing(rig):
     before = (rig.files(), rig.partitions_made(), rig.ledger.get("u1"))
     assert rig.now_prepare("u1", small(3))
     assert (rig.files(), rig.partitions_made(), rig.ledger.get("u1")) == before
-
-
-def test_the_document_of_a_repeated_call_is_rendered_again_only_if_it_changes(rig, monkeypatch):
-    rendered = []
-    monkeypatch.setattr(cdi_file, "render", lambda *parts: rendered.append(parts) or render(*parts))
-    rig.now_prepare("u1", small(3))
-    rig.prepare("u1")
-    assert len(rendered) == 1
-    edits_of = rig.hardware.device_edits
-    monkeypatch.setattr(rig.hardware, "device_edits", lambda *of: edits_of(*of)._replace(additional_gids=(44,)))
-    rig.prepare("u1")
-    (document,) = (rig.store.read(name) for name in rig.store.list())
-    assert document["devices"][0]["containerEdits"]["additionalGids"] == [44]
 
 
 def test_a_claim_can_have_several_partitions_of_several_gpus(rig):
