@@ -1,8 +1,7 @@
-"""Httpd: a small HTTP/1.1 server with keep-alive, a thread for each connection, chunked streams and undelayed writes.
+"""Httpd: the standard library's HTTP server on the loopback interface, with a thread for each connection.
 
-In: bytes on a loopback socket. Out: an `HttpRequest` to the application, and its `Response` or `Stream` back to the
-client. It knows nothing of Kubernetes. (The stdlib's handler parses headers as mail, which costs more than a whole GET
-here.)
+In: HTTP. Out: an `HttpRequest` to the application, and its `Response` or `Stream` back to the client. It knows nothing
+of Kubernetes.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http import HTTPStatus
-from typing import BinaryIO, cast
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
-
-_LINE = 65536  # the most bytes of one header line
-_HEADERS = 100  # the most headers of one request
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,113 +56,113 @@ class LoopbackServer:
 
     def __init__(self, application: Application) -> None:
         self._application = application
-        self._listener: socket.socket | None = None
-        self._connections: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        self._acceptor: threading.Thread | None = None
+        self._server: _Server | None = None
 
     def start(self, port: int = 0) -> int:
         """Listen and serve; return the port. With `port` 0 the system chooses one."""
-        listener = socket.create_server(("127.0.0.1", port), backlog=128)
-        self._listener = listener
-        self._acceptor = threading.Thread(target=self._accept, args=(listener,), name="embedded-api", daemon=True)
-        self._acceptor.start()
-        return int(listener.getsockname()[1])
+        server = self._server = _Server(("127.0.0.1", port), partial(_Handler, self._application))
+        threading.Thread(target=server.serve_forever, args=(0.05,), name="embedded-api", daemon=True).start()
+        return int(server.server_address[1])
 
     def stop(self) -> None:
         """Stop listening and close all connections."""
-        listener, self._listener = self._listener, None
-        if listener is None:
-            return
-        with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        self.close_connections()
-        if self._acceptor is not None:
-            self._acceptor.join(5)
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+            server.close_connections()
 
     def close_connections(self) -> None:
         """Close every open connection, as a server that crashes would."""
+        if self._server is not None:
+            self._server.close_connections()
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128
+    block_on_close = False  # a watch ends with its connection
+
+    def __init__(self, address: tuple[str, int], handler: Callable[..., BaseHTTPRequestHandler]) -> None:
+        self._connections: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Remember a connection, and serve it in a thread of its own."""
+        with self._lock:
+            self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a connection, and close it."""
+        with self._lock:
+            self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: the peer has hung up, or does not speak HTTP."""
+
+    def close_connections(self) -> None:
+        """Close every open connection at once."""
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._lock:
-                self._connections.add(connection)
-            threading.Thread(
-                target=self._serve_connection, args=(connection,), name="embedded-api-connection", daemon=True
-            ).start()
 
-    def _serve_connection(self, connection: socket.socket) -> None:
-        reader = cast("BinaryIO", connection.makefile("rb", buffering=_LINE))
-        try:
-            while (request := _read(reader, connection)) is not None:
-                if not self._answer(connection, request):
-                    break
-        except (OSError, ValueError):
-            pass  # the peer has hung up, or does not speak HTTP
-        finally:
-            with self._lock:
-                self._connections.discard(connection)
-            reader.close()
-            connection.close()
+class _Handler(BaseHTTPRequestHandler):
+    """Hands the requests of one connection to the application."""
 
-    def _answer(self, connection: socket.socket, request: HttpRequest) -> bool:
-        """Send the answer, and return whether the connection stays open."""
-        answer = self._application(request)
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # head and body in one write
+
+    def __init__(self, application: Application, *args: Any) -> None:
+        self._application = application
+        super().__init__(*args)
+
+    def do_GET(self) -> None:
+        """Answer a request of any method."""
+        self._answer(self._application(self._request()))
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+    def _request(self) -> HttpRequest:
+        parts = urlsplit(self.path)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        body = self.rfile.read(int(headers.get("content-length", "0")))
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        return HttpRequest(self.command, unquote(parts.path), query, headers, body, lambda: _is_gone(self.connection))
+
+    def _answer(self, answer: Response | Stream | None) -> None:
         if answer is None:
-            return False
+            self.close_connection = True
+            return
+        self.send_response_only(answer.status if isinstance(answer, Response) else 200)
+        self.send_header("Content-Type", answer.content_type)
         if isinstance(answer, Stream):
-            connection.sendall(_head(200, answer.content_type, (("Transfer-Encoding", "chunked"),)))
-            for piece in answer.pieces:
-                if piece:
-                    connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
-            connection.sendall(b"0\r\n\r\n")
-            return True
-        length = ("Content-Length", str(len(answer.body)))
-        head = _head(answer.status, answer.content_type, (length, *answer.headers))
-        connection.sendall(head + (b"" if request.method == "HEAD" else answer.body))
-        return request.headers.get("connection", "").lower() != "close"
+            self._stream(answer)
+            return
+        self.send_header("Content-Length", str(len(answer.body)))
+        for name, value in answer.headers:
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
 
+    def _stream(self, answer: Stream) -> None:
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+        for piece in answer.pieces:
+            if piece:
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
 
-def _head(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) -> bytes:
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Type: {content_type}"]
-    lines += [f"{name}: {value}" for name, value in headers]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-
-def _read(reader: BinaryIO, connection: socket.socket) -> HttpRequest | None:
-    """Return one request; None at the end of the connection. Raises: ValueError for anything that is not HTTP."""
-    line = reader.readline(_LINE)
-    if not line.strip():
-        return None
-    method, target, _version = line.decode("latin-1").split()
-    headers: dict[str, str] = {}
-    for _ in range(_HEADERS):
-        line = reader.readline(_LINE)
-        if line in (b"\r\n", b"\n"):
-            break
-        name, colon, value = line.decode("latin-1").partition(":")
-        if not colon:
-            raise ValueError("header without a colon")
-        headers[name.strip().lower()] = value.strip()
-    else:
-        raise ValueError("too many headers")
-    if headers.get("expect", "").lower() == "100-continue":
-        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-    body = reader.read(int(headers.get("content-length", "0")))
-    parts = urlsplit(target)
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    return HttpRequest(method, unquote(parts.path), query, headers, body, lambda: _is_gone(connection))
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Keep requests out of the log."""
 
 
 def _is_gone(connection: socket.socket) -> bool:
