@@ -21,7 +21,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from dra_driver.model.errors import NodeError, PrepareError, Retry
+from dra_driver.model.names import replicated_name
 from dra_driver.plugin.deadline import Deadline
+
+LOCKED = "prepare.locked"  # the code of the error that names a lock which did not become free
 
 _POLL_SECONDS = 0.005  # polled, because the kernel can't wake us at a deadline
 # struct flock: l_type, l_whence, l_start, l_len, l_pid (0 for locks of the open file description)
@@ -171,14 +174,20 @@ def claim_lock(uid: str) -> str:
 
 
 def device_lock(device: str) -> str:
-    """Return the name of a device's lock, which is taken after those of claims."""
-    return f"device/{device}"
+    """Return the name of a device's lock, which is taken after those of claims; all replicas of a device have one lock.
+
+    So whoever needs a GPU for itself (`gpu_holds`) need not know how many replicas an agent offers.
+
+    >>> device_lock("gpu-0000-65-00-0-share-2")
+    'device/gpu-0000-65-00-0'
+    """
+    return f"device/{replicated_name(device) or device}"
 
 
 def gpu_lock(pci_address: str) -> str:
     """Return the name of a GPU's lock.
 
-    It is taken after the locks of claims and devices, and never together with another.
+    It is taken after the locks of claims and devices (`gpu_holds` has the order of all locks).
     """
     return f"gpu/{pci_address}"
 
