@@ -11,15 +11,20 @@ takes that of a claim or a device.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
+from dra_driver.claims.plan import Step
+from dra_driver.claims.steps.mig import MigModeStep
+from dra_driver.claims.steps.passthrough import PassthroughStep
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.offering import CurrentInventory
+from dra_driver.inventory.sharing.rules import MAX_REPLICAS
 from dra_driver.model.errors import PrepareError
-from dra_driver.model.names import gpu_name, is_of_gpu, partition_name, vfio_name
+from dra_driver.model.names import gpu_name, is_of_gpu, partition_name, replica_name, vfio_name
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.recorded_steps import RecordedMode, RecordedPassthrough, RecordedStep
 from dra_driver.plugin.locks import LOCKED, NodeLocks, device_lock, gpu_lock
 
 MAX_NAMED = 5
@@ -61,14 +66,24 @@ class GpuHolds:
     def device_names(self, gpus: Sequence[GpuFacts]) -> frozenset[str]:
         """Return the name of every device that a claim may have of these GPUs. Raises: LedgerError.
 
-        These are the whole GPU in each form, its parts, each partition that it has or that may be made of it, what the
-        inventory knows and what claims hold.
+        These are the whole GPU in each form, its parts, each partition that it has or that may be made of it, as many
+        replicas as rules allow of what exists, what the inventory knows and what claims hold.
         """
         wholes = _whole_names(gpus)
         known = self._inventory.current.by_name if self._inventory is not None else ()
         of_inventory = (name for name in known if any(is_of_gpu(name, whole) for whole in wholes))
         held = (name for name in self._ledger.holders(wholes) if "/" not in name)
         return frozenset(of_inventory).union(held, *map(_own_names, gpus))
+
+    def devices_of_steps(self, planned: Iterable[Step], recorded: Iterable[RecordedStep]) -> frozenset[str]:
+        """Return every device of the GPUs that these steps take as a whole: from their driver or out of MIG mode.
+
+        The call that carries the steps out, or undoes them, holds these beside its claim's own devices, and the steps
+        take the GPU's lock within. Most claims have no such step. Raises: LedgerError.
+        """
+        gpus = [step.gpu for step in planned if isinstance(step, (MigModeStep, PassthroughStep))]
+        gpus += [step.gpu.facts() for step in recorded if isinstance(step, (RecordedMode, RecordedPassthrough))]
+        return self.device_names(gpus) if gpus else frozenset()
 
     @contextmanager
     def _hold(self, names: Collection[str], gpus: Sequence[GpuFacts], deadline: Deadline) -> Iterator[None]:
@@ -90,6 +105,12 @@ class GpuHolds:
         return PrepareError("locked", text, retry=error.retry)
 
 
+def with_replicas(device: str) -> Iterator[str]:
+    """Yield the name of a device and those of all replicas that may be offered in its place."""
+    yield device
+    yield from (replica_name(device, index) for index in range(MAX_REPLICAS))
+
+
 def _whole_names(gpus: Sequence[GpuFacts]) -> tuple[str, ...]:
     return tuple({gpu_name(gpu.pci_address): None for gpu in gpus})
 
@@ -97,8 +118,9 @@ def _whole_names(gpus: Sequence[GpuFacts]) -> tuple[str, ...]:
 def _own_names(gpu: GpuFacts) -> Iterator[str]:
     """Yield the names of the devices that the facts of one GPU show."""
     address = gpu.pci_address
-    yield from (gpu.whole_name, gpu.name, vfio_name(address))
-    for partition in gpu.partitions:
-        yield partition_name(address, partition.profile, partition.gi_profile_id, partition.start)
+    existing = (partition_name(address, one.profile, one.gi_profile_id, one.start) for one in gpu.partitions)
+    for name in (gpu.whole_name, *existing):  # nothing else is ever offered as replicas
+        yield from with_replicas(name)
+    yield from (gpu.name, vfio_name(address))
     for profile in gpu.mig_profiles:
         yield from (partition_name(address, profile.name, profile.gi_profile_id, start) for start in profile.starts)

@@ -21,7 +21,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from dra_driver.model.errors import NodeError, PrepareError, Retry
-from dra_driver.model.names import replicated_name
 from dra_driver.plugin.deadline import Deadline
 
 LOCKED = "prepare.locked"  # the code of the error that names a lock which did not become free
@@ -174,14 +173,8 @@ def claim_lock(uid: str) -> str:
 
 
 def device_lock(device: str) -> str:
-    """Return the name of a device's lock, which is taken after those of claims; all replicas of a device have one lock.
-
-    So whoever needs a GPU for itself (`gpu_holds`) need not know how many replicas an agent offers.
-
-    >>> device_lock("gpu-0000-65-00-0-share-2")
-    'device/gpu-0000-65-00-0'
-    """
-    return f"device/{replicated_name(device) or device}"
+    """Return the name of a device's lock, which is taken after those of claims."""
+    return f"device/{device}"
 
 
 def gpu_lock(pci_address: str) -> str:
@@ -192,7 +185,7 @@ def gpu_lock(pci_address: str) -> str:
     return f"gpu/{pci_address}"
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=4096)
 def _kernel_requests(name: str) -> tuple[bytes, bytes]:
     """Return the requests with which the kernel locks and unlocks the byte of a name."""
     offset = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 2

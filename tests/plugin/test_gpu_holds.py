@@ -6,7 +6,10 @@ from dra_driver.model.errors import PrepareError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.gpu_holds import GpuHolds
 from dra_driver.plugin.locks import NodeLocks, device_lock, gpu_lock
+from tests.passthrough.support.bus import PASSED, PassthroughRig
+from tests.passthrough.support.bus import WHOLE as PASSED_GPU
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
+from tests.support.plugin.parts import Rig
 
 AT_ONCE = Deadline(0)
 
@@ -23,7 +26,7 @@ def holds(rig) -> GpuHolds:
     return GpuHolds(rig.locks, rig.ledger, rig)
 
 
-def is_free(rig, name: str) -> bool:
+def is_free(rig: Rig, name: str) -> bool:
     """Return whether another agent of the node could take a lock now."""
     other = NodeLocks(rig.data / "locks")
     try:
@@ -36,9 +39,10 @@ def is_free(rig, name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "device", [WHOLE, f"{WHOLE}-vfio", small(0), small(6), f"{WHOLE}-share-17", f"{small(3)}-share-2"]
+    "device", [WHOLE, f"{WHOLE}-vfio", small(0), small(6), f"{WHOLE}-share-17", f"{small(3)}-share-127"]
 )
 def test_every_device_of_the_gpu_is_held_whether_it_exists_or_not(rig, holds, device):
+    rig.by_hand("1g.10gb", 3)
     with holds.hold([rig.gpu()], rig.soon()):
         assert not is_free(rig, device_lock(device))
         assert not is_free(rig, gpu_lock("0000:01:00.0"))
@@ -63,9 +67,12 @@ def test_what_claims_hold_is_read_under_the_locks(rig, holds):
 def test_a_lock_that_does_not_become_free_is_named_with_the_claims_and_nothing_stays_held(rig, holds):
     rig.now_prepare("u1", small(3))
     other = NodeLocks(rig.data / "locks")
-    with other.hold([device_lock(small(3))], AT_ONCE), pytest.raises(PrepareError) as caught:
-        with holds.hold([rig.gpu()], AT_ONCE):
-            pytest.fail("held")
+    with (
+        other.hold([device_lock(small(3))], AT_ONCE),
+        pytest.raises(PrepareError) as caught,
+        holds.hold([rig.gpu()], AT_ONCE),
+    ):
+        pytest.fail("held")
     assert caught.value.code == "prepare.locked"
     assert caught.value.message == (
         f"another call is still working on device/{small(3)}; claim ns/claim-u1 (UID u1) has devices of the GPU"
@@ -78,3 +85,34 @@ def test_a_device_that_only_the_ledger_knows_is_held(rig, holds):
     gpu = rig.gpu()
     bare = type(gpu)(gpu.uuid, gpu.pci_address, gpu.minor, None)  # neither profiles nor partitions could be read
     assert small(3) in GpuHolds(rig.locks, rig.ledger).device_names([bare])
+
+
+def test_a_claim_that_takes_a_gpu_out_of_mig_mode_holds_every_device_of_it_and_so_does_its_end(rig, monkeypatch):
+    rig.hardware.set_mig_mode(rig.gpu(), True, 5)
+    rig.scan()
+    switch, free = rig.hardware.set_mig_mode, []
+
+    def switching(*values):
+        free.append([name for name in (WHOLE, small(0), small(6)) if is_free(rig, device_lock(name))])
+        return switch(*values)
+
+    monkeypatch.setattr(rig.hardware, "set_mig_mode", switching)
+    rig.now_prepare("u1", WHOLE)
+    rig.unprepare("u1")
+    assert (free, rig.modes()) == ([[], []], [True, False])
+
+
+def test_a_claim_that_takes_a_gpu_from_its_driver_holds_every_device_of_it_and_so_does_its_end(tmp_path):
+    rig, free = PassthroughRig(tmp_path), []
+    write = rig.kernel.write
+
+    def writing(*values):
+        free.extend(name for name in (PASSED_GPU, PASSED) if is_free(rig, device_lock(name)))
+        return write(*values)
+
+    rig.kernel.write = writing
+    rig.allocate("u1", PASSED)
+    rig.prepare("u1")
+    rig.unprepare("u1")
+    assert (free, len(rig.kernel.writes) > 4) == ([], True)
+    rig.close()
