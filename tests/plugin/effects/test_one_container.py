@@ -19,7 +19,7 @@ from dra_driver.hardware.facts import ChannelFacts
 from dra_driver.hardware.nvidia.edits.edits import common_edits
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.channel import CHANNEL, channel_devices
-from dra_driver.inventory.offering import Inventory, Offering
+from dra_driver.inventory.offering import Inventory
 from tests.hardware.amd.test_amd_contract import AmdBench
 from tests.hardware.gaudi.test_gaudi_contract import GaudiBench
 from tests.hardware.intel.test_intel_contract import IntelBench

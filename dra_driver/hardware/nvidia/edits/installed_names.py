@@ -76,8 +76,8 @@ BINARIES = (
     "nvidia-imex",
     "nvidia-imex-ctl",
 )
-# The host's own MPS daemon is not among them: a claim's file would put its folder in place of that of the daemon to which
-# another claim of the same container belongs.
+# The host's own MPS daemon is not among them: a claim's file would put its folder in the place of the one that another
+# claim of the same container has from its daemon.
 SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
 LIBCUDA = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
 # gives the version where the driver was installed without CUDA
