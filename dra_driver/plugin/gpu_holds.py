@@ -118,7 +118,10 @@ def _whole_names(gpus: Sequence[GpuFacts]) -> tuple[str, ...]:
 def _own_names(gpu: GpuFacts) -> Iterator[str]:
     """Yield the names of the devices that the facts of one GPU show."""
     address = gpu.pci_address
-    existing = (partition_name(address, one.profile, one.gi_profile_id, one.start) for one in gpu.partitions)
+    existing = (
+        partition_name(address, partition.profile, partition.gi_profile_id, partition.start)
+        for partition in gpu.partitions
+    )
     for name in (gpu.whole_name, *existing):  # nothing else is ever offered as replicas
         yield from with_replicas(name)
     yield from (gpu.name, vfio_name(address))

@@ -79,9 +79,11 @@ class MpsAdvisor:
 
     def _under_mps(self, devices: Mapping[str, Any]) -> Iterator[str]:
         """Yield the names of a claim's requests whose devices are under MPS, by a config or by their class."""
-        configured = [one for one in items(devices.get("config")) if self._is_mps_config(mapping(one.get("opaque")))]
-        named_by_all = any(not one.get("requests") for one in configured)
-        named_by = {str(name).partition("/")[0] for one in configured for name in _listed(one.get("requests"))}
+        configured = [
+            entry for entry in items(devices.get("config")) if self._is_mps_config(mapping(entry.get("opaque")))
+        ]
+        named_by_all = any(not entry.get("requests") for entry in configured)
+        named_by = {str(name).partition("/")[0] for entry in configured for name in _listed(entry.get("requests"))}
         for request in items(devices.get("requests")):
             name = str(request.get("name"))
             expressions = list(self._expressions(request))
@@ -125,12 +127,8 @@ def _sources(spec: Mapping[str, Any], namespace: str) -> Iterator[tuple[str, _Cl
 
 def _under_mps(uses: Iterable[tuple[str, str]], under_mps: Mapping[str, frozenset[str]]) -> Iterator[str]:
     """Yield each request under MPS that a container uses, once, as "entry/request"."""
-    found = {}
-    for entry, request in uses:
-        for name in under_mps.get(entry, frozenset()):
-            if request in ("", name):
-                found[f"{entry}/{name}"] = None
-    yield from sorted(found)
+    named = ((entry, request, name) for entry, request in uses for name in under_mps.get(entry, frozenset()))
+    yield from sorted({f"{entry}/{name}" for entry, request, name in named if request in ("", name)})
 
 
 def _listed(value: Any) -> list[Any]:

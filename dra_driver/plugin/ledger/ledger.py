@@ -84,8 +84,10 @@ class Ledger(ClaimQueries):
             "FROM holds JOIN claims ON claims.uid = claim_uid ORDER BY device, uid"
         )
         rows = [(row[0], EffectHolder(*tuple(row)[1:]).full_name) for row in self._read(sql)]
-        kept = [one for one in self.unreleased.of_boot(self._boot_id) if not one.is_over]
-        rows += [(name, f"{one.record().full_name} (its pod may still run)") for one in kept for name in one.devices]
+        kept = [claim for claim in self.unreleased.of_boot(self._boot_id) if not claim.is_over]
+        rows += [
+            (name, f"{claim.record().full_name} (its pod may still run)") for claim in kept for name in claim.devices
+        ]
         found: dict[str, dict[str, None]] = {}  # each claim once, though it may have several shares of a device
         for device, claim in rows:
             if any(is_of_gpu(device, gpu) for gpu in gpus):

@@ -137,7 +137,9 @@ def _is_as(wanted: WantedGeometry, gpu: GpuFacts) -> bool:
 
 
 def _surplus(wanted: WantedGeometry, partitions: Sequence[PartitionFacts]) -> list[PartitionFacts]:
-    return [one for one in partitions if not any(placement.is_at(one) for placement in wanted.placements)]
+    return [
+        partition for partition in partitions if not any(placement.is_at(partition) for placement in wanted.placements)
+    ]
 
 
 def _change(port: Partitionable, gpu: GpuFacts, wanted: WantedGeometry, deadline: Deadline) -> None:

@@ -129,12 +129,12 @@ class Repair:
 
     def _hold(self, made: Collection[RecordedPartition]) -> AbstractContextManager[None]:
         """Return a context that holds these partitions and their replicas, unless a call works on them now."""
-        names = (name for one in made for name in with_replicas(one.device))
+        names = (name for partition in made for name in with_replicas(partition.device))
         return self._locks.hold(map(device_lock, names), Deadline.after(0))
 
     def _are_held(self, made: Collection[RecordedPartition]) -> bool:
         """Return whether a claim holds one of these partitions, or a replica of it. Raises: LedgerError."""
-        names = {one.device for one in made}
+        names = {partition.device for partition in made}
         holders = self.ledger.holders({gpu_of_device(name) for name in names})
         return any((replicated_name(held) or held) in names for held in holders)
 
