@@ -5,6 +5,7 @@ import pytest
 from dra_driver.model.errors import PrepareError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.gpu_holds import GpuHolds
+from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.locks import NodeLocks, device_lock, gpu_lock
 from tests.passthrough.support.bus import PASSED, PassthroughRig
 from tests.passthrough.support.bus import WHOLE as PASSED_GPU
@@ -116,3 +117,18 @@ def test_a_claim_that_takes_a_gpu_from_its_driver_holds_every_device_of_it_and_s
     rig.unprepare("u1")
     assert (free, len(rig.kernel.writes) > 4) == ([], True)
     rig.close()
+
+
+def test_a_half_done_claim_is_undone_under_the_locks_of_its_devices(rig, monkeypatch):
+    rig.now_prepare("u1", small(3))
+    rig.ledger.set_state("u1", ClaimState.PREPARING)
+    destroy, free = rig.hardware.destroy_partition, []
+
+    def destroying(*values, **more):
+        free.append(is_free(rig, device_lock(small(3))))
+        return destroy(*values, **more)
+
+    monkeypatch.setattr(rig.hardware, "destroy_partition", destroying)
+    assert rig.repair.run() == 1
+    assert free == [False]
+    rig.assert_untouched()
