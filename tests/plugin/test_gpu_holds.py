@@ -7,10 +7,7 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.gpu_holds import GpuHolds
 from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.locks import NodeLocks, device_lock, gpu_lock
-from tests.passthrough.support.bus import PASSED, PassthroughRig
-from tests.passthrough.support.bus import WHOLE as PASSED_GPU
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
-from tests.support.plugin.parts import Rig
 
 AT_ONCE = Deadline(0)
 
@@ -27,7 +24,7 @@ def holds(rig) -> GpuHolds:
     return GpuHolds(rig.locks, rig.ledger, rig)
 
 
-def is_free(rig: Rig, name: str) -> bool:
+def is_free(rig: MigRig, name: str) -> bool:
     """Return whether another agent of the node could take a lock now."""
     other = NodeLocks(rig.data / "locks")
     try:
@@ -101,22 +98,6 @@ def test_a_claim_that_takes_a_gpu_out_of_mig_mode_holds_every_device_of_it_and_s
     rig.now_prepare("u1", WHOLE)
     rig.unprepare("u1")
     assert (free, rig.modes()) == ([[], []], [True, False])
-
-
-def test_a_claim_that_takes_a_gpu_from_its_driver_holds_every_device_of_it_and_so_does_its_end(tmp_path):
-    rig, free = PassthroughRig(tmp_path), []
-    write = rig.kernel.write
-
-    def writing(*values):
-        free.extend(name for name in (PASSED_GPU, PASSED) if is_free(rig, device_lock(name)))
-        return write(*values)
-
-    rig.kernel.write = writing
-    rig.allocate("u1", PASSED)
-    rig.prepare("u1")
-    rig.unprepare("u1")
-    assert (free, len(rig.kernel.writes) > 4) == ([], True)
-    rig.close()
 
 
 def test_a_half_done_claim_is_undone_under_the_locks_of_its_devices(rig, monkeypatch):

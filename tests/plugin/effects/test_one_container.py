@@ -15,19 +15,26 @@ from typing import Any
 import pytest
 
 from dra_driver.hardware.choose import choose
-from dra_driver.hardware.facts import ChannelFacts
+from dra_driver.hardware.facts import ChannelFacts, PassthroughFacts
 from dra_driver.hardware.nvidia.edits.edits import common_edits
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.passthrough.writing import BusAccess
+from dra_driver.hardware.port import Roots
+from dra_driver.hardware.simulated.kernel import SimulatedKernel
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.channel import CHANNEL, channel_devices
-from dra_driver.inventory.offering import Inventory
-from tests.hardware.amd.test_amd_contract import AmdBench
-from tests.hardware.gaudi.test_gaudi_contract import GaudiBench
-from tests.hardware.intel.test_intel_contract import IntelBench
-from tests.passthrough.support.bus import PASSED, PassthroughRig
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import Inventory, Offering
+from dra_driver.model.shares import DeviceType
+from dra_driver.model.sharing import MpsSettings
+from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from tests.plugin.support.units_rig import UnitsRig
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
 from tests.support.nodes.driver_root import VERSION, FakeDriverRoot, can_make_nodes
+from tests.support.nodes.gaudi_tree import GaudiModule, GaudiTree
+from tests.support.nodes.intel_tree import IntelCard, IntelTree
 from tests.support.plugin.mig_parts import OTHER, WHOLE, small
-from tests.support.plugin.parts import Rig
+from tests.support.plugin.parts import Rig, claim_wire, result
 from tests.support.plugin.sharing_parts import SharingRig, mps, replica, time_slicing
 
 Container = dict[str, set[Any]]  # what a container is given under each name, which also says of what kind it is
@@ -82,9 +89,6 @@ class NvidiaNode(SharingRig):
         _, whole = channel_devices(ChannelFacts("0" * 8, 237))
         self.inventory = Inventory(self.inventory.offering, hidden=(*self.inventory.hidden, whole))
 
-    def container_of(self, uid: str, ask: Ask) -> Container:
-        return prepared(self, uid, ask)
-
     def ask(self, *devices: str, **more: Any) -> tuple[Ask, ...]:
         """Return what allocates each of these devices to a claim that is written in the same way."""
         return tuple(lambda uid, name=name: self.allocate(uid, name, **more) for name in devices)
@@ -97,7 +101,10 @@ class NvidiaNode(SharingRig):
         return {
             "GPU": self.ask(WHOLE, OTHER),
             "GPU in turns": self.ask(WHOLE, OTHER, configs=(time_slicing("Short"),)),
-            "admin access": self.ask(WHOLE, OTHER),
+            "admin access": tuple(
+                lambda uid, name=name: self.api.put(claim_wire(uid, result(name, adminAccess=True)))
+                for name in (WHOLE, OTHER)
+            ),
             "MPS": self.ask(WHOLE, configs=(low,)) + self.ask(OTHER, configs=(high,)),
             "partition": self.ask(small(0), small(1)),
             "partition under MPS": self.ask(small(0), configs=(lower,)) + self.ask(small(1), configs=(higher,)),
@@ -146,8 +153,6 @@ def of_shares(root: Path) -> dict[str, tuple[Container, ...]]:
         lambda uid: rig.allocate_share(uid, "s-1", pods=(rig.pod(1),)),
     )
     found = {"share with a memory limit": of_kind(rig, "share", share)}
-    from dra_driver.model.sharing import MpsSettings
-
     rig.settings = MpsSettings(active_thread_percentage=50)
     rig.scan()
     found["share under MPS"] = of_kind(rig, "mps-share", share)
@@ -155,9 +160,25 @@ def of_shares(root: Path) -> dict[str, tuple[Container, ...]]:
     return found
 
 
+class MachineNode(Rig):
+    """Two GPUs that virtual machines get, each in an IOMMU group of its own."""
+
+    def __init__(self, root: Path) -> None:
+        kernel = SimulatedKernel(root / "bus")
+        kernel.add_driver("vfio-pci")
+        gpus = [NvidiaGpu(f"GPU-{n}", f"0000:4{n}:00.0", n, 80 << 30, passthrough=PassthroughFacts()) for n in (1, 2)]
+        for number, gpu in enumerate(gpus):
+            kernel.add_function(gpu.pci_address, "nvidia", 14 + number)
+        (root / "proc").mkdir()
+        self.passthrough = PassthroughServices(BusAccess(kernel.roots(Roots(proc=str(root / "proc"))), kernel))
+        super().__init__(root)
+        self.inventory = Inventory(Offering(tuple(Device(g.passed_name, DeviceType.VFIO, {}, {}, g) for g in gpus)))
+
+
 def of_machines(root: Path) -> dict[str, tuple[Container, ...]]:
-    rig = PassthroughRig(root)
-    found = of_kind(rig, "machine", [lambda uid: rig.allocate(uid, PASSED)] * 2)
+    rig = MachineNode(root)
+    names = [device.name for device in rig.inventory.devices]
+    found = of_kind(rig, "machine", [lambda uid, name=name: rig.allocate(uid, name) for name in names])
     rig.close()
     return {"GPU for a virtual machine": found}
 
@@ -172,14 +193,13 @@ def of_units(root: Path) -> dict[str, tuple[Container, ...]]:
     return {"compute units": (first, second)}
 
 
-def of_vendor(root: Path, kind: str, bench: Any, driver: str) -> dict[str, tuple[Container, ...]]:
+def of_vendor(root: Path, kind: str, tree: Any, driver: str) -> dict[str, tuple[Container, ...]]:
     class VendorRig(Rig):
         has_metadata = True
 
         def __init__(self) -> None:
             super().__init__(root / "node")
-            bench.lay_out(2)
-            self.hardware = choose(bench.vendor, bench.roots, node_name="n1")
+            self.hardware = choose(kind.lower(), tree.roots, node_name="n1")
             self.inventory = build_inventory(self.hardware.discover())
             self.restart()
 
@@ -202,14 +222,18 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Container
     root = tmp_path_factory.mktemp("kinds")
     if not can_make_nodes(root):
         pytest.skip("needs device nodes")
+    amd, intel, gaudi = AmdTree(root / "amd/tree"), IntelTree(root / "intel/tree"), GaudiTree(root / "gaudi/tree")
+    amd.write(*(AmdCard(f"0000:0{5 + n}:00.0", 8 * n, 128 + 8 * n, unique_id=0xA0 + n) for n in range(2)))
+    intel.write(*(IntelCard(f"0000:0{3 + n}:00.0", n) for n in range(2)))
+    gaudi.write(*(GaudiModule(f"0000:a{n}:00.0", n, str(n), verbs=n) for n in range(2)))
     return {
         **of_nvidia(root / "nvidia"),
         **of_shares(root / "nvidia"),
         **of_machines(root / "machines"),
         **of_units(root / "units"),
-        **of_vendor(root / "amd", "AMD", AmdBench(root / "amd/tree"), "gpu.amd.com"),
-        **of_vendor(root / "intel", "Intel", IntelBench(root / "intel/tree"), "gpu.intel.com"),
-        **of_vendor(root / "gaudi", "Gaudi", GaudiBench(root / "gaudi/tree"), "gaudi.intel.com"),
+        **of_vendor(root / "amd", "AMD", amd, "gpu.amd.com"),
+        **of_vendor(root / "intel", "Intel", intel, "gpu.intel.com"),
+        **of_vendor(root / "gaudi", "Gaudi", gaudi, "gaudi.intel.com"),
     }
 
 

@@ -33,7 +33,7 @@ class LockOrder:
         self.wanted: list[str] = []
 
     def taking(self, agent: locks.NodeLocks, names: list[str]) -> None:
-        """Note an inversion if this thread holds a lock that comes with or after these, which are taken in one hold."""
+        """Record an inversion if this thread holds a lock that comes with or after these, taken in one hold."""
         with self._mutex:
             held = self._held[threading.get_ident(), id(agent)]
             self.wanted += names
@@ -43,12 +43,12 @@ class LockOrder:
                 self.inversions.append(f"{', '.join(names)} taken while holding {', '.join(held)}")
 
     def taken(self, agent: locks.NodeLocks, names: list[str]) -> None:
-        """Note that this thread holds these locks."""
+        """Record that this thread holds these locks."""
         with self._mutex:
             self._held[threading.get_ident(), id(agent)] += names
 
     def released(self, agent: locks.NodeLocks, names: list[str]) -> None:
-        """Note that this thread holds these locks no more; it must be the one that took them."""
+        """Record that this thread holds these locks no more; it must be the one that took them."""
         with self._mutex:
             held = self._held[threading.get_ident(), id(agent)]
             for name in names:
@@ -76,7 +76,7 @@ def lock_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[LockOrder]:
     def recorded_exit(self: locks._HeldLocks, *values: object) -> None:
         names = [*self._taken]
         leave(self, *values)
-        if names == self._names:  # otherwise the hold failed, and `recorded_enter` has noted that
+        if names == self._names:  # otherwise the hold failed, and `recorded_enter` has recorded that
             order.released(self._locks, names)
 
     monkeypatch.setattr(locks._HeldLocks, "__enter__", recorded_enter)
