@@ -15,6 +15,7 @@ from dra_driver.cdi.spec import render
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.steps.cdi_file import CdiFileStep
 from dra_driver.claims.steps.sharing import SharingStep
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.inventory.device import Device
 from dra_driver.model.edits import Edits, merge
@@ -107,8 +108,8 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         planned = device.partition
         if planned is None or not isinstance(self._hardware, Partitionable):
             return
-        now = self._hardware.partitions_now(device.gpu)
-        if not any((one.uuid, one.gi_id, one.ci_id) == (planned.uuid, planned.gi_id, planned.ci_id) for one in now):
+        existing = _now_at(self._hardware, device.gpu, planned)
+        if (planned.uuid, planned.gi_id, planned.ci_id) not in {(now.uuid, now.gi_id, now.ci_id) for now in existing}:
             text = f"partition {device.name} was destroyed while its claim was about to be prepared"
             raise HardwareError("partition-missing", text, retry=Retry.LATER)
 
@@ -170,6 +171,15 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
                     error.message = f"device {device}: {error.message}"
                     raise
             time.sleep(_POLL_SECONDS)
+
+
+def _now_at(port: Partitionable, gpu: GpuFacts, planned: PartitionFacts) -> tuple[PartitionFacts, ...]:
+    """Return the partitions among which a planned one is if it still exists. Raises: HardwareError."""
+    for profile in gpu.mig_profiles:
+        if (profile.name, profile.gi_profile_id) == (planned.profile, planned.gi_profile_id):
+            found = port.placement_now(gpu, profile, planned.start).partition  # no other placement is read for this
+            return (found,) if found else ()
+    return port.partitions_now(gpu)  # it is a part of a GPU instance
 
 
 def _devices(step: CdiFileStep, made: _Made) -> dict[str, Edits]:
