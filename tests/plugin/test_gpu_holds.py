@@ -1,8 +1,12 @@
 """Holds of whole GPUs: nobody works on a device of theirs meanwhile, and what claims hold is read under the locks."""
 
+from dataclasses import replace
+
 import pytest
 
+from dra_driver.inventory.device import Device
 from dra_driver.model.errors import PrepareError
+from dra_driver.model.shares import DeviceType
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.gpu_holds import GpuHolds
 from dra_driver.plugin.ledger.record import ClaimState
@@ -76,6 +80,26 @@ def test_a_lock_that_does_not_become_free_is_named_with_the_claims_and_nothing_s
         f"another call is still working on device/{small(3)}; claim ns/claim-u1 (UID u1) has devices of the GPU"
     )
     assert all(is_free(rig, device_lock(name)) for name in holds.device_names([rig.gpu()]))
+
+
+def test_a_claim_whose_container_may_still_run_counts_as_a_holder(rig, holds):
+    rig.now_prepare("u1", small(3))
+    rig.ledger.forget(rig.ledger.get("u1"), ["pod-1"])
+    with holds.hold([rig.gpu()], rig.soon()) as holders:
+        assert holders[small(3)] == "claim ns/claim-u1 (its pod may still run)"
+
+
+def test_a_device_that_appears_in_the_inventory_before_the_locks_are_held_is_held_too(rig, holds, monkeypatch):
+    hold, late = rig.locks.hold, f"{WHOLE}-mig-1c3g40gb-9-0"
+
+    def appearing(*call):
+        device = Device(late, DeviceType.MIG, {}, {}, rig.gpu())
+        rig.inventory = replace(rig.inventory, hidden=(*rig.inventory.hidden, device))
+        return hold(*call)
+
+    monkeypatch.setattr(rig.locks, "hold", appearing)
+    with holds.hold([rig.gpu()], rig.soon()):
+        assert not is_free(rig, device_lock(late))
 
 
 def test_a_device_that_only_the_ledger_knows_is_held(rig, holds):

@@ -109,13 +109,20 @@ def test_a_claim_under_mps_beside_others_is_no_problem(cluster: Cluster) -> None
         assert cluster.warned(pod({"name": "x"}, {"name": "y"}, x="mps", y=source)) == [], source
 
 
-def test_only_the_pods_own_namespace_is_read_and_no_path_is_made_of_odd_names(cluster: Cluster) -> None:
+def test_only_the_pods_own_namespace_is_read_and_no_path_is_made_of_odd_names(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, ask = [], KubeApi.request
+    monkeypatch.setattr(KubeApi, "request", lambda api, *call, **more: paths.append(call[1]) or ask(api, *call, **more))
     cluster.add("mps", template(MPS, requests=TWO))
     uses = {"name": "x"}, {"name": "x", "request": "a"}
     assert len(cluster.warned(pod(*uses, x="mps"))) == 1
     assert cluster.warned(pod(*uses, x="mps"), namespace="other") == []
     assert cluster.warned(pod(*uses, x="mps"), namespace="..") == []
-    assert cluster.warned(pod(*uses, x="../resourceclaimtemplates/mps")) == []
+    for odd in ("..", ".", "../resourceclaimtemplates/mps", "mps?watch=1", "a/b", "x" * 300):
+        assert cluster.warned(pod(*uses, x=odd)) == [], odd
+    of_templates = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates/mps"
+    assert paths == [of_templates.format("team"), of_templates.format("other")]
 
 
 def test_an_api_server_that_does_not_answer_means_no_warning(cluster: Cluster) -> None:
