@@ -29,12 +29,13 @@ from dra_driver.model.wire import Wire
 from dra_driver.views.fleet.devices import fleet_of_profile
 from dra_driver.webhook.certificates import make_certificate_pair
 from dra_driver.webhook.fleet import PublishedFleet
+from dra_driver.webhook.handler import Reviewer
 from dra_driver.webhook.identity import load_certificate_pair
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.main import reviewers
 from dra_driver.webhook.review_deadline import ReviewDeadline
-from dra_driver.webhook.server import Reviewer, ReviewServer
+from dra_driver.webhook.server import ReviewServer
 
 DRIVERS = (NVIDIA_DRIVER,)
 NODES, GPUS = 1000, 8

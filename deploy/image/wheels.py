@@ -46,13 +46,13 @@ def install(architecture: Architecture, target: Path, scratch: Path) -> list[Whe
 
 
 def needed(architecture: Architecture) -> set[str]:
-    """Return the name of every distribution that the package and its console need on Linux, itself excluded."""
+    """Return the name of every distribution that the package needs on Linux, itself excluded."""
     environment = {"extra": "", "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     environment |= {"platform_machine": architecture.machine, "python_version": _PYTHON}
     found: set[str] = set()
     # The package's own requirements come from this checkout, because an editable install may be older.
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    texts = [*project["dependencies"], *project["optional-dependencies"]["console"]]
+    texts = list(project["dependencies"])
     while texts:
         requirement = Requirement(texts.pop())
         name = canonicalize_name(requirement.name)

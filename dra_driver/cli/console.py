@@ -5,7 +5,6 @@ In: a cluster, files or profiles. Out: an address to open; pages are served ther
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +12,12 @@ import click
 
 from dra_driver.cli.inputs.access import access_of, context_option, kubeconfig_option, namespace_option
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.model.errors import NodeError
 
 if TYPE_CHECKING:
     from dra_driver.views.access import ClusterAccess
     from dra_driver.views.board.board import Board
     from dra_driver.views.progress import ProgressLines
     from dra_driver.web.lookups.lookups import UsageSource
-
-_NEEDED = ("starlette", "uvicorn")
 
 
 def usage_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,7 +80,6 @@ def command(port: int, opens: bool, **given: Any) -> None:
 
     The address that is printed works once, in one browser. The pages are served on 127.0.0.1 only.
     """  # noqa: D301
-    require_server()
     from functools import partial
 
     from dra_driver.web.console import Console
@@ -98,13 +93,6 @@ def command(port: int, opens: bool, **given: Any) -> None:
     if opens:
         click.launch(console.address)
     console.serve()
-
-
-def require_server() -> None:
-    """Check that the packages of the extra `console` are installed. Raises: NodeError."""
-    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
-        text = f"the console needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed"
-        raise NodeError("no-console", text, hint="python -m pip install 'dra-driver[console]'")
 
 
 def _load(given: dict[str, Any], access: ClusterAccess | None, lines: ProgressLines) -> Board:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dra_driver.cli.console import require_server, usage_options, usage_source
+from dra_driver.cli.console import usage_options, usage_source
 from dra_driver.cli.inputs.address import read_address
 from dra_driver.model.errors import ExitCode, UsageError
 
@@ -56,7 +56,6 @@ def command(log_format: str, **given: Any) -> int:
     Bearer). Headers that name a user are trusted only on a connection whose client certificate matches --proxy-ca and
     --proxy-name.
     """  # noqa: D301
-    require_server()
     from dra_driver.telemetry import logs
     from dra_driver.web.viewers.server import serve
 

@@ -1,61 +1,35 @@
-"""The server that browsers talk to: uvicorn, the tasks that run beside it, and the names in clients' certificates.
+"""The server that browsers talk to: uvicorn, and the tasks that run beside it.
 
 In: an application and a socket. Out: a server that runs until it is interrupted.
 """
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
-from types import FrameType
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp
 
 from dra_driver.model.errors import NodeError
-from dra_driver.webhook.callers import names_of
+from dra_driver.webhook.http_server import HttpConnection, HttpServer, configuration
 
 _BACKLOG = 64
-_TICK_SECONDS = 1.0  # how often the date in answers is renewed; uvicorn itself wakes ten times as often
 
 
-class WebServer(uvicorn.Server):
+class WebServer(HttpServer):
     """A server that calls `begin` in its loop before it listens, and `end` before it waits for unfinished answers."""
 
     def __init__(self, config: uvicorn.Config, begin: Callable[[], None], end: Callable[[], None]) -> None:
         super().__init__(config)
         self._begin, self._end = begin, end
-        self._wake: Callable[[], object] = lambda: None  # until the loop runs
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen to browsers."""
         self._begin()
         await super().startup(sockets=sockets)
-
-    async def main_loop(self) -> None:
-        """Wait until the server is asked to end, waking only once a second to renew the date in answers."""
-        asked = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        self._wake = partial(loop.call_soon_threadsafe, asked.set)
-        while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asked.wait(), _TICK_SECONDS)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End at once, not at the next tick."""
-        super().handle_exit(sig, frame)
-        self._wake()
-
-    def ask_to_end(self) -> None:
-        """End as after a signal. Any thread may call it."""
-        self.should_exit = True
-        self._wake()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the server."""
@@ -63,38 +37,15 @@ class WebServer(uvicorn.Server):
         await super().shutdown(sockets=sockets)
 
 
-class _NamedPeer(H11Protocol):
-    """HTTP on a connection whose peer may have sent a certificate: its names are put into the scope of each request."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        connection = transport.get_extra_info("ssl_object")
-        names = names_of(connection.getpeercert() if connection is not None else None)
-        inner: ASGIApp = self.app
-
-        async def named(scope: Scope, receive: Receive, send: Send) -> None:
-            scope["certificate_names"] = names
-            await inner(scope, receive, send)
-
-        self.app = named
-
-
 def settings(app: ASGIApp, context: ssl.SSLContext | None = None) -> uvicorn.Config:
     """Return the configuration of a server of these pages; with a context, it speaks TLS."""
     tls: dict[str, Any] = {"ssl_context_factory": lambda *_: context} if context is not None else {}
-    return uvicorn.Config(
+    return configuration(
         app,
-        http=_NamedPeer,
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        access_log=False,
+        http=HttpConnection,
         log_level="warning",
         log_config=None if context is not None else uvicorn.config.LOGGING_CONFIG,
-        server_header=False,
-        proxy_headers=False,
         limit_concurrency=200,
-        timeout_graceful_shutdown=2,
         **tls,
     )
 

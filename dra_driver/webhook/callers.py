@@ -35,11 +35,10 @@ class Callers:
             ) from error  # fmt: skip
         context.verify_mode = ssl.CERT_OPTIONAL
 
-    def refusal(self, connection: ssl.SSLSocket) -> str:
-        """Return why a caller is refused; "" if it may ask. The handshake has already verified its certificate."""
+    def refusal(self, certificate: Mapping[str, Any] | None) -> str:
+        """Return why a caller with this certificate, which the handshake has verified, is refused; "" if it may ask."""
         if self._authorities is None:
             return ""
-        certificate = connection.getpeercert()
         if not certificate:
             return "a client certificate is needed"
         if not self._names or names_of(certificate) & set(self._names):

@@ -1,110 +1,210 @@
 """The open connections: how long each may take, and which one is closed when there is no more room.
 
-In: TLS sockets, and the state of each. Out: sockets that are shut down when their time is over, whatever the other side
-sends meanwhile. If there is no room for a new connection, the one that has kept the server waiting longest is closed;
-a connection whose review is being worked on stays. Nothing is read from a connection or written to it here.
+In: a listening socket. Out: TLS connections whose requests uvicorn parses, each closed when its client is too slow. If
+there is no room for a new connection, the one that has kept the server waiting longest is closed; a connection whose
+review is being worked on stays.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import math
+import logging
 import socket
-import threading
-import time
-from collections.abc import Callable
+import ssl
+from asyncio import sslproto
+from typing import Any
 
-from dra_driver.telemetry.loop import Loop
+import h11
+import uvicorn
+
+from dra_driver.webhook.http_server import HttpConnection, HttpServer
+
+log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 512  # three API servers with 150 concurrent changes each; each connection costs some 60 KiB
-_SWEEP_SECONDS = 0.25
+HANDSHAKE_SECONDS = 5.0
+IDLE_SECONDS = 90
+READ_SECONDS = 5.0  # for head and body together
+WRITE_SECONDS = 5.0
+_CLOSE_SECONDS = 1.0  # for the client's part in the end of TLS; answers that end a connection fit into its buffers
+READ_BYTES = 16 * 1024  # what is read of a body before the application asks for more; the kernel doubles it
+_UNSENT_BYTES = 16 * 1024  # of an answer, before the client's time to read it begins
+_RETRY_SECONDS = 0.1  # after a connection could not be accepted, for example for lack of descriptors
 
 
-class ClientConnection:
-    """One connection, whose own thread reports what it is doing. The methods may be called only by that thread."""
+class OpenConnections:
+    """All connections, and those that wait for their clients, the longest waiting first. The event loop alone asks."""
 
-    __slots__ = ("_clock", "_lock", "since", "sock", "until")
+    def __init__(self) -> None:
+        self._all: set[ClientConnection] = set()
+        self._waiting: dict[ClientConnection, None] = {}
 
-    def __init__(self, sock: socket.socket, lock: threading.Lock, clock: Callable[[], float]) -> None:
-        self.sock, self._lock, self._clock = sock, lock, clock
-        self.since = clock()
-        self.until = math.inf
+    def enter(self, connection: ClientConnection) -> bool:
+        """Admit a connection; return whether there is room, which is made by closing the longest waiting one."""
+        if len(self._all) >= MAX_CONNECTIONS:
+            longest = next(iter(self._waiting), None)
+            if longest is None:
+                return False
+            longest.cut()
+        self._all.add(connection)
+        self.wait(connection)
+        return True
 
-    @property
-    def is_waiting_for_client(self) -> bool:
-        """Whether the server is waiting for the client, and not the client for the server."""
-        return self.until < math.inf
+    def wait(self, connection: ClientConnection) -> None:
+        """Mark that the server begins to wait for the client."""
+        self._waiting.pop(connection, None)
+        self._waiting[connection] = None
 
-    def wait(self, seconds: float) -> None:
-        """Start to wait for the other side, for at most `seconds`."""
-        with self._lock:
-            self.since = self._clock()
-            self.until = self.since + seconds
-
-    def work(self) -> None:
-        """Mark that the server is working on a review, so the connection must not be closed."""
-        with self._lock:
-            self.until = math.inf
-
-    def cut(self) -> None:
-        """Shut the socket down, which wakes a thread that reads or writes. The caller holds the lock."""
-        with contextlib.suppress(OSError):
-            # SSLSocket.shutdown would drop the TLS state while another thread uses it: shut the plain socket down.
-            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
-
-
-class ClientConnections:
-    """All connections. Any thread may call the methods."""
-
-    def __init__(self, maximum: int = MAX_CONNECTIONS, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._maximum, self._clock = maximum, clock
-        self._lock = threading.Lock()
-        self._open: set[ClientConnection] = set()
-        self._loop = Loop("connections", self._turn, failure="connections not checked", fault_s=_SWEEP_SECONDS)
-
-    def start(self) -> None:
-        """Start the thread that enforces the time limits."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """End the thread and all connections."""
-        self._loop.stop()
-        with self._lock:
-            for one in self._open:
-                one.cut()
-
-    def enter(self, sock: socket.socket, seconds: float) -> ClientConnection | None:
-        """Admit a connection, with the given time for its first step; return None if all others are being worked on."""
-        with self._lock:
-            if len(self._open) >= self._maximum:
-                waiting = min((one for one in self._open if one.is_waiting_for_client), key=_since, default=None)
-                if waiting is None:
-                    return None
-                waiting.cut()
-                self._open.discard(waiting)
-            made = ClientConnection(sock, self._lock, self._clock)
-            made.until = made.since + seconds
-            self._open.add(made)
-            return made
+    def work(self, connection: ClientConnection) -> None:
+        """Mark that the server works on a review, so the connection must not be closed."""
+        self._waiting.pop(connection, None)
 
     def leave(self, connection: ClientConnection) -> None:
-        """Forget a connection that is about to be closed."""
-        with self._lock:
-            self._open.discard(connection)
-            connection.until = math.inf
+        """Forget a connection."""
+        self._all.discard(connection)
+        self._waiting.pop(connection, None)
 
-    def sweep(self) -> None:
-        """Shut down the connections whose time is over."""
-        now = self._clock()
-        with self._lock:
-            for one in self._open:
-                if one.until <= now:
-                    one.cut()
-
-    def _turn(self) -> float:
-        self.sweep()
-        return _SWEEP_SECONDS
+    def cut_waiting(self) -> None:
+        """Close all connections on which no review is being worked on."""
+        for connection in list(self._waiting):
+            connection.cut()
 
 
-def _since(one: ClientConnection) -> float:
-    return one.since
+class ClientConnection(HttpConnection):
+    """One connection. uvicorn bounds how long it may be idle; here is the time for a request and for its answer."""
+
+    def __init__(self, config: uvicorn.Config, state: Any, others: OpenConnections) -> None:
+        super().__init__(config, state, {})
+        self.handshake: asyncio.Task[None] | None = None
+        self.is_secured = False
+        self._others = others
+        self._until_read: asyncio.TimerHandle | None = None
+        self._until_written: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Bound what is kept of what the client sends and does not read; begin to wait for its first request."""
+        super().connection_made(transport)
+        self.is_secured = True
+        secured: Any = transport
+        secured.set_read_buffer_limits(READ_BYTES)
+        secured.set_write_buffer_limits(_UNSENT_BYTES)
+        self._others.wait(self)
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def handle_events(self) -> None:
+        """Handle what has arrived. The time for a request runs from its first byte until its body is complete."""
+        super().handle_events()
+        client = self.conn.their_state
+        if client is h11.SEND_BODY or (client is h11.IDLE and self.conn.trailing_data[0]):
+            if self._until_read is None:
+                self._others.wait(self)
+                self._until_read = self.loop.call_later(READ_SECONDS, self.cut)
+        else:
+            self._stop(self._until_read)
+            self._until_read = None
+            if client in (h11.DONE, h11.MUST_CLOSE):
+                self._others.work(self)
+        if client is h11.SEND_BODY and self.cycle.body and not self.cycle.response_complete:
+            self.flow.pause_reading()  # until the application asks for more, which may wait for its turn
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request."""
+        self._others.wait(self)
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """Give the client some time to read its answer."""
+        super().pause_writing()
+        self._until_written = self.loop.call_later(WRITE_SECONDS, self.cut)
+
+    def resume_writing(self) -> None:
+        """End that time, because the client has read enough."""
+        super().resume_writing()
+        self._stop(self._until_written)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Make room for another connection."""
+        self.forget()
+        super().connection_lost(exc)
+
+    def forget(self) -> None:
+        """Count the connection no longer."""
+        for timer in (self._until_read, self._until_written, self.timeout_keep_alive_task):
+            self._stop(timer)
+        self._others.leave(self)
+
+    def cut(self) -> None:
+        """End the connection, whatever it is doing."""
+        self.forget()
+        if self.is_secured:
+            self.transport.abort()
+        elif self.handshake is not None:
+            self.handshake.cancel()
+
+    @staticmethod
+    def _stop(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
+
+class ReviewHttpServer(HttpServer):
+    """uvicorn's server, except that it counts connections from the moment when they are accepted."""
+
+    def __init__(self, config: uvicorn.Config, context: ssl.SSLContext) -> None:
+        super().__init__(config)
+        self._context = context
+        self._connections = OpenConnections()
+        self._accepting: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections on the socket."""
+        [listening] = sockets or []
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, READ_BYTES)  # connections inherit both
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvicorn writes head and body separately
+        # asyncio writes zeros into a buffer of this size for each TLS connection: 256 KiB, unless it is made smaller.
+        sslproto.SSLProtocol.max_size = READ_BYTES
+        self.servers = []
+        self._accepting = asyncio.create_task(self._accept(listening))
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End all connections, those with a review once it is answered."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+        self._connections.cut_waiting()
+        await super().shutdown(sockets)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listening)
+            except OSError:
+                log.debug("connection not accepted", exc_info=True)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            connection = ClientConnection(self.config, self.server_state, self._connections)
+            if self._connections.enter(connection):
+                connection.handshake = asyncio.create_task(self._secure(connection, sock))
+                await asyncio.sleep(0)  # the handshake begins, even where the next connection waits already
+            else:
+                sock.close()
+
+    async def _secure(self, connection: ClientConnection, sock: socket.socket) -> None:
+        """Do the TLS handshake."""
+        loop = asyncio.get_running_loop()
+        try:
+            with contextlib.suppress(OSError):  # port scans, strangers' certificates, clients that are too slow
+                await loop.connect_accepted_socket(
+                    lambda: connection,
+                    sock,
+                    ssl=self._context,
+                    ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                    ssl_shutdown_timeout=_CLOSE_SECONDS,
+                )
+        finally:
+            if not connection.is_secured:
+                connection.forget()
+                sock.close()

@@ -1,218 +1,174 @@
-"""Handle one connection's requests, from the first byte of a head to the last byte of an answer.
+"""The application: it reads reviews, has them judged by threads, and answers them.
 
-In: bytes of anyone who can reach the port. Out: answers. The size of heads and bodies is checked before they are read,
-and the time to read them is limited as a whole. The work ends when the caller has gone.
+In: requests of anyone who can reach the port. Out: answers. The size of heads and bodies is checked before they are
+read. The work ends when the caller has gone. The event loop never judges, so that probes are answered meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from http.client import LineTooLong
-from http.server import BaseHTTPRequestHandler
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
 
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.probes import QUICK_PAGES
 from dra_driver.telemetry.status_connection import PageResponse
-from dra_driver.webhook.connections import ClientConnection
+from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.decoding import TooManyValuesError, decode
-from dra_driver.webhook.load_limits import LoadLimits, OverloadedError
-from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline, is_closed_by_peer
+from dra_driver.webhook.load_limits import MAX_REVIEWS, LoadLimits, OverloadedError
+from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 3 << 20  # the API server's own limit. Source: k8s.io/apiserver, MaxRequestBodyBytes
 MAX_HEAD_BYTES = 16 * 1024
-HANDSHAKE_SECONDS = 5.0
-IDLE_SECONDS = 90.0
-READ_SECONDS = 5.0  # for head and body together
-WRITE_SECONDS = 5.0
-_LOAD_WAIT_SECONDS = 3.0  # to wait until there is room for a large body, or for one more review
 _ERROR_CHARACTERS = 200
 _JSON = "application/json"
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
+Reviewer = Callable[[Any, ReviewDeadline], Wire]
 
-@dataclass(frozen=True, slots=True)
-class HandlerContext:
-    """The functions, by path, and the limits that all connections of a server share.
 
-    `unread` answers, given its UID, a review that holds too many values to be decoded. `answered` is called with the
-    path and the outcome of each request. `refusal` returns why a connection may not ask for reviews, "" if it may.
+class ReviewApplication:
+    """The ASGI application.
+
+    `reviewers` holds the functions by path; `unread` holds those that answer, given its UID, a review with too many
+    values to be decoded. `answered` is called with the path and the outcome of each request.
     """
 
-    reviewers: Mapping[str, Callable[[Any, ReviewDeadline], Wire]]
-    unread: Mapping[str, Callable[[str], Wire]]
-    pages: Mapping[str, Callable[[], PageResponse]]
-    answered: Callable[[str, str], None]
-    refusal: Callable[[Any], str]
-    load_limits: LoadLimits
+    def __init__(
+        self,
+        reviewers: Mapping[str, Reviewer],
+        unread: Mapping[str, Callable[[str], Wire]],
+        pages: Mapping[str, Callable[[], PageResponse]],
+        answered: Callable[[str, str], None],
+        callers: Callers,
+    ) -> None:
+        self._reviewers, self._unread, self._answered, self._callers = reviewers, unread, answered, callers
+        self._limits = LoadLimits(tuple(reviewers))
+        self._threads = ThreadPoolExecutor(MAX_REVIEWS * len(reviewers) or 1, thread_name_prefix="review")
+        self._pages = pages
+        routes = [Route(path, self._review, methods=["POST"]) for path in reviewers]
+        routes += [Route(path, self._page, methods=["GET"]) for path in (*QUICK_PAGES, *pages)]
+        self._router = Router(routes, redirect_slashes=False)
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request. uvicorn measures only heads that come in pieces, so the others are measured here."""
+        head = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(n) + len(v) for n, v in scope["headers"])
+        if head > MAX_HEAD_BYTES:
+            refusal = _refusal(431, f"the head of a request has at most {MAX_HEAD_BYTES} bytes")
+            await refusal(scope, receive, send)
+        else:
+            await self._router(scope, receive, send)
 
-class _HeadReader:
-    """A connection's file that limits how many bytes the head of a request may have."""
+    def close(self) -> None:
+        """End the threads, once their reviews have ended."""
+        self._threads.shutdown(wait=False)
 
-    def __init__(self, file: Any) -> None:
-        self._file, self._left = file, MAX_HEAD_BYTES
-        self.read, self.close, self.peek = file.read, file.close, file.peek
+    async def _page(self, request: Request) -> Response:
+        path = request.scope["path"]
+        page = QUICK_PAGES.get(path) or self._pages[path]()
+        return Response(page.body, page.status, media_type=page.content_type)
 
-    def begin(self) -> None:
-        """Start the count again, because the next line is the first of a head."""
-        self._left = MAX_HEAD_BYTES
-
-    def readline(self, maximum: int = -1) -> bytes:
-        """Read a line. Raises: LineTooLong if the head is too large."""
-        line: bytes = self._file.readline(self._left + 1 if maximum < 0 else min(maximum, self._left + 1))
-        self._left -= len(line)
-        if self._left < 0:
-            raise LineTooLong("head")
-        return line
-
-
-def handler_of(shared: HandlerContext) -> type[BaseHTTPRequestHandler]:
-    """Return the handler class for one server."""
-    return type("Handler", (_Handler,), {"shared": shared})
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = IDLE_SECONDS
-    wbufsize = -1  # headers and body go out in one write
-    shared: HandlerContext
-
-    def __init__(self, request: tuple[Any, ClientConnection], client_address: Any, server: Any) -> None:
-        sock, self._connection = request
-        super().__init__(sock, client_address, server)
-
-    def setup(self) -> None:
-        super().setup()
-        self._head = _HeadReader(self.rfile)
-        self.rfile = self._head  # type: ignore[assignment]
-
-    def handle_one_request(self) -> None:
-        """Wait for a request, read it within the time limit, and answer it."""
-        self._connection.wait(IDLE_SECONDS)
-        self.close_connection = True
-        if not self._head.peek(1):
-            return
-        self._connection.wait(READ_SECONDS)
-        self._head.begin()
+    async def _review(self, request: Request) -> Response:
+        path = request.scope["path"]
         try:
-            super().handle_one_request()
-        except LineTooLong:  # for the first line, the base class does not handle it
-            self.close_connection = True
-
-    def do_POST(self) -> None:
-        path, answered = self.path.partition("?")[0], self.shared.answered
-        if path not in self.shared.reviewers:
-            self._refuse(404, "no such webhook")
-            return
-        if why := self.shared.refusal(self.connection):
-            answered(path, "stranger")
-            self._refuse(403, why)
-            return
-        length = self._length()
-        if length is None:
-            answered(path, "bad-review")
-            return
-        try:
-            with self.shared.load_limits.for_body(length, _LOAD_WAIT_SECONDS):
-                self._review(path, length)
+            outcome, response = await self._outcome_of(path, request)
         except OverloadedError:
-            answered(path, "no-room")
-            self._refuse(503, "too many reviews at a time")
+            outcome, response = "no-room", _refusal(503, "too many reviews at a time")
+        except ClientDisconnect:
+            outcome, response = "bad-review", Response(status_code=400)  # which nobody reads
         except CallerGoneError:
-            answered(path, "gone")
-            self.close_connection = True
+            outcome, response = "gone", Response(status_code=400)
+        self._answered(path, outcome)
+        return response
 
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if quick := QUICK_PAGES.get(path):
-            answer = quick
-        elif page := self.shared.pages.get(path):
-            answer = page()
-        else:
-            answer = PageResponse(404, b"try /healthz, /readyz or /metrics\n")
-        self._answer(answer.status, answer.body, answer.content_type)
+    async def _outcome_of(self, path: str, request: Request) -> tuple[str, Response]:
+        """Return outcome and answer. Raises: OverloadedError, ClientDisconnect, CallerGoneError."""
+        if why := self._callers.refusal(request.scope["client_certificate"]):
+            return "stranger", _refusal(403, why)
+        if refusal := _refusal_to_read(request.headers):
+            return "bad-review", refusal
+        length = int(request.headers["content-length"])
+        async with self._limits.for_body(length):
+            body = await request.body()
+            async with _end_of_caller(request) as is_gone:
+                deadline = ReviewDeadline(is_gone=is_gone)
+                async with self._limits.for_review(path, length):
+                    loop = asyncio.get_running_loop()
+                    return await loop.run_in_executor(self._threads, self._judge, path, body, deadline)
 
-    def _length(self) -> int | None:
-        """Return the length of a body to read; answer the request and return None if the body must not be read."""
-        length = self.headers.get("Content-Length", "")
-        kind = self.headers.get("Content-Type", _JSON)
-        if kind != _JSON:  # it may have parameters or capital letters; API servers send neither, which saves parsing
-            kind = self.headers.get_content_type()
-        if re.fullmatch("[0-9]+", length) is None:
-            self._refuse(411, "Content-Length is needed")
-        elif len(length) > len(str(MAX_BYTES)) or int(length) > MAX_BYTES:
-            self._refuse(413, f"a review has at most {MAX_BYTES} bytes")
-        elif kind != _JSON:
-            self._refuse(415, f"{_JSON} is expected")
-        else:
-            return int(length)
-        return None
-
-    def _review(self, path: str, length: int) -> None:
-        """Read a review and answer it. Raises: OverloadedError, CallerGoneError."""
-        self._connection.wait(READ_SECONDS)
-        body = self.rfile.read(length)
-        if len(body) < length:
-            self.close_connection = True
-            self.shared.answered(path, "bad-review")
-            return
-        self._connection.work()
-        deadline = ReviewDeadline(is_gone=lambda: is_closed_by_peer(self.connection))
-        with self.shared.load_limits.for_review(path, length, _LOAD_WAIT_SECONDS):
-            deadline.check_caller()
-            status, reply, outcome = self._outcome_of(path, body, deadline)
-        self.shared.answered(path, outcome)
-        self._answer(status, reply, _JSON if status == 200 else "text/plain; charset=utf-8")
-
-    def _outcome_of(self, path: str, body: bytes, deadline: ReviewDeadline) -> tuple[int, bytes, str]:
-        """Return status, body and outcome. Raises: CallerGoneError."""
+    def _judge(self, path: str, body: bytes, deadline: ReviewDeadline) -> tuple[str, Response]:
+        """Return outcome and answer. Raises: CallerGoneError."""
         try:
+            deadline.check_caller()
             reply = self._reviewed(path, body, deadline)
         except InputError as error:
-            return 400, f"{error.message[:_ERROR_CHARACTERS]}\n".encode("utf-8", "replace"), "bad-review"
+            text = f"{error.message[:_ERROR_CHARACTERS]}\n".encode("utf-8", "replace")
+            return "bad-review", PlainTextResponse(text, 400)
         except CallerGoneError:
             raise
         except Exception:
             log.exception("review failed", extra=fields(path=path))
-            return 500, b"internal error\n", "bug"
-        return 200, _ENCODER.encode(reply).encode("utf-8", "replace"), _outcome(reply)
+            return "bug", PlainTextResponse("internal error\n", 500)
+        return _outcome(reply), Response(_ENCODER.encode(reply).encode("utf-8", "replace"), media_type=_JSON)
 
     def _reviewed(self, path: str, body: bytes, deadline: ReviewDeadline) -> Wire:
         try:
-            return self.shared.reviewers[path](decode(body), deadline)
+            return self._reviewers[path](decode(body), deadline)
         except TooManyValuesError as error:
-            unread = self.shared.unread.get(path)
+            unread = self._unread.get(path)
             if unread is None or not error.uid:
                 raise
             return unread(error.uid)
 
-    def _refuse(self, status: int, why: str) -> None:
-        """Answer without having read the body, and close, because the next request's start could not be found."""
-        self.close_connection = True
-        self._answer(status, f"{why}\n".encode())
 
-    def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
-        self._connection.wait(WRITE_SECONDS)
-        self.send_response_only(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-        self.wfile.flush()
+@asynccontextmanager
+async def _end_of_caller(request: Request) -> AsyncIterator[Callable[[], bool]]:
+    """Return a function that tells a thread whether the caller has closed the connection, or the server gave up."""
+    is_over = threading.Event()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Keep reviews out of the log."""
+    async def listen() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        is_over.set()
+
+    listening = asyncio.create_task(listen())
+    try:
+        yield is_over.is_set
+    finally:
+        is_over.set()
+        listening.cancel()
+
+
+def _refusal_to_read(headers: Headers) -> Response | None:
+    """Return the answer to a request whose body must not be read; None if it may be. uvicorn has checked the length."""
+    length = headers.get("content-length")
+    if length is None or "transfer-encoding" in headers:
+        return _refusal(411, "Content-Length is needed")
+    if int(length) > MAX_BYTES:
+        return _refusal(413, f"a review has at most {MAX_BYTES} bytes")
+    if headers.get("content-type", _JSON).partition(";")[0].strip().lower() != _JSON:
+        return _refusal(415, f"{_JSON} is expected")
+    return None
+
+
+def _refusal(status: int, why: str) -> Response:
+    """Return an answer to a request whose body is not read, so the connection ends."""
+    return PlainTextResponse(f"{why}\n", status, {"Connection": "close"})
 
 
 def _outcome(reply: Wire) -> str:

@@ -7,14 +7,14 @@ one is decoded at a time, because decoded values take ten times as much memory.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 SMALL_BYTES = 16 * 1024
 MAX_LARGE_BYTES = 8 << 20  # of all large bodies together
-_MAX_REVIEWS = 8  # at a time, for each path
-_FREE = nullcontext()
+MAX_REVIEWS = 8  # at a time, for each path
+_WAIT_SECONDS = 3.0  # until there is room for a large body, or for one more review
 
 
 class OverloadedError(Exception):
@@ -22,57 +22,44 @@ class OverloadedError(Exception):
 
 
 class LoadLimits:
-    """The memory limits of one server. Any thread may ask."""
+    """The memory limits of one server. Only its event loop may ask."""
 
-    def __init__(self, paths: tuple[str, ...], max_bytes: int = MAX_LARGE_BYTES) -> None:
-        self._left = max_bytes
-        self._changed = threading.Condition()
-        self._reviews = {path: threading.BoundedSemaphore(_MAX_REVIEWS) for path in paths}
-        self._large = {path: threading.BoundedSemaphore(1) for path in paths}
+    def __init__(
+        self, paths: tuple[str, ...], *, max_bytes: int = MAX_LARGE_BYTES, wait_s: float = _WAIT_SECONDS
+    ) -> None:
+        self._left, self._wait_s = max_bytes, wait_s
+        self._changed = asyncio.Condition()
+        self._reviews = {path: asyncio.Semaphore(MAX_REVIEWS) for path in paths}
+        self._large = {path: asyncio.Semaphore(1) for path in paths}
 
-    def for_body(self, length: int, seconds: float) -> AbstractContextManager[None]:
-        """Return a context that reserves memory for a body while it is read and judged.
-
-        Entering raises: OverloadedError.
-        """
-        return _FREE if length <= SMALL_BYTES else self._for_large_body(length, seconds)
-
-    def for_review(self, path: str, length: int, seconds: float) -> AbstractContextManager[None]:
-        """Return a context that waits until a review of this path may be decoded. Entering raises: OverloadedError."""
-        if length <= SMALL_BYTES:
-            return _Slot(self._reviews[path], seconds)
-        return self._for_large_review(path, seconds)
-
-    @contextmanager
-    def _for_large_body(self, length: int, seconds: float) -> Iterator[None]:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._left >= length, seconds):
-                raise OverloadedError
-            self._left -= length
+    @asynccontextmanager
+    async def for_body(self, length: int) -> AsyncIterator[None]:
+        """Reserve memory for a body while it is read and judged. Entering raises: OverloadedError."""
+        counted = length if length > SMALL_BYTES else 0
+        async with self._changed, self._in_time():
+            await self._changed.wait_for(lambda: not counted or self._left >= counted)
+            self._left -= counted
         try:
             yield
         finally:
-            with self._changed:
-                self._left += length
+            async with self._changed:
+                self._left += counted
                 self._changed.notify_all()
 
-    @contextmanager
-    def _for_large_review(self, path: str, seconds: float) -> Iterator[None]:
-        with _Slot(self._large[path], seconds), _Slot(self._reviews[path], seconds):
+    @asynccontextmanager
+    async def for_review(self, path: str, length: int) -> AsyncIterator[None]:
+        """Wait until a review of this path may be decoded. Entering raises: OverloadedError."""
+        turns = [self._reviews[path]] if length <= SMALL_BYTES else [self._large[path], self._reviews[path]]
+        async with AsyncExitStack() as held:
+            async with self._in_time():
+                for turn in turns:
+                    await held.enter_async_context(turn)
             yield
 
-
-class _Slot:
-    """One slot of a semaphore. Every review takes one; a generator in place of the class costs ten times as much."""
-
-    __slots__ = ("_one", "_seconds")
-
-    def __init__(self, one: threading.BoundedSemaphore, seconds: float) -> None:
-        self._one, self._seconds = one, seconds
-
-    def __enter__(self) -> None:
-        if not self._one.acquire(timeout=self._seconds):
-            raise OverloadedError
-
-    def __exit__(self, *_: object) -> None:
-        self._one.release()
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._wait_s):
+                yield
+        except TimeoutError as error:
+            raise OverloadedError from error

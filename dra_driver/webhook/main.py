@@ -21,6 +21,7 @@ from dra_driver.telemetry.stop_request import StopRequest
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.fleet_watch import FleetWatch
+from dra_driver.webhook.handler import Reviewer
 from dra_driver.webhook.identity import CertificateFolder, CertificateSecret, CertificateSource, ServingIdentity
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
@@ -33,7 +34,7 @@ from dra_driver.webhook.review import (
     review_pods,
     review_selectors,
 )
-from dra_driver.webhook.server import Reviewer, ReviewServer
+from dra_driver.webhook.server import ReviewServer
 
 log = logging.getLogger(__name__)
 

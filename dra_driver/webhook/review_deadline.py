@@ -1,21 +1,17 @@
 """The deadline of a review: how long it may be worked on, and whether the caller still waits for it.
 
-In: the time of its arrival, and the caller's socket. Out: a check for `selectors.values.cancellation`, which stops the
-work when the time is over or the caller is gone. Reading the clock is cheap; the socket is checked only from time to
-time.
+In: the time of its arrival, and whether its caller has gone. Out: a check for `selectors.values.cancellation`, which
+stops the work when the time is over or the caller is gone.
 """
 
 from __future__ import annotations
 
-import select
-import socket
 import time
 from collections.abc import Callable
 
 from dra_driver.selectors.values.cancellation import EvaluationCancelledError
 
 SECONDS = 0.8  # for all selectors of a review together; the API server waits 1 s
-_CHECK_SECONDS = 0.02
 
 
 class CallerGoneError(EvaluationCancelledError):
@@ -34,7 +30,6 @@ class ReviewDeadline:
     ) -> None:
         self._clock, self._is_gone = clock, is_gone
         self._until = clock() + seconds
-        self._check_at = clock() + _CHECK_SECONDS
 
     @property
     def left_s(self) -> float:
@@ -48,16 +43,6 @@ class ReviewDeadline:
         self.check_caller()
 
     def check_caller(self) -> None:
-        """Check whether the caller is still there, unless that was done a moment ago. Raises: CallerGoneError."""
-        now = self._clock()
-        if now >= self._check_at:
-            self._check_at = now + _CHECK_SECONDS
-            if self._is_gone():
-                raise CallerGoneError
-
-
-def is_closed_by_peer(sock: socket.socket) -> bool:
-    """Return whether the other side has closed its half of a connection, even if unread bytes remain."""
-    poll = select.poll()
-    poll.register(sock.fileno(), select.POLLRDHUP)
-    return bool(poll.poll(0))
+        """Return if the caller is still there. Raises: CallerGoneError."""
+        if self._is_gone():
+            raise CallerGoneError

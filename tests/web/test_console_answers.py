@@ -222,12 +222,6 @@ def test_a_fleet_that_can_not_be_read_ends_the_command_with_its_reason(tmp_path)
         assert console.process.wait(60) == 3
 
 
-def test_without_its_packages_the_command_prints_how_to_install_them(monkeypatch, capsys):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert run(["console", "--fleet", "demo-h100"]) == 5
-    assert "pip install 'dra-driver[console]'" in capsys.readouterr().err
-
-
 def test_a_console_whose_worker_was_killed_ends_with_status_5():
     with running_console("--fleet", "demo-h100") as console:
         console.ready()

@@ -1,4 +1,4 @@
-"""Reviews with long deadlines, and servers that end at once: by default, a server checks for its end twice a second."""
+"""Servers of reviews, reviews with long deadlines, and API servers that end at once, not at their next check."""
 
 import socketserver
 
@@ -6,6 +6,7 @@ import pytest
 
 from dra_driver.webhook import linting
 from dra_driver.webhook.review_deadline import ReviewDeadline
+from tests.webhook.support.serving import Serving
 
 
 @pytest.fixture(autouse=True)
@@ -19,3 +20,10 @@ def _reviews_have_long_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _servers_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socketserver.BaseServer.serve_forever, "__defaults__", (0.01,))
+
+
+@pytest.fixture
+def serving():
+    made = Serving()
+    yield made
+    made.stop()

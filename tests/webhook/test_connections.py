@@ -1,83 +1,160 @@
-"""Connections with a clock that the test sets: which of them are closed, and when."""
+"""Connections over real TLS: how long each may take, and which one is closed when there is no more room."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import socket
 
 import pytest
 
-from dra_driver.webhook.connections import ClientConnections
+from dra_driver.webhook import connections
+from dra_driver.webhook.handler import MAX_BYTES
+from tests.support.waiting import until
+from tests.webhook.support.serving import Serving, ask, is_closed
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
+def half(serving, length=1000, sent=b'{"api'):
+    """Return a connection that has sent a part of its body."""
+    connection = serving.connect()
+    connection.putrequest("POST", "/configs")
+    connection.putheader("Content-Length", str(length))
+    connection.endheaders(sent)
+    return connection
 
 
-@pytest.fixture
-def pairs():
-    made = [socket.socketpair() for _ in range(4)]
-    yield made
-    for pair in made:
-        for one in pair:
-            one.close()
+def send_forever(sock, data):
+    while True:
+        sock.sendall(data)
 
 
-def is_closed(pair):
-    pair[1].setblocking(False)
-    try:
-        return pair[1].recv(1) == b""
-    except BlockingIOError:
+def test_clients_that_do_not_complete_the_handshake_delay_no_other(serving):
+    idle = [serving.socket() for _ in range(20)]
+    plain = serving.socket()
+    plain.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+    assert ask(serving.connect())[0] == 200
+    for one in [*idle, plain]:
+        one.close()
+
+
+def test_clients_that_stop_half_way_through_a_body_delay_no_other(serving):
+    halves = [half(serving) for _ in range(10)]
+    assert ask(serving.connect())[0] == 200
+    for one in halves:
+        one.close()
+    cut = half(serving)
+    cut.sock.shutdown(socket.SHUT_RDWR)  # without a close_notify of TLS
+    cut.close()
+    assert ask(serving.connect())[0] == 200
+    until(lambda: serving.answered.count(("/configs", "bad-review")) == 11)
+
+
+def test_a_handshake_has_a_time_limit(serving, monkeypatch):
+    monkeypatch.setattr(connections, "HANDSHAKE_SECONDS", 0.2)
+    with serving.socket() as sock:
+        assert is_closed(sock)
+
+
+def test_a_connection_without_requests_has_a_time_limit(monkeypatch):
+    monkeypatch.setattr("dra_driver.webhook.server.IDLE_SECONDS", 1)
+    serving = Serving()
+    unused, used = serving.connect(), serving.connect()
+    unused.connect()
+    assert ask(used)[0] == 200
+    assert is_closed(unused.sock)
+    assert is_closed(used.sock)
+    serving.stop()
+
+
+@pytest.mark.parametrize(
+    "begin", [b"POST /configs HTTP/1.1\r\nX: ", b"POST /configs HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"]
+)
+def test_a_request_that_comes_byte_by_byte_has_one_time_limit_as_a_whole(serving, monkeypatch, begin):
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.5)
+    connection = serving.connect()
+    connection.connect()
+    connection.sock.sendall(begin)
+
+    def is_over():
+        try:
+            connection.sock.sendall(b"x")
+        except OSError:
+            return True
         return False
 
-
-def test_a_connection_is_closed_when_its_time_is_over_and_not_while_its_review_runs(clock, pairs):
-    connections = ClientConnections(10, clock=clock)
-    waiting, working, over = (connections.enter(pair[0], 5.0) for pair in pairs[:3])
-    assert waiting is not None
-    clock.now = 4.0
-    waiting.wait(90.0)
-    working.work()
-    clock.now = 6.0
-    connections.sweep()
-    assert [is_closed(pair) for pair in pairs[:3]] == [False, False, True]
-    connections.leave(over)
-    clock.now = 95.0
-    connections.sweep()
-    assert [is_closed(pair) for pair in pairs[:2]] == [True, False]
+    until(is_over)
+    connection.close()
+    assert ask(serving.connect())[0] == 200
 
 
-def test_a_new_connection_takes_the_place_of_the_one_that_has_been_idle_longest(clock, pairs):
-    connections = ClientConnections(3, clock=clock)
-    made = []
-    for pair in pairs[:3]:
-        made.append(connections.enter(pair[0], 5.0))
-        clock.now += 1.0
-    made[0].work()
-    assert connections.enter(pairs[3][0], 5.0) is not None
-    assert [is_closed(pair) for pair in pairs] == [False, True, False, False]
+def test_a_client_that_reads_no_answers_is_closed(serving, monkeypatch):
+    monkeypatch.setattr(connections, "WRITE_SECONDS", 0.5)
+    serving.metrics = b"x" * 1_000_000
+    connection = serving.connect()
+    connection.connect()
+    with pytest.raises(OSError):
+        send_forever(connection.sock, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+    assert ask(serving.connect(), "/healthz", method="GET")[0] == 200
 
 
-def test_no_connection_is_accepted_while_reviews_run_on_all_others(clock, pairs):
-    connections = ClientConnections(2, clock=clock)
-    made = [connections.enter(pair[0], 5.0) for pair in pairs[:2]]
-    for one in made:
-        one.work()
-    assert connections.enter(pairs[2][0], 5.0) is None
-    connections.leave(made[0])
-    assert connections.enter(pairs[2][0], 5.0) is not None
+def test_a_new_connection_takes_the_place_of_the_one_that_has_been_idle_longest(serving, monkeypatch):
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
+    idle = [serving.connect() for _ in range(5)]
+    for one in idle:
+        assert ask(one)[0] == 200
+    assert ask(idle[-1])[0] == 200
+    with pytest.raises((OSError, http.client.HTTPException)):
+        ask(idle[0])
+    for one in idle:
+        one.close()
 
 
-def test_a_socket_that_is_closed_already_causes_no_error(clock, pairs):
-    connections = ClientConnections(2, clock=clock)
-    connections.enter(pairs[0][0], 1.0)
-    pairs[0][0].close()
-    clock.now = 2.0
-    connections.sweep()
+def test_a_new_connection_takes_the_place_of_an_unfinished_handshake(serving, monkeypatch):
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
+    unfinished = [serving.socket() for _ in range(4)]
+    assert is_closed(unfinished[0])
+    assert ask(serving.connect())[0] == 200
+    assert is_closed(unfinished[1])
+
+
+def test_no_connection_is_accepted_while_reviews_run_on_all_others(serving, monkeypatch):
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    running = [serving.begin_endless() for _ in range(2)]
+    with pytest.raises((OSError, http.client.HTTPException)):
+        ask(serving.connect())
+    serving.released.set()
+    assert [one.getresponse().status for one in running] == [200, 200]
+    assert ask(serving.connect())[0] == 200
+
+
+def test_a_review_ends_when_its_caller_has_gone(serving):
+    connection = serving.begin_endless()
+    connection.sock.shutdown(socket.SHUT_RDWR)
+    connection.close()
+    until(lambda: ("/endless", "gone") in serving.answered)
+
+
+def test_a_large_body_is_not_taken_in_before_there_is_room_for_it(serving, monkeypatch):
+    serving.server._application._limits._left = 0
+    held = half(serving, MAX_BYTES, b"x" * 100_000)
+    held.sock.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        send_forever(held.sock, b"x" * 10_000)
+    [connection] = serving.server._server.server_state.connections
+    assert len(connection.cycle.body) <= 2 * connections.READ_BYTES
+    held.sock.settimeout(60)
+    assert held.getresponse().status == 503
+
+
+def test_a_server_ends_at_once_although_connections_are_open():
+    serving = Serving()
+    idle, begun = serving.connect(), half(serving)
+    assert ask(idle)[0] == 200
+    working = serving.begin_endless()
+    serving.released.set()
+    serving.server.stop()
+    assert json.loads(working.getresponse().read())["response"]["allowed"] is True
+    for one in (idle, begun):
+        assert is_closed(one.sock)
+    with pytest.raises(OSError):
+        serving.socket()

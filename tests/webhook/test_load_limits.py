@@ -2,65 +2,72 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
+from contextlib import AsyncExitStack
 
-import pytest
-
-from dra_driver.webhook.load_limits import SMALL_BYTES, LoadLimits, OverloadedError
+from dra_driver.webhook.load_limits import MAX_REVIEWS, SMALL_BYTES, LoadLimits, OverloadedError
 
 LARGE = 10 * SMALL_BYTES
 
 
+async def is_refused(context):
+    try:
+        async with context:
+            return False
+    except OverloadedError:
+        return True
+
+
 def test_small_bodies_do_not_count():
-    limits = LoadLimits(("/a",), max_bytes=0)
-    with limits.for_body(SMALL_BYTES, 0), limits.for_body(SMALL_BYTES, 0):
-        pass
+    async def run():
+        limits = LoadLimits(("/a",), max_bytes=0)
+        async with limits.for_body(SMALL_BYTES), limits.for_body(SMALL_BYTES):
+            pass
+
+    asyncio.run(run())
 
 
 def test_large_bodies_count_with_all_their_bytes_until_their_review_ends():
-    limits = LoadLimits(("/a",), max_bytes=2 * LARGE)
-    with (
-        limits.for_body(LARGE, 0),
-        limits.for_body(LARGE, 0),
-        pytest.raises(OverloadedError),
-        limits.for_body(LARGE, 0),
-    ):
-        pass
-    with limits.for_body(2 * LARGE, 0):
-        pass
+    async def run():
+        limits = LoadLimits(("/a",), max_bytes=2 * LARGE, wait_s=0.01)
+        async with limits.for_body(LARGE), limits.for_body(LARGE):
+            assert await is_refused(limits.for_body(LARGE))
+        assert not await is_refused(limits.for_body(2 * LARGE))
+
+    asyncio.run(run())
 
 
 def test_a_body_that_waits_is_admitted_when_another_is_done():
-    limits, got = LoadLimits(("/a",), max_bytes=LARGE), threading.Event()
+    async def run():
+        limits = LoadLimits(("/a",), max_bytes=LARGE, wait_s=60)
+        async with limits.for_body(LARGE):
+            second = asyncio.create_task(is_refused(limits.for_body(LARGE)))
+            await asyncio.sleep(0)
+            assert not second.done()
+        assert await second is False
 
-    def second():
-        with limits.for_body(LARGE, 30):
-            got.set()
-
-    thread = threading.Thread(target=second)
-    with limits.for_body(LARGE, 0):
-        thread.start()
-        assert not got.is_set()
-    thread.join()
-    assert got.is_set()
+    asyncio.run(run())
 
 
 def test_one_large_review_of_a_path_runs_at_a_time_and_small_ones_beside_it():
-    limits = LoadLimits(("/a", "/b"))
-    with limits.for_review("/a", LARGE, 0), limits.for_review("/a", 1, 0), limits.for_review("/b", LARGE, 0):
-        assert not limits._large["/a"].acquire(blocking=False)
-    with limits.for_review("/a", LARGE, 0):
-        pass
+    async def run():
+        limits = LoadLimits(("/a", "/b"), wait_s=0.01)
+        async with limits.for_review("/a", LARGE), limits.for_review("/a", 1), limits.for_review("/b", LARGE):
+            assert await is_refused(limits.for_review("/a", LARGE))
+        assert not await is_refused(limits.for_review("/a", LARGE))
+
+    asyncio.run(run())
 
 
 def test_reviews_of_one_path_do_not_count_for_another_path():
-    limits = LoadLimits(("/a", "/b"))
-    held = [limits.for_review("/a", 1, 0) for _ in range(8)]
-    for one in held:
-        one.__enter__()
-    with pytest.raises(OverloadedError), limits.for_review("/a", 1, 0):
-        pass
-    with limits.for_review("/b", 1, 0):
-        pass
-    for one in held:
-        one.__exit__(None, None, None)
+    async def run():
+        limits = LoadLimits(("/a", "/b"), wait_s=0.01)
+        async with AsyncExitStack() as held:
+            for _ in range(MAX_REVIEWS):
+                await held.enter_async_context(limits.for_review("/a", 1))
+            assert await is_refused(limits.for_review("/a", 1))
+            assert await is_refused(limits.for_review("/a", LARGE))
+            assert not await is_refused(limits.for_review("/b", 1))
+        assert not await is_refused(limits.for_review("/a", LARGE))
+
+    asyncio.run(run())

@@ -18,6 +18,7 @@ from dra_driver.web.session_authorizer import FOREIGN
 from dra_driver.web.viewers.admissions import Admissions
 from dra_driver.web.viewers.backends import Backends
 from dra_driver.web.viewers.identity import PresentedIdentity, TrustedProxy, presented_identity
+from dra_driver.webhook.callers import names_of
 
 HEALTH, SIGN_IN, SIGN_OUT = "/healthz", "/sign-in", "/sign-out"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -53,7 +54,8 @@ class ViewerAuthorizer:
         return None if one is not None else RedirectResponse(SIGN_IN, 303)
 
     def _presented(self, scope: Scope, headers: Headers) -> PresentedIdentity | None:
-        return presented_identity(headers, scope.get("certificate_names", frozenset()), self._proxy, self._cookie)
+        names = names_of(scope.get("client_certificate"))
+        return presented_identity(headers, names, self._proxy, self._cookie)
 
     def _is_ours(self, host: str) -> bool:
         """Return whether a Host header names this console, with any port; any other may be DNS rebinding."""
