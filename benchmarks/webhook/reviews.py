@@ -55,7 +55,7 @@ def run(report: Report) -> None:
         report.add(f"webhook: take in {NODES} nodes x {GPUS} GPUs", seconds, "s", budget=10.0)
         for path, reviews in (("/configs", _with_configs()), ("/selectors", _with_selectors())):
             _measure(report, _Server(ours, port, authorities), path, reviews)
-        report.add("webhook: resident memory", _rss_mib(server.pid or 0), "MiB", budget=64.0)
+        report.add("webhook: resident memory", _rss_mib(server.pid or 0), "MiB", budget=80.0)
     finally:
         server.terminate()
         server.join(10)

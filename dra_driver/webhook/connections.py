@@ -114,7 +114,7 @@ class ClientConnection(HttpConnection):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """Give the client some time to read its answer."""
+        """Limit the time in which the client has to read its answer."""
         super().pause_writing()
         self._until_written = self.loop.call_later(WRITE_SECONDS, self.cut)
 

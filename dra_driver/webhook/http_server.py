@@ -13,6 +13,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -64,6 +65,13 @@ class HttpConnection(H11Protocol):
             await inner(scope, receive, send)
 
         self.app = certified
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP; end the connection if its request has been answered already."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()  # where uvicorn would raise an error
 
 
 def configuration(app: ASGIApp, **more: Any) -> uvicorn.Config:

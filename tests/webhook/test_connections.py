@@ -109,12 +109,16 @@ def test_a_new_connection_takes_the_place_of_the_one_that_has_been_idle_longest(
         one.close()
 
 
-def test_a_new_connection_takes_the_place_of_an_unfinished_handshake(serving, monkeypatch):
+def test_a_new_connection_takes_the_place_of_an_unfinished_handshake(monkeypatch):
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(connections, "HANDSHAKE_SECONDS", 600)
+    serving = Serving(is_started=False)
     unfinished = [serving.socket() for _ in range(4)]
+    serving.server.start()
     assert is_closed(unfinished[0])
     assert ask(serving.connect())[0] == 200
     assert is_closed(unfinished[1])
+    serving.stop()
 
 
 def test_no_connection_is_accepted_while_reviews_run_on_all_others(serving, monkeypatch):

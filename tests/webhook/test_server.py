@@ -15,8 +15,9 @@ from dra_driver.webhook.decoding import MAX_VALUES
 from dra_driver.webhook.handler import MAX_BYTES
 from dra_driver.webhook.identity import load_certificate_pair
 from dra_driver.webhook.server import ReviewServer
+from tests.support.waiting import until
 from tests.webhook.support.reviews import DRIVER, claim, config, review
-from tests.webhook.support.serving import NAME, ask
+from tests.webhook.support.serving import NAME, ask, is_closed
 
 
 def test_reviews_are_answered_on_one_connection_that_stays(serving):
@@ -98,6 +99,16 @@ def test_headers_beyond_the_limit_are_not_read(serving):
     connection.close()
     assert ask(serving.connect(), "/" + "x" * 20_000)[0] in {400, 431}
     assert ask(serving.connect())[0] == 200
+
+
+def test_garbage_after_an_answer_ends_the_connection_without_a_traceback(serving, caplog):
+    connection = serving.connect()
+    connection.connect()
+    connection.sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    assert connection.sock.recv(15) == b"HTTP/1.1 200 OK"
+    connection.sock.sendall(b"garbage\r\n")
+    until(lambda: is_closed(connection.sock))
+    assert not caplog.records
 
 
 def test_probes_are_answered_while_as_many_reviews_run_as_may(serving):

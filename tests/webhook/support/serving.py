@@ -27,7 +27,7 @@ def broken(_review, _deadline):
 class Serving:
     """A server whose reviews at /endless end when their callers have gone, or when `released` is set."""
 
-    def __init__(self):
+    def __init__(self, *, is_started=True):
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         load_certificate_pair(self.context, PAIR)
         self.reasons = ()
@@ -47,7 +47,8 @@ class Serving:
             metrics=lambda: self.metrics,
             answered=lambda path, outcome: self.answered.append((path, outcome)),
         )
-        self.server.start()
+        if is_started:
+            self.server.start()
 
     def endless(self, it, deadline):
         self.begun.release()
