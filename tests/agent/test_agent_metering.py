@@ -37,9 +37,8 @@ def test_a_gpu_s_series_follow_its_claim_and_pod_and_its_hours_outlive_the_agent
     again = node.run("one", "train", GPUS[0])
     node.until(lambda: node.scrape("DCGM_FI_DEV_GPU_TEMP")[0].labels.get("pod_uid") == again["metadata"]["uid"], "anew")
 
-    (ended,) = (
-        one for one in node.scrape("dra_claim_allocated_seconds_total") if one.labels["pod"] == "one" and one.value
-    )
+    uid = power.labels["dra_claim_uid"]
+    (ended,) = (one for one in node.scrape("dra_claim_allocated_seconds_total") if one.labels["dra_claim_uid"] == uid)
     before = node.scrape("dra_allocated_seconds_total")[0]
     assert (before.labels["namespace"], before.labels["device_class"]) == ("team", "gpu.nvidia.com")
     assert before.value >= ended.value
