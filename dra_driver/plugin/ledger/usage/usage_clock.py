@@ -1,9 +1,9 @@
 """Usage clock: the seconds by which hours are counted; they only go forward, whatever is done to the wall clock.
 
 In: the time since boot, the boot id, the wall clock. Out: seconds, kept in the ledger, so that they continue for every
-agent of the node. Within a boot they are those of the boot-time clock. How long the node was off between two boots only
-the wall clock can tell: that difference counts if it is positive, and at most a day of it, because the wall clock may
-have been set in between.
+agent of the node. Within a boot they are those of the boot-time clock. From one boot to the next only the wall clock
+can tell: its difference counts if it is positive, and at most a day more than the time since boot, because the clock
+may have been set in between.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def read_clock(connection: sqlite3.Connection, boot_id: str) -> UsageTime:
         ledger, known_boot, base, seen, wall_then = row
         if known_boot == boot_id and base + boot_s >= seen:
             return UsageTime(ledger, base + boot_s, seen, boot_s, wall)
-        now = seen + min(MAX_OFF_SECONDS, max(0.0, wall - boot_s - wall_then)) + boot_s
+        now = seen + min(MAX_OFF_SECONDS + boot_s, max(0.0, wall - wall_then))
     connection.execute(
         "INSERT OR REPLACE INTO usage_clock (number, ledger, boot_id, base, seen, wall) VALUES (1, ?, ?, ?, ?, ?)",
-        (ledger, boot_id, now - boot_s, seen, wall - boot_s),
+        (ledger, boot_id, now - boot_s, now, wall),
     )
     return UsageTime(ledger, now, seen, boot_s, wall)
 
