@@ -17,7 +17,7 @@ import click
 from dra_driver.cli.inputs.access import access_options
 from dra_driver.cli.inputs.exit_code import exit_code_option
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.cli.output import console, print_trimmed, write_document
+from dra_driver.cli.output import console, print_trimmed, printable, write_document
 from dra_driver.model.errors import ExitCode
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.wording import folded
@@ -87,7 +87,7 @@ class TreeView:
         from dra_driver.views.fleet.branch import tree_document
 
         if form == "html":
-            click.echo(page(branches, self.title))
+            click.echo(printable(page(branches, self.title)))
         elif form in {"tree", "wide"}:
             self.show(console(), world, branches)
         else:
@@ -153,7 +153,7 @@ def world_of(given: dict[str, Any], wanted: WantedObjects) -> World:
     if given["files"] or given["profiles"]:
         rules = apply_options(world, given, given["profiles"])
         if given["profiles"]:
-            print(f"dra-driver: {headline(rules, world, given['profiles'])}", file=sys.stderr)
+            print(printable(f"dra-driver: {headline(rules, world, given['profiles'])}"), file=sys.stderr)
     return world
 
 
