@@ -13,9 +13,10 @@ from typing import Any
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import Wire
 
-# HTTP status -> (code, whether the same request can succeed later, what to do).
+# HTTP status -> (code, whether the same request can succeed later, what to do). Webhooks deny with 400 and policies
+# with 422 as well, so even these may end without a change of what is sent.
 _CODES: dict[int, tuple[str, Retry, str]] = {
-    400: ("bad-request", Retry.NEVER, ""),
+    400: ("bad-request", Retry.LATER, ""),
     401: ("unauthorized", Retry.LATER, "the token is not accepted: check the ServiceAccount or the kubeconfig"),
     403: (
         "forbidden",
@@ -26,8 +27,8 @@ _CODES: dict[int, tuple[str, Retry, str]] = {
     408: ("timeout", Retry.NOW, ""),
     409: ("conflict", Retry.NOW, ""),
     410: ("gone", Retry.NOW, ""),
-    413: ("too-large", Retry.NEVER, ""),
-    422: ("invalid", Retry.NEVER, ""),
+    413: ("too-large", Retry.LATER, ""),
+    422: ("invalid", Retry.LATER, ""),
     429: ("too-many-requests", Retry.NOW, ""),
 }
 # A 404 without a Status object proves nothing about the object: a proxy may have sent it, or a server that lacks the
