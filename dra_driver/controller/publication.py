@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Mapping
 from threading import Condition
 
-from dra_driver.controller.pace import WritePace
+from dra_driver.controller.pace import WritePace, is_refusal
 from dra_driver.controller.pool_sync import NotYetError, StoppedError
-from dra_driver.controller.refusal_events import RefusalEvents
 from dra_driver.controller.schedule import Schedule
+from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
+
+EVENT_QUIET_SECONDS = 3600.0
 
 
 class Publication:
@@ -129,6 +131,24 @@ class Publication:
             self.fault, self._done = None, self._asked
             self._is_published = self._asked == self._wanted and self._schedule.wait_s() is None
             self._changed.notify_all()
+
+
+class RefusalEvents:
+    """Sends at most one Event an hour about the node for each cause (the error's code) why its slices are refused."""
+
+    def __init__(self, events: NodeEvents, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._events, self._clock = events, clock
+        self._sent_at: dict[str, float] = {}
+
+    def report(self, error: ApiError) -> None:
+        """Send an Event about a refusal, unless one with the same cause was sent within an hour."""
+        now = self._clock()
+        if not is_refusal(error) or now - self._sent_at.get(error.code, float("-inf")) < EVENT_QUIET_SECONDS:
+            return
+        self._sent_at[error.code] = now
+        # The reason has the cause in it, because Events of one reason are held back for some time.
+        cause = "".join(word.capitalize() for word in error.code.removeprefix("api.").split("-"))
+        self._events.send(f"SlicesRefused{cause}", f"devices not published, tried again later: {error}", "Warning")
 
 
 def _overwritten(pool: str, seconds: float) -> ApiError:

@@ -23,8 +23,7 @@ from dra_driver.controller.pace import SPREAD_SECONDS, WritePace
 from dra_driver.controller.pool_plan import Offers, PoolPlanner
 from dra_driver.controller.pool_sync import PoolSync
 from dra_driver.controller.probe import Probe, held_fields
-from dra_driver.controller.publication import Publication
-from dra_driver.controller.refusal_events import RefusalEvents
+from dra_driver.controller.publication import Publication, RefusalEvents
 from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
 from dra_driver.controller.server_facts import ServerFacts
 from dra_driver.controller.status import PublisherStatus
@@ -38,6 +37,7 @@ from dra_driver.kube.paths import SLICES
 from dra_driver.kube.shapes import check_slice
 from dra_driver.kube.watch import Watch
 from dra_driver.kube.watch_events import Connected, Deleted, Event, Listed
+from dra_driver.model.errors import ApiError
 from dra_driver.model.names import pool_name
 from dra_driver.telemetry.logs import fields
 
@@ -195,6 +195,9 @@ class Publisher:
             with self._changed:
                 try:
                     self._record(event, is_reconnect=connections > 1)
+                except ApiError as err:
+                    self._watched.forget()  # so that nothing is written before a new list was taken over
+                    watch.start_over(err)
                 except Exception:
                     log.exception("watch event not understood", extra=fields(pool=self._pool))
                 self._changed.notify_all()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from dra_driver.controller.compare import differing_fields
 from dra_driver.controller.diff import is_ours
+from dra_driver.controller.slice_room import check_room, memory_of_slice
 from dra_driver.model.wire import SliceWire, Wire
 
 _NUMBER = re.compile(r"0|[1-9][0-9]*")
@@ -32,6 +33,7 @@ class _KnownSlice:
     """
 
     wire: SliceWire
+    memory: int
     is_from_watch: bool
     sent: Wire | None = None
     returned: Wire | None = None
@@ -129,15 +131,21 @@ class StoredSlices:
             if _version(known.wire) == version or is_newer is not False:
                 self._slices[_name(answer)] = replace(known, sent=instead, returned=returned)
                 return
-        self._slices[_name(answer)] = _KnownSlice(_trimmed(answer), False, instead, returned)
+        self._keep(answer, _KnownSlice(answer, 0, False, instead, returned))
 
     def _take(self, wire: SliceWire, *, is_from_watch: bool) -> None:
         known = self._slices.get(_name(wire))
         if known is not None and _uid(known.wire) == _uid(wire):
-            taken = replace(known, wire=_trimmed(wire), is_from_watch=is_from_watch)
+            self._keep(wire, replace(known, is_from_watch=is_from_watch))
         else:
-            taken = _KnownSlice(_trimmed(wire), is_from_watch)
-        self._slices[_name(wire)] = taken
+            self._keep(wire, _KnownSlice(wire, 0, is_from_watch))
+
+    def _keep(self, wire: SliceWire, known: _KnownSlice) -> None:
+        """Keep what is known of a slice, with this state. Raises: ApiError("api.slices-too-large")."""
+        trimmed, others = _trimmed(wire), [one.memory for name, one in self._slices.items() if name != _name(wire)]
+        memory = memory_of_slice(trimmed)
+        check_room(len(others) + 1, sum(others) + memory)
+        self._slices[_name(wire)] = replace(known, wire=trimmed, memory=memory)
 
     def _is_after(self, known: _KnownSlice, resource_version: str) -> bool:
         """Return whether a slice that the watch's list lacks may have been written after the list was made."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dra_driver.controller.diff import pool_of
+from dra_driver.controller.diff import is_ours, pool_of
+from dra_driver.controller.slice_room import check_room_for
 from dra_driver.controller.stored import StoredSlices
 from dra_driver.kube.watch_events import Changed, Deleted, Listed
 from dra_driver.model.wire import SliceWire, Wire
@@ -49,11 +50,16 @@ class WatchedSlices:
         return tuple(one for one in self._stored.as_stored() if pool_of(one) == self._pool)
 
     def record(self, event: Listed | Changed | Deleted) -> bool:
-        """Record one event, and return whether it changed what was known; the first list changes nothing."""
+        """Record one event, and return whether it changed what was known; the first list changes nothing.
+
+        Raises: ApiError("api.slices-too-large"); then everything has to be listed again.
+        """
         was_complete = self._stored.is_complete
         self.events += 1
         if isinstance(event, Listed):
-            self._listed = [*([] if event.is_first else self._listed), *event.objects]
+            ours = (one for one in event.objects if is_ours(one, driver=self._driver, node=self._node))
+            self._listed = [*([] if event.is_first else self._listed), *ours]
+            check_room_for(self._listed)
             if not event.is_last:
                 return False
             objects, self._listed = self._listed, []
