@@ -129,7 +129,7 @@ class Publication:
     def _succeeded(self) -> None:
         with self._changed:
             self.fault, self._done = None, self._asked
-            self._is_published = self._asked == self._wanted and self._schedule.wait_s() is None
+            self._is_published = self._asked == self._wanted and not self._schedule.is_disturbed
             self._changed.notify_all()
 
 

@@ -24,6 +24,11 @@ class Schedule:
         self._answer_at: float | None = None
         self._answer_latest = 0.0
 
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether a change by another client has still to be examined."""
+        return self._answer_at is not None
+
     def at_once(self) -> None:
         """Schedule an examination now."""
         self.within(0.0)

@@ -131,3 +131,17 @@ def test_after_three_repairs_the_next_one_waits_and_says_why(cluster):
     publisher.offer([gpu(0), gpu(1)])
     assert publisher.wait_published(60), "a new wish waits for nothing"
     assert len(cluster.device_names()) == 2
+
+
+def test_a_watch_that_reconnects_while_slices_are_written_leaves_them_published(cluster):
+    publisher = cluster.published([gpu(0)])
+    update = publisher._writer.update
+
+    def reconnected(wire):
+        with publisher._changed:
+            publisher._schedule.within(3600.0)  # what a new connection asks for
+        return update(wire)
+
+    publisher._writer.update = reconnected
+    publisher.offer([gpu(0), gpu(1)])
+    assert publisher.wait_published(60)

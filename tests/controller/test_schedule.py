@@ -53,7 +53,9 @@ def test_foreign_changes_without_end_are_answered_after_two_seconds(schedule, cl
 def test_a_comparison_after_all_changes_so_far_needs_no_other_one(schedule):
     schedule.disturbed()
     schedule.within(5.0)
+    assert schedule.is_disturbed
     schedule.compared()
+    assert not schedule.is_disturbed
     assert schedule.wait_s() == pytest.approx(5.0)
 
 
