@@ -12,6 +12,7 @@ import re
 from operator import methodcaller
 
 from dra_driver.kube.transport.bounds import MAX_BYTES, BoundedReader, BrokenError, TooLargeError
+from dra_driver.kube.transport.large_answers import LARGE_BYTES, LargeTurn
 
 _TEXT = r"[^\x00-\x08\x0a-\x1f\x7f]*"
 _STATUS_LINE = re.compile(rf"HTTP/1\.([01]) ([1-9][0-9]{{2}})(?: {_TEXT})?")
@@ -56,8 +57,8 @@ class HttpResponse:
         self._is_over = not self._is_chunked and not self._left
         return taken
 
-    def whole(self) -> bytes:
-        """Return the body to its end. Raises: BrokenError, TooLargeError, OSError."""
+    def whole(self, turn: LargeTurn | None = None) -> bytes:
+        """Return the body to its end; a large one takes its turn. Raises: BrokenError, TooLargeError, OSError."""
         if self.is_encoded:
             raise TooLargeError("the answer is compressed, which was not asked for")
         first = self.piece()
@@ -66,6 +67,8 @@ class HttpResponse:
         body = bytearray(first)
         while piece := self.piece():
             body += piece
+            if turn is not None and len(body) > LARGE_BYTES:
+                turn.take()
             if len(body) > MAX_BYTES:
                 raise TooLargeError("the answer is too large")
         return bytes(body)

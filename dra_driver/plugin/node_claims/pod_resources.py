@@ -26,12 +26,15 @@ from dra_driver.model.names import is_dns_label
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as messages
 from dra_driver.plugin.node_claims.claim_results import ClaimName, results, uid_of
+from dra_driver.plugin.node_claims.message_count import fields_in
 from dra_driver.plugin.rpc.client import call
 from dra_driver.plugin.rpc.response import RpcFault
 
 SERVICE = "v1.PodResourcesLister"
 ASK_SECONDS = 5.0
 ANSWER_BYTES = 8 << 20
+SHORT_BYTES = 1 << 20  # an answer up to this length takes at most 40 MiB of memory, whatever is in it
+MAX_FIELDS = 200_000
 MAX_PODS = 5_000
 MAX_CLAIMS = 5_000
 CODE = "node.pod-resources"
@@ -116,6 +119,9 @@ class PodResources:
         text = request.SerializeToString()
         try:
             found = call(self._path, f"/{SERVICE}/{method}", text, seconds=ASK_SECONDS, max_bytes=ANSWER_BYTES)
+            is_long = len(found.message) > SHORT_BYTES
+            if is_long and fields_in(found.message, answer.DESCRIPTOR, MAX_FIELDS) > MAX_FIELDS:
+                raise self._fault(f"its answer has more than {MAX_FIELDS} fields")
             return answer.FromString(found.message)
         except (RpcFault, DecodeError) as error:
             raise self._fault(" ".join(str(error)[:300].split())) from error
