@@ -19,7 +19,7 @@ from dra_driver.plugin.ledger.conflicts import wanted_of
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState, record_of_row, row_of_record
 from dra_driver.plugin.ledger.recorded_steps import RecordedPartition, RecordedSharing
 
-MAJOR, MINOR = 1, 4
+MAJOR, MINOR = 1, 5
 LATER_TABLES = (  # that version 1.0 of the ledger did not have
     "CREATE TABLE IF NOT EXISTS mig_modes (gpu TEXT PRIMARY KEY, boot_id TEXT NOT NULL) WITHOUT ROWID",
     *device_effects.SCHEMA,
@@ -124,14 +124,20 @@ def delete(connection: sqlite3.Connection, uid: str) -> None:
     connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
 
 
-def remove(connection: sqlite3.Connection, record: ClaimRecord, pods: Collection[str], boot_id: str) -> None:
-    """Remove a claim, and record what its `pods` may still use in the boot `boot_id` as unreleased.
+def remove(
+    connection: sqlite3.Connection,
+    record: ClaimRecord,
+    pods: Collection[str],
+    boot_id: str,
+    nodes: Collection[int] = (),
+) -> None:
+    """Remove a claim, and record what its `pods`, or others with its `nodes`, may still use in this boot as unreleased.
 
     A claim whose preparation was never completed has no containers, and those of an earlier boot are gone: their
     devices are released at once. A recovered claim does not know its boot and counts as one of this boot.
     """
     if record.state != ClaimState.PREPARING and record.boot_id in {"", boot_id}:
-        unreleased.keep_unreleased(connection, record, pods, boot_id)
+        unreleased.keep_unreleased(connection, record, pods, boot_id, nodes)
     spans.end(connection, record)
     delete(connection, record.uid)
 

@@ -66,9 +66,10 @@ class DeviceWait:
 
     def _look_at_holders(self, conflicts: tuple[Conflict, ...]) -> None:
         """Undo holders that were deleted for good, and half-done holders on which no call is working."""
-        if any(conflict.pods for conflict in conflicts):
-            self._release_watch.watch()  # the agent that has watched these pods so far may have ended
-        for record in {conflict.record.uid: conflict.record for conflict in conflicts if not conflict.pods}.values():
+        if any(conflict.is_unprepared for conflict in conflicts):
+            self._release_watch.watch()  # the agent that has watched these devices so far may have ended
+        holders = {conflict.record.uid: conflict.record for conflict in conflicts if not conflict.is_unprepared}
+        for record in holders.values():
             if not self._checks.is_due(record.uid):
                 continue
             with suppress(PrepareError):  # another call works on it, or it can't be undone: it still holds the device
@@ -90,8 +91,15 @@ def _in_use(conflicts: tuple[Conflict, ...], waited_s: float) -> ClaimError:
 
 def _holder(device: str, conflict: Conflict) -> str:
     claim = f"claim {conflict.record.full_name} (UID {conflict.record.uid})"
+    if conflict.users:
+        return (
+            f"{device} by {', '.join(conflict.users)}, which has it open through {claim}, now unprepared; end that "
+            f"container, or, if its process can't harm the next one, run dra-driver release {device} --force there"
+        )
     if conflict.pods:
         return (
             f"{device} by containers of pod {', '.join(conflict.pods)}, which used it through {claim}, now unprepared"
         )
+    if conflict.is_unprepared:
+        return f"{device} by containers that may have it through {claim}, now unprepared"
     return f"{device} by {claim}"
