@@ -2,9 +2,9 @@
 
 In: rows of claims that are removed. Out: the devices that other claims must wait for. A row is written in the
 transaction that removes the claim, so at every moment one or the other protects the devices, and both agents of a node
-read it. It counts until `until`, in seconds of boot time, which neither a restart nor a change of the clock affects; with
-`nodes`, until it is removed, because only a look at the processes can show that no device node is open any more. It
-counts in its own boot only, because no container outlives a boot. The table is called `kept_back` since version 1.3;
+read it. It counts until `until`, in seconds of boot time, which neither a restart nor a change of the clock affects;
+with `nodes`, until it is removed, because only a look at the processes can show that no device node is open any more.
+It counts in its own boot only, because no container outlives a boot. The table is called `kept_back` since version 1.3;
 the nodes are in a table of their own, `kept_nodes`, since version 1.5.
 """
 

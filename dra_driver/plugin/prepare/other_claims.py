@@ -45,7 +45,7 @@ class OtherClaims:
         for record in others:
             if not known.issuperset(pods):
                 known |= self._joined(record)
-        return known.intersection(pods)
+        return frozenset(known.intersection(pods))
 
     def _joined(self, record: ClaimRecord) -> frozenset[str]:
         """Return the pods for which a claim is reserved now; none if it can't be read."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.cli.main import run as main
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.errors import ClaimError
@@ -21,8 +22,9 @@ from dra_driver.plugin.ledger import unreleased
 from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.prepare import node_users
 from dra_driver.plugin.prepare.node_users import look_at_nodes
+from dra_driver.views.node import unreleased_devices
 from tests.plugin.support.running_pods import OLD, OTHER, Container
-from tests.support.plugin.parts import Rig, claim_wire, gpu, result
+from tests.support.plugin.parts import Rig, claim_wire, gpu, in_thread, result
 from tests.support.waiting import until
 
 FULL, ZERO = os.makedev(1, 7), os.makedev(1, 5)
@@ -117,7 +119,7 @@ def test_a_mapping_of_the_device_counts_as_open(here: Rig, start: Start) -> None
     start(
         OTHER,
         {"/dev/zero": ZERO},
-        'exec python3 -c "import mmap, os, time; fd = os.open(\'/dev/zero\', os.O_RDWR); '
+        "exec python3 -c \"import mmap, os, time; fd = os.open('/dev/zero', os.O_RDWR); "
         "kept = mmap.mmap(fd, 4096, mmap.MAP_PRIVATE); os.close(fd); os.unlink('/dev/zero'); print('up', flush=True); "
         'time.sleep(300)"',
     )
@@ -131,7 +133,7 @@ def test_a_process_whose_first_thread_has_ended_still_has_its_files_open(here: R
     start(
         OTHER,
         NODES,
-        'exec python3 -c "import ctypes, threading, time; file = open(\'/dev/nvidia0\'); '
+        "exec python3 -c \"import ctypes, threading, time; file = open('/dev/nvidia0'); "
         "threading.Thread(target=lambda: (time.sleep(0.2), print('up', flush=True), time.sleep(300))).start(); "
         'ctypes.CDLL(None).pthread_exit(None)"',
     )
@@ -189,3 +191,22 @@ def test_what_cannot_be_looked_at_keeps_the_device_for_the_bound_and_is_reported
     reports = [one.message for one in caplog.records if "may not see the processes" in one.message]
     assert len(reports) == (1 if number == errno.EACCES else 0)
     until(lambda: "device released although it can't be seen whether a pod uses it" in caplog.text)
+
+
+def test_a_person_sees_why_a_device_is_not_released_and_can_release_it(
+    here: Rig, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(unreleased_devices, "read_boot_id", lambda _proc: here.boot_id)
+    where = ["--driver-name", here.driver, "--kubelet-plugins-directory-path", str(here.data.parent)]
+    start(OTHER, NODES, OPEN)
+    end_claim(here)
+    thread, outcome = in_thread(here.prepare, "new")
+    until(lambda: here.ledger.unreleased.of_boot(here.boot_id)[0].users)
+    assert main(["release", *where]) == 1
+    assert "gpu-0: claim ns/claim-old has ended, but it is open in process" in capsys.readouterr().out
+    assert main(["release", "gpu-1", "--force", *where]) == 3
+    assert main(["release", "gpu-0", *where]) == 2
+    assert main(["release", "gpu-0", "--force", *where]) == 0
+    thread.join(60)
+    assert outcome[0][0].device == "gpu-0"
+    assert main(["release", *where]) == 0
