@@ -3,13 +3,14 @@ containers still run, calls that wait by the hundred. Two instances, restarts an
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import grpc
@@ -22,9 +23,8 @@ from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from tests.agent.support.claims import claim
 from tests.agent.support.plugin_calls import answered, begin, call, wire
-from tests.plugin.support.ledger_file import sql
-from tests.plugin.support.running_pods import Container
 from tests.support.agents.agent_process import Stage, stage
+from tests.support.plugin.containers import Container
 from tests.support.ports import free_port
 from tests.support.small_disk import fill, mount
 from tests.support.waiting import until
@@ -142,7 +142,9 @@ def test_a_device_that_a_process_has_open_after_its_claim_is_tainted_and_reporte
     boot, until_s = read_boot_id("/proc"), time.clock_gettime(time.CLOCK_BOOTTIME)
     row = f"'old', 'ns', 'old', '[\"{WHOLE}\"]', '[]', {until_s}, '{boot}'"
     nodes = f"INSERT INTO kept_nodes (claim_uid, boot_id, nodes) VALUES ('old', '{boot}', '[{node}]')"
-    sql(ledger, f"INSERT INTO kept_back VALUES ({row})", nodes)
+    with closing(sqlite3.connect(ledger)) as connection, connection:
+        connection.execute(f"INSERT INTO kept_back VALUES ({row})")
+        connection.execute(nodes)
     container = Container(tmp_path, pod, {"/dev/nvidia0": node}, "exec 7</dev/nvidia0")
     try:
         here.start(SIMULATED, f"--metrics-address=127.0.0.1:{port}")

@@ -101,12 +101,12 @@ class UnreleasedClaims:
         self._write(lambda connection: connection.execute(sql, (_names_text(users), kept.uid)), is_synced=False)
 
     def noted_nodes(self, uid: str, boot_id: str) -> tuple[int, ...]:
-        """Return the nodes that were noted of a claim whose undoing has begun. Raises: LedgerError."""
+        """Return the nodes that were recorded of a claim whose undoing has begun. Raises: LedgerError."""
         rows = self._read("SELECT nodes FROM kept_nodes WHERE claim_uid = ? AND boot_id = ?", (uid, boot_id))
         return tuple(node for row in rows for node in _numbers_of_text(row["nodes"]))
 
     def note_nodes(self, uid: str, boot_id: str, nodes: Collection[int]) -> None:
-        """Note the nodes of a claim before its file, which names them, is removed. Raises: LedgerError."""
+        """Record the nodes of a claim before its file, which names them, is removed. Raises: LedgerError."""
         self._write(lambda connection: _put_nodes(connection, uid, boot_id, nodes), is_synced=False)
 
 

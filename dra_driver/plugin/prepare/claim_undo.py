@@ -126,10 +126,10 @@ class ClaimUndo:
     def _mark(self, record: ClaimRecord, nodes: Collection[int]) -> None:
         """Mark a claim in the ledger as being undone, unless its record already shows that it is not prepared.
 
-        Its nodes are noted first, because its file, which names them, may be gone when the undoing goes on.
+        Its nodes are recorded first, because its file, which names them, may be gone when the undoing goes on.
         """
         if nodes:
-            with tolerate_full_disk("note the device nodes of a claim"):
+            with tolerate_full_disk("record the device nodes of a claim"):
                 self._ledger.unreleased.note_nodes(record.uid, record.boot_id, nodes)
         if record.state not in UNFINISHED:
             with tolerate_full_disk("mark a claim"):

@@ -2,9 +2,10 @@
 
 In: numbers of device nodes, and procfs. Out: `NodeUser`s, and whether everything could be seen. Nodes are recognized by
 number, because a container may have them under any path. Every process of a pod is looked at for open files and
-mappings of files; one process of each mount namespace for the nodes in the container's /dev. A process belongs to a pod
-by its cgroup, which it can't leave, or by mounts from the pod's own folder. An open file that is only a path (O_PATH)
-is no use of the device: every pod may make a node, but the kernel lets only those open it that were given the device.
+mappings of files, and so is each thread with open files of its own; one process of each mount namespace for the nodes
+in its /dev. A process belongs to a pod by its cgroup, which it can't leave, or by mounts from the pod's own folder. An
+open file that is only a path (O_PATH) is no use of the device: every pod may make a node, but the kernel lets only
+those open it that were given the device.
 
 Source: proc(5), /proc/pid/fd, fdinfo, map_files, mountinfo; cgroups(7); Kubernetes names a pod's cgroup by its UID.
 """
@@ -20,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dra_driver.plugin.prepare.file_kinds import character_device, file_system
+from dra_driver.plugin.prepare.open_files import character_device, file_system, have_same_files
 from dra_driver.plugin.prepare.running_pods import ENDED, PROC, pods_of_mounts
 
 LOOK_SECONDS = 5.0  # how long one look may take; what it has not seen by then counts as not seen
@@ -61,7 +62,7 @@ class NodeLook:
     is_blind: bool = False
 
     def fail(self, error: OSError) -> None:
-        """Note why something was not seen."""
+        """Record why something was not seen."""
         self.problem = str(error)
         self.is_blind |= error.errno in {errno.EACCES, errno.EPERM}
 
@@ -117,19 +118,14 @@ class _Looking:
             return
         try:
             with _opened(path) as process:
-                if not self._has_ended(process):
-                    self._look_at(process, pid)
-                    return
-            for thread in os.listdir(f"{path}/task"):  # noqa: PTH208 - the first thread ended, others may run
-                with _opened(f"{path}/task/{thread}") as process:
-                    self._look_at(process, pid)
+                self._look_at(process, pid)
+            for thread in os.listdir(f"{path}/task"):  # noqa: PTH208 - the first thread may have ended before others
+                if int(thread) != pid and not have_same_files(pid, int(thread)):
+                    with _opened(f"{path}/task/{thread}") as process:
+                        self._look_at(process, pid)
         except OSError as error:
             if error.errno not in ENDED:
                 self._look.fail(error)
-
-    def _has_ended(self, process: int) -> bool:
-        """Return whether the first thread of a process has ended, while others may run."""
-        return _link(process, "ns/mnt") is None and os.path.isdir(f"/proc/self/fd/{process}/task")  # noqa: PTH112
 
     def _look_at(self, process: int, pid: int) -> None:
         namespace = _link(process, "ns/mnt") or ""

@@ -25,10 +25,10 @@ from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.ledger.recorded_steps import RecordedLimit
 from dra_driver.plugin.ledger.unreleased import UnreleasedClaim
+from dra_driver.plugin.prepare.claims_on_nodes import ClaimsOnNodes
 from dra_driver.plugin.prepare.interruptible_pause import InterruptiblePause
 from dra_driver.plugin.prepare.node_numbers import NodeNumbers
 from dra_driver.plugin.prepare.node_users import NodeLook, NodeUser, look_at_nodes
-from dra_driver.plugin.prepare.other_claims import OtherClaims
 from dra_driver.plugin.prepare.running_pods import PROC, pods_with_folders, pods_with_processes
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
@@ -54,7 +54,7 @@ class ReleaseWatch:
         pods: Path,
         *,
         numbers: NodeNumbers,
-        others: OtherClaims,
+        others: ClaimsOnNodes,
         waiting: InterruptiblePause,
         proc: Path = PROC,
     ) -> None:

@@ -23,7 +23,8 @@ from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.prepare import node_users
 from dra_driver.plugin.prepare.node_users import look_at_nodes
 from dra_driver.views.node import unreleased_devices
-from tests.plugin.support.running_pods import OLD, OTHER, Container
+from tests.plugin.support.running_pods import OLD, OTHER
+from tests.support.plugin.containers import Container
 from tests.support.plugin.parts import Rig, claim_wire, gpu, in_thread, result
 from tests.support.waiting import until
 
@@ -136,6 +137,17 @@ def test_a_process_whose_first_thread_has_ended_still_has_its_files_open(here: R
         "exec python3 -c \"import ctypes, threading, time; file = open('/dev/nvidia0'); "
         "threading.Thread(target=lambda: (time.sleep(0.2), print('up', flush=True), time.sleep(300))).start(); "
         'ctypes.CDLL(None).pthread_exit(None)"',
+    )
+    assert any(user.pid for user in look_at_nodes({FULL}).users)
+
+
+def test_a_thread_with_open_files_of_its_own_is_seen(here: Rig, start: Start) -> None:
+    start(
+        OTHER,
+        NODES,
+        'exec python3 -c "import ctypes, threading, time; libc = ctypes.CDLL(None)\n'
+        "def run():\n libc.unshare(0x400); file = open('/dev/nvidia0'); print('up', flush=True); time.sleep(300)\n"
+        'threading.Thread(target=run).start()"',
     )
     assert any(user.pid for user in look_at_nodes({FULL}).users)
 

@@ -1,4 +1,4 @@
-"""Other claims: the pods that have a device node through another claim than the one whose devices are released.
+"""Claims on nodes: the pods that have a device node through another claim than the one whose devices are released.
 
 In: the ledger, the CDI files, and the API for pods that joined such a claim later. Out: UIDs of pods. Such a claim has
 admin access, which no release waits for, or a new MIG partition whose nodes have the numbers of one that is gone.
@@ -22,8 +22,8 @@ from dra_driver.plugin.prepare.node_numbers import NodeNumbers
 READ_SECONDS = 10.0  # how long the answer of the API about one claim is kept
 
 
-class OtherClaims:
-    """The other claims of one node. It is used by one thread."""
+class ClaimsOnNodes:
+    """The claims of one machine, by their device nodes. It is used by one thread."""
 
     def __init__(
         self, ledger: Ledger, numbers: NodeNumbers, api: ClaimApi, clock: Callable[[], float] = time.monotonic
