@@ -44,13 +44,15 @@ class DeviceWait:
 
         `started` is when the call began, in seconds of monotonic time.
 
-        Raises: ClaimError("claim.device-in-use"), which names the device and its holder, if the time for waiting is up.
+        Raises: ClaimError("claim.device-in-use"), which names the device and its holder, if the time for waiting is up;
+        at once if the holder's GPU was lost meanwhile, because its pods don't end by themselves.
         """
         for device, conflict in by_holder(conflicts):
             log.info(
                 "device held by another claim, waiting",
                 extra=fields(claim_uid=plan.claim.uid, device=device, holder=conflict.record.full_name),
             )
+        _refuse_returned(conflicts)
         while conflicts:
             seen = self._pause.seen
             self._look_at_holders(conflicts)
@@ -77,6 +79,20 @@ class DeviceWait:
                     self._undo.undo_unfinished(record.uid)
                 else:
                     self._undo.evict(record.uid)
+
+
+def _refuse_returned(conflicts: tuple[Conflict, ...]) -> None:
+    """Refuse to wait for holders whose GPU was lost and came back. Raises: ClaimError("claim.device-in-use")."""
+    lost = [(device, one.record) for device, one in by_holder(conflicts) if one.record.was_lost]
+    if not lost:
+        return
+    device, record = lost[0]
+    raise ClaimError(
+        "device-in-use",
+        f"still held: {device} by claim {record.full_name} (UID {record.uid}), whose GPU was lost and came back",
+        hint=f"delete the pods that use claim {record.full_name}: their programs can't use the GPU any more",
+        retry=Retry.LATER,
+    )
 
 
 def _in_use(conflicts: tuple[Conflict, ...], waited_s: float) -> ClaimError:
