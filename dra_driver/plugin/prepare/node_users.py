@@ -17,7 +17,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,13 +91,17 @@ class _Looking:
         self._listed: set[str] = set()  # mount namespaces whose /dev was listed
 
     def run(self) -> NodeLook:
+        seen: set[str] = set()
         try:
-            names = [name for name in os.listdir(self._proc) if name.isdigit()]  # noqa: PTH208 - thousands
+            while new := {name for name in os.listdir(self._proc) if name.isdigit()} - seen:  # noqa: PTH208 - thousands
+                seen |= new  # until there are no more: a process may hand its files to a new one and end
+                for name in new:
+                    self._try(f"{self._proc}/{name}", int(name))
+                if self._look.problem:
+                    break
         except OSError as error:
             self._look.fail(error)
             return self._look
-        for name in names:
-            self._try(f"{self._proc}/{name}", int(name))
         if self._is_in_a_pod():
             self._look.problem, self._look.is_blind = "only the agent's own pod is seen (hostPID is off)", True
         return self._look
@@ -118,7 +122,8 @@ class _Looking:
             return
         try:
             with _opened(path) as process:
-                self._look_at(process, pid)
+                if not self._look_at(process, pid):
+                    return
             for thread in os.listdir(f"{path}/task"):  # noqa: PTH208 - the first thread may have ended before others
                 if int(thread) != pid and not have_same_files(pid, int(thread)):
                     with _opened(f"{path}/task/{thread}") as process:
@@ -127,25 +132,28 @@ class _Looking:
             if error.errno not in ENDED:
                 self._look.fail(error)
 
-    def _look_at(self, process: int, pid: int) -> None:
-        namespace = _link(process, "ns/mnt") or ""
+    def _look_at(self, process: int, pid: int) -> bool:
+        """Look at one thread of a process, and return whether its other threads may belong to a pod, too."""
+        link = _link(process, "ns/mnt")
+        namespace = link or ""
         container = self._containers.get(namespace) or _container(_read(process, "mountinfo"))
         if namespace:
             self._containers[namespace] = container
         pods = _pods_of_cgroup(process) or container.pods
         if not pods:
-            return
+            return link is None  # it has ended, and others may run
         is_of_host = container.sees_host or _may_everything(process)
         for number in self._open(process):
             program = _read(process, "comm").decode("utf-8", "replace").strip()
             program = "".join(one if one.isprintable() else "?" for one in program)[:16]
             self._look.users.update(NodeUser(number, pod, pid, program, is_of_host) for pod in pods)
         if namespace in self._listed or is_of_host:
-            return
+            return True
         if namespace:
             self._listed.add(namespace)
         for number in self._in_dev(process, container):
             self._look.users.update(NodeUser(number, pod) for pod in pods)
+        return True
 
     def _open(self, process: int) -> Iterator[int]:
         """Yield those of the numbers of which a process has an open file or a mapping."""
@@ -188,11 +196,12 @@ class _Looking:
         try:
             with os.scandir(listing) as entries:
                 for _, entry in zip(range(_NODES_MOST), entries, strict=False):
-                    if entry.is_dir(follow_symlinks=False):
-                        if depth > 1:
-                            yield from self._below(entry.name, listing, depth)
-                    elif (number := character_device(entry.name, listing, follows=False)) in self._numbers:
-                        yield number
+                    with suppress(OSError):  # the container removed or replaced it meanwhile
+                        if entry.is_dir(follow_symlinks=False):
+                            if depth > 1:
+                                yield from self._below(entry.name, listing, depth)
+                        elif (number := character_device(entry.name, listing, follows=False)) in self._numbers:
+                            yield number
         finally:
             os.close(listing)
 

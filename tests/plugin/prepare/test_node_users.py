@@ -141,6 +141,23 @@ def test_a_process_whose_first_thread_has_ended_still_has_its_files_open(here: R
     assert any(user.pid for user in look_at_nodes({FULL}).users)
 
 
+def test_a_process_that_appears_during_the_look_is_seen(
+    here: Rig, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = start(OTHER, NODES, OPEN)
+    names, listed = os.listdir, []
+
+    def listing(path: object) -> list[str]:
+        found = names(path)
+        if str(path) == "/proc" and not listed:
+            listed.append(path)
+            found.remove(str(container.process.pid))  # it starts as the list has just been read
+        return found
+
+    monkeypatch.setattr(node_users.os, "listdir", listing)
+    assert any(user.pid == container.process.pid for user in look_at_nodes({FULL}).users)
+
+
 def test_a_thread_with_open_files_of_its_own_is_seen(here: Rig, start: Start) -> None:
     start(
         OTHER,
