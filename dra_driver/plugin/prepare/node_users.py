@@ -93,7 +93,7 @@ class _Looking:
     def run(self) -> NodeLook:
         seen: set[str] = set()
         try:
-            while new := {name for name in os.listdir(self._proc) if name.isdigit()} - seen:  # noqa: PTH208 - thousands
+            while self._numbers and (new := {name for name in os.listdir(self._proc) if name.isdigit()} - seen):  # noqa: PTH208
                 seen |= new  # until there are no more: a process may hand its files to a new one and end
                 for name in new:
                     self._try(f"{self._proc}/{name}", int(name))
