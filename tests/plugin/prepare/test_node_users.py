@@ -120,9 +120,9 @@ def test_a_mapping_of_the_device_counts_as_open(here: Rig, start: Start) -> None
     start(
         OTHER,
         {"/dev/zero": ZERO},
-        "exec python3 -c \"import mmap, os, time; fd = os.open('/dev/zero', os.O_RDWR); "
-        "kept = mmap.mmap(fd, 4096, mmap.MAP_PRIVATE); os.close(fd); os.unlink('/dev/zero'); print('up', flush=True); "
-        'time.sleep(300)"',
+        "exec python3 -c \"import ctypes, os, time; fd = os.open('/dev/zero', os.O_RDWR); "
+        "ctypes.CDLL(None).mmap(None, ctypes.c_size_t(4096), 3, 2, fd, ctypes.c_long(0)); "
+        "os.close(fd); os.unlink('/dev/zero'); print('up', flush=True); time.sleep(300)\"",
     )
     (user,) = look_at_nodes({ZERO}).users
     assert (user.pod, user.number) == (OTHER, ZERO)
