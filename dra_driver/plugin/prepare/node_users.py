@@ -17,20 +17,23 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.plugin.prepare.open_files import character_device, file_system, have_same_files
+from dra_driver.plugin.prepare.process_files import (
+    file_of,
+    link_of,
+    may_administer,
+    opened_process,
+    pods_of_cgroup,
+)
 from dra_driver.plugin.prepare.running_pods import ENDED, PROC, pods_of_mounts
 
 LOOK_SECONDS = 5.0  # how long one look may take; what it has not seen by then counts as not seen
 _NODES_MOST = 4096  # in one container's /dev
-_BYTES = 1 << 20
-_POD = re.compile(rb"pod([0-9a-fA-F]{8}(?:[-_][0-9a-fA-F]{4}){3}[-_][0-9a-fA-F]{12}|[0-9a-fA-F]{32})")
-_LIMITS = re.compile(rb"^CapBnd:\s*([0-9a-f]+)$", re.MULTILINE)
 _FLAGS = re.compile(rb"^flags:\s*([0-7]+)$", re.MULTILINE)
-_SYS_ADMIN = 1 << 21
 _MEMORY = "tmpfs"  # of a container's own /dev; only this is listed, because a file server may never answer
 
 
@@ -109,9 +112,9 @@ class _Looking:
     def _is_in_a_pod(self) -> bool:
         """Return whether the first process belongs to a pod: then this procfs shows the processes of that pod only."""
         try:
-            with _opened(f"{self._proc}/1") as process:
-                mounts = _read(process, "mountinfo")
-                return bool(_pods_of_cgroup(process) or pods_of_mounts(mounts))
+            with opened_process(f"{self._proc}/1") as process:
+                mounts = file_of(process, "mountinfo")
+                return bool(pods_of_cgroup(process) or pods_of_mounts(mounts))
         except OSError as error:
             self._look.fail(error)
             return error.errno == errno.ENOENT  # processes of other users are hidden
@@ -121,12 +124,12 @@ class _Looking:
             self._look.problem = f"there are too many processes and open files to look at in {LOOK_SECONDS:.0f} s"
             return
         try:
-            with _opened(path) as process:
+            with opened_process(path) as process:
                 if not self._look_at(process, pid):
                     return
             for thread in os.listdir(f"{path}/task"):  # noqa: PTH208 - the first thread may have ended before others
                 if int(thread) != pid and not have_same_files(pid, int(thread)):
-                    with _opened(f"{path}/task/{thread}") as process:
+                    with opened_process(f"{path}/task/{thread}") as process:
                         self._look_at(process, pid)
         except OSError as error:
             if error.errno not in ENDED:
@@ -134,17 +137,17 @@ class _Looking:
 
     def _look_at(self, process: int, pid: int) -> bool:
         """Look at one thread of a process, and return whether its other threads may belong to a pod, too."""
-        link = _link(process, "ns/mnt")
+        link = link_of(process, "ns/mnt")
         namespace = link or ""
-        container = self._containers.get(namespace) or _container(_read(process, "mountinfo"))
+        container = self._containers.get(namespace) or _container(file_of(process, "mountinfo"))
         if namespace:
             self._containers[namespace] = container
-        pods = _pods_of_cgroup(process) or container.pods
+        pods = pods_of_cgroup(process) or container.pods
         if not pods:
             return link is None  # it has ended, and others may run
-        is_of_host = container.sees_host or _may_everything(process)
+        is_of_host = container.sees_host or may_administer(process)
         for number in self._open(process):
-            program = _read(process, "comm").decode("utf-8", "replace").strip()
+            program = file_of(process, "comm").decode("utf-8", "replace").strip()
             program = "".join(one if one.isprintable() else "?" for one in program)[:16]
             self._look.users.update(NodeUser(number, pod, pid, program, is_of_host) for pod in pods)
         if namespace in self._listed or is_of_host:
@@ -214,35 +217,6 @@ class _Looking:
             os.close(folder)
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[int]:
-    """Open a process, so that all that is read is of this one, whoever gets its id next. Raises: OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _link(process: int, name: str) -> str | None:
-    """Return where a link of a process leads; None if the process has ended, "" if that may not be seen."""
-    try:
-        return os.readlink(name, dir_fd=process)
-    except OSError as error:
-        return None if error.errno in ENDED else ""
-
-
-def _read(process: int, name: str) -> bytes:
-    """Return the first MiB of a file of a process; nothing if the process has ended. Raises: OSError."""
-    try:
-        with os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=process), "rb") as file:
-            return file.read(_BYTES)
-    except OSError as error:
-        if error.errno not in ENDED:
-            raise
-        return b""
-
-
 def _number(name: str, folder: int) -> int:
     """Return the number of the character device to which a link of procfs leads; 0 for none. Raises: OSError."""
     try:
@@ -256,24 +230,8 @@ def _number(name: str, folder: int) -> int:
 
 
 def _is_path_only(name: str, process: int) -> bool:
-    flags = _FLAGS.search(_read(process, f"fdinfo/{name}"))
+    flags = _FLAGS.search(file_of(process, f"fdinfo/{name}"))
     return flags is not None and bool(int(flags[1], 8) & os.O_PATH)
-
-
-def _pods_of_cgroup(process: int) -> frozenset[str]:
-    found = _POD.search(_read(process, "cgroup"))
-    return frozenset([found[1].decode().replace("_", "-").lower()] if found else ())
-
-
-def _may_everything(process: int) -> bool:
-    """Return whether a process may administer the host: no container gets that right by itself.
-
-    Its limits count, which no process can raise, and only in this user namespace: a new one has all rights in itself.
-    """
-    limits = _LIMITS.search(_read(process, "status"))
-    if limits is None or not int(limits[1], 16) & _SYS_ADMIN:
-        return False
-    return _link(process, "ns/user") == os.readlink("/proc/self/ns/user")  # noqa: PTH115
 
 
 def _container(mounts: bytes) -> _Container:
