@@ -78,7 +78,8 @@ class NodeCondition:
         health = parts.health.problems if parts.health else ()
         limits = parts.limit_watch.problems if parts.limit_watch else ()
         found = parts.inventory.current.problems
-        return (*found, *status.problems, *parts.declared_mig.problems, *sharing, *health, *limits)
+        others = (*parts.declared_mig.problems, *parts.unreleased.problems)
+        return (*found, *status.problems, *others, *sharing, *health, *limits)
 
 
 def count_claims(ledger: Ledger) -> int:

@@ -166,6 +166,7 @@ class NodeAgent:
         if rpc != "unprepare":
             return
         self._parts.other_drivers.claim_ended()
+        self._parts.unreleased.claim_ended()
         if self._parts.health is not None:
             self._parts.health.claim_ended()
         if self._parts.remediation is not None:
@@ -191,6 +192,7 @@ class NodeAgent:
     def tidy(self) -> int:
         """Check other software on the node, remove sockets of instances that died, and partition GPUs as declared."""
         self._parts.other_drivers.check()
+        self._parts.unreleased.claim_ended()  # another instance may have unprepared a claim
         if self._parts.offer.claim_ended():  # the kubelet may have reported a claim that was just being unprepared
             self._parts.publisher.publish_changes()
         return self._parts.server.tidy() + self._apply_geometry() + self._destroy_abandoned()

@@ -37,6 +37,7 @@ from dra_driver.agent.optional_parts import (
 from dra_driver.agent.other_drivers import OtherDrivers
 from dra_driver.agent.parts import Parts
 from dra_driver.agent.reports.device_users import DeviceUsers
+from dra_driver.agent.reports.unreleased_devices import UnreleasedDevices
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.controller.competing_agents import AgentMark
 from dra_driver.controller.publisher import Publisher
@@ -118,6 +119,7 @@ def join_parts(node: OpenedNode, listener: ChangeListener) -> Parts:
         passthrough=passthrough,
         health_condition=make_health_condition(node, health, remediation),
         limit_watch=make_limit_watch(node, work.limiter),
+        unreleased=UnreleasedDevices(node.ledger, node.identity.boot_id, offer, publisher, node.events),
     )
 
 
@@ -158,6 +160,7 @@ def _offer(
         other_drivers=other_drivers,
         gates=gates,
         events=node.events,
+        driver=node.options.driver,
         is_mig_dynamic=node.options.is_mig_dynamic,
         has_all_profiles=node.options.has_all_profiles,
     )

@@ -63,7 +63,7 @@ class Ledger(ClaimQueries):
     ) -> None:
         super().__init__(Path(path), boot_id=boot_id, files=files or NoClaimFiles(), reads_only=reads_only)
         self.effects = DeviceEffects(self._read, self._write)
-        self.unreleased = UnreleasedClaims(self._read, self._write)
+        self.unreleased = UnreleasedClaims(self._read, self._write, boot_id)
         self.spans = spans.ClaimSpans(self._read, self._write, self._boot_id)
         self.claim_totals = ClaimTotals(self._read)
         self.keeps_spans = False  # whether the times at which claims are prepared and unprepared are recorded
@@ -237,16 +237,23 @@ class Ledger(ClaimQueries):
 
         self._write(job)
 
-    def forget(self, record: ClaimRecord, pods: Collection[str] = (), modes_off: Collection[str] = ()) -> None:
+    def forget(
+        self,
+        record: ClaimRecord,
+        pods: Collection[str] = (),
+        modes_off: Collection[str] = (),
+        nodes: Collection[int] = (),
+    ) -> None:
         """Remove a claim that was undone, and release its devices unless `pods` may still use them.
 
+        With `nodes`, the numbers of their device nodes, they are released once it is seen that no container uses these.
         `modes_off` are the GPUs, by PCI address, whose MIG mode this driver has switched off again. If the disk has no
         room for the write, the claim is listed as unprepared, and the next write that succeeds removes it.
         Raises: LedgerError.
         """
 
         def job(connection: sqlite3.Connection) -> None:
-            remove(connection, record, pods, self._boot_id)
+            remove(connection, record, pods, self._boot_id, nodes)
             remove_mode_records(connection, modes_off)
 
         try:
@@ -258,4 +265,5 @@ class Ledger(ClaimQueries):
                 "the disk has no room to record that a claim was undone; it is listed as unprepared instead",
                 extra=fields(claim=record.full_name, err=str(error)),
             )
+            self._unsettled_nodes[record.uid] = tuple(nodes)
             self._unprepared.add(record.uid)

@@ -130,14 +130,20 @@ def delete(connection: sqlite3.Connection, uid: str) -> None:
     connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
 
 
-def remove(connection: sqlite3.Connection, record: ClaimRecord, pods: Collection[str], boot_id: str) -> None:
-    """Remove a claim, and record what its `pods` may still use in the boot `boot_id` as unreleased.
+def remove(
+    connection: sqlite3.Connection,
+    record: ClaimRecord,
+    pods: Collection[str],
+    boot_id: str,
+    nodes: Collection[int] = (),
+) -> None:
+    """Remove a claim, and record what its `pods`, or others with its `nodes`, may still use in this boot as unreleased.
 
     A claim whose preparation was never completed has no containers, and those of an earlier boot are gone: their
     devices are released at once. A recovered claim does not know its boot and counts as one of this boot.
     """
     if record.state != ClaimState.PREPARING and record.boot_id in {"", boot_id}:
-        unreleased.keep_unreleased(connection, record, pods, boot_id)
+        unreleased.keep_unreleased(connection, record, pods, boot_id, nodes)
     spans.end(connection, record, boot_id)
     delete(connection, record.uid)
 
