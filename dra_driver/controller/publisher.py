@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 
 from dra_driver.controller.competing_agents import AgentMark, CompetingAgents
 from dra_driver.controller.diff import WritePlan, generation_of
@@ -33,6 +34,7 @@ from dra_driver.kube.watch_events import Connected, Event
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.names import pool_name
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.part_thread import PartThread
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ class Publisher:
         self._is_published = False
         self._fault: ApiError | None = None
         self._watch: Watch | None = None
-        self._threads: list[threading.Thread] = []
+        self._threads: list[PartThread] = []
         self._is_stopping = False
         self._probe = Probe(self._writer)  # used by the writing thread only
         self._sync = self._pool_sync(offers)
@@ -96,7 +98,7 @@ class Publisher:
     def start(self) -> None:
         """Start to follow the API server; nothing is written before the first `publish_changes`.
 
-        Do nothing if the publisher is running already.
+        Do nothing if the publisher is running already. Raises: NodeError("node.thread").
         """
         with self._changed:
             if self._threads:
@@ -110,12 +112,10 @@ class Publisher:
             self._schedule = Schedule(settle_s=self._settle_s)
             self._schedule.at_once()
             self._watch = Watch(self._api, SLICES, field_selector=self._selector, check=check_slice)
-            self._threads = [
-                threading.Thread(target=self._observe, args=(self._watch,), name="slice-watch", daemon=True),
-                threading.Thread(target=self._run, name="publisher", daemon=True),
-            ]
-            for thread in self._threads:
+            observe = partial(self._observe, self._watch)
+            for thread in (PartThread("slice-watch", observe), PartThread("publisher", self._run)):
                 thread.start()
+                self._threads.append(thread)
 
     def publish_changes(self) -> None:
         """Publish what has changed in the offers; return before it is written.
@@ -137,6 +137,8 @@ class Publisher:
         if watch is not None:
             watch.stop()
         deadline = time.monotonic() + timeout_s
+        for thread in threads:
+            thread.release()
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
@@ -171,7 +173,7 @@ class Publisher:
 
     # -- the thread that follows the server ---------------------------------------------------------------------------
 
-    def _observe(self, watch: Watch) -> None:
+    def _observe(self, watch: Watch, _thread: PartThread) -> None:
         connections = 0
         for event in watch.events():
             connections += isinstance(event, Connected)
@@ -202,13 +204,14 @@ class Publisher:
 
     # -- the thread that plans and writes -----------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, thread: PartThread) -> None:
         self._server.ask_early()
         while self._wait_until_due():
             started = time.monotonic()
             try:
                 wanted = self._wanted
-                plan = self._sync.run(self._selector)
+                with thread.turn():
+                    plan = self._sync.run(self._selector)
             except StoppedError:
                 return
             except ApiError as err:
