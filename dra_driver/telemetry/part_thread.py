@@ -96,5 +96,6 @@ class PartThread:
         if not self._thread.is_alive():
             return f"the thread {self._name} has ended"
         began = self._began
-        seconds = time.monotonic() - began if began is not None else 0.0
-        return f"the thread {self._name} has hung for {seconds:.0f} s" if seconds > self._hang_s else ""
+        if began is None or (seconds := time.monotonic() - began) <= self._hang_s:
+            return ""
+        return f"the thread {self._name} has hung for {seconds:.0f} s"
