@@ -78,7 +78,7 @@ class DriverLifecycle:
             while self._await_work() and not self._serve():
                 if self._ended.wait(AGAIN_SECONDS):
                     break
-        except Exception as error:  # noqa: BLE001 - without this thread, the driver would never work again
+        except Exception as error:  # without this thread, the driver would never work again
             self._fail(error)
             raise
         finally:

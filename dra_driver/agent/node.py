@@ -159,9 +159,9 @@ class NodeAgent:
         """Register, because the other driver of our name is gone."""
         try:
             self._serve()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - reported by the restart; a new process can register
             code = error.code if isinstance(error, DriverError) else "driver.bug"
-            log.warning("restarting the process to register", extra=fields(code=code, err=str(error)), exc_info=False)
+            log.warning("restarting the process to register", extra=fields(code=code, err=str(error)))
             self._must_restart.set()
 
     def answered(self, rpc: str, seconds: float, code: str) -> None:

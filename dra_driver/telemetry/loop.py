@@ -25,8 +25,8 @@ class Loop:
     """Takes turns in a daemon thread. An error in a turn is logged as `failure`; the next comes after `fault_s`.
 
     An unexpected exception is logged with its traceback. Any thread may call any method. A turn that hangs does not
-    keep the process from ending. The process counts as not alive once a turn has taken longer than `hang_s`: a turn that
-    waits for hardware may take any time, because a restart would not help.
+    keep the process from ending. The process counts as not alive once a turn has taken longer than `hang_s`. A turn
+    that waits for hardware may take any time, because a restart would not help.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Protocol
 from weakref import WeakSet
 
-from dra_driver.model.thread_start import start_thread
+from dra_driver.telemetry.thread_start import start_thread
 
 HANG_SECONDS = 1800.0  # many requests that each run into their time limit, or a slow disk, take minutes
 

@@ -40,5 +40,4 @@ def probe_pages(
     *, metrics: Callable[[], bytes], readiness: Callable[[], tuple[str, ...]]
 ) -> Mapping[str, Callable[[], PageResponse]]:
     """Return the pages that are made on request. The agent is ready if `readiness` returns no reasons."""
-
     return {"/readyz": lambda: _page_of(readiness()), "/metrics": lambda: PageResponse(200, metrics(), _METRICS)}

@@ -6,18 +6,17 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.support.claims import claim
+from tests.agent.support.thread_faults import variables
 from tests.support.agents.agent_process import stage
 from tests.support.plugin.parts import in_thread
 from tests.support.waiting import until
 
-FAULTS = Path(__file__).parents[1] / "support/agents/thread_faults"
 EVERYTHING = (
     "--metrics-address=127.0.0.1:0",
     "--claim-status=on",
@@ -43,9 +42,8 @@ def here():
         yield it
 
 
-def start(here, *flags, environment=None):
-    faults = {"PYTHONPATH": str(FAULTS), "THREAD_FAULTS": str(here.folder / "faults"), **(environment or {})}
-    return here.start("simulated:dgx-h100", *EVERYTHING, *flags, environment=faults)
+def start(here, *flags, limit=""):
+    return here.start("simulated:dgx-h100", *EVERYTHING, *flags, environment=variables(here.folder / "faults", limit))
 
 
 def error_of(answer):
@@ -58,7 +56,8 @@ def fail(here, name):
 
 def raise_limit(here):
     for fault in (here.folder / "faults").iterdir():
-        fault.unlink()
+        if fault.is_file():
+            fault.unlink()
 
 
 def assert_works(here):
@@ -151,7 +150,7 @@ def test_an_agent_with_few_threads_ends_or_works_as_a_whole(here, limit):
     user = 50_000 + os.getpid() % 10_000
     fail(here, "limit")
     subprocess.run(["chown", "-R", f"{user}:{user}", here.folder], check=True)
-    agent = start(here, environment={"THREAD_LIMIT": f"{user}:{limit}"})
+    agent = start(here, limit=f"{user}:{limit}")
     until(lambda: agent.poll() is not None or is_ready(here), "an end, or a ready agent")
     if agent.poll() is not None:
         assert agent.poll() in {1, 5}  # 1: the test's own thread could not be started

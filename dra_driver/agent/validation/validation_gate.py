@@ -1,9 +1,9 @@
 """Validation gate: if tests are switched on, no device of this node is offered before it has passed one.
 
 In: the inventory, results of tests, the faults that the health monitor knows. Out: the devices that are held back, and
-those that have failed. Tests run one after the other in a thread of their own. A device is tested if it has neither been
-tested nor been in use in this boot. If a claim gets the device during its test, the test ends, and the device counts as
-in use from then on.
+those that have failed. Tests run one after the other in a thread of their own. A device is tested if it has neither
+been tested nor been in use in this boot. If a claim gets the device during its test, the test ends, and the device
+counts as in use from then on.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.machine import cores_of_process, present_core
-from dra_driver.model.thread_start import start_thread
+from dra_driver.telemetry.thread_start import start_thread
 
 T = TypeVar("T")
 

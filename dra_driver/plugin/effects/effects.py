@@ -10,11 +10,11 @@ from typing import Any
 from dra_driver.claims.plan import Step
 from dra_driver.claims.steps.mig import MigPartitionStep
 from dra_driver.model.errors import DriverError, PrepareError, Retry
-from dra_driver.model.thread_start import no_thread
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep, UnknownStep
 from dra_driver.plugin.steps.performer import StepPerformer
 from dra_driver.plugin.steps.step_run import StepRun, UndoRun
+from dra_driver.telemetry.thread_start import no_thread
 
 _ONE_AND_FILE = 2  # the steps of a plan that changes one thing, which is checked before it is changed
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.stamp import Stamp
-from dra_driver.model.thread_start import start_thread
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
 from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, VERSIONS, RpcMethods, registration_methods
 from dra_driver.plugin.kubelet.same_name_drivers import MARK, STARTED, started
@@ -24,6 +23,7 @@ from dra_driver.plugin.kubelet.sockets import is_ours, open_socket, remove, set_
 from dra_driver.plugin.rpc.call import RpcCall
 from dra_driver.plugin.rpc.server import RpcServer
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.thread_start import start_thread
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Sockets: chooses the paths on which the plugin listens, listens there, and frees the paths of dead processes.
 
-A socket on which nobody listens looks like that of a dead process. So a socket is made under a hidden name, and gets its
-own only when its process listens: no other instance, which sweeps, ever finds it without a listener.
+A socket on which nobody listens looks like that of a dead process. So a socket is made under a hidden name, and gets
+its own only when its process listens: no other instance, which sweeps, ever finds it without a listener.
 
 A single instance has plain names. Two instances during an upgrade have names with their pods' UIDs, or derived short
 names if a path would be longer than AF_UNIX allows. Any name works, because the kubelet asks each socket which plugin

@@ -13,7 +13,7 @@ import time
 from typing import Protocol
 
 from dra_driver.model.errors import DriverError
-from dra_driver.model.thread_start import start_thread
+from dra_driver.telemetry.thread_start import start_thread
 
 log = logging.getLogger(__name__)
 

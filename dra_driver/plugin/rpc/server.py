@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.model.errors import NodeError
-from dra_driver.model.thread_start import start_thread
 from dra_driver.plugin.rpc import shared_core
 from dra_driver.plugin.rpc.answering import MethodCalls, carry_out
 from dra_driver.plugin.rpc.call import RpcMethod, StatusCode
@@ -28,6 +27,7 @@ from dra_driver.plugin.rpc.connection import RpcConnection
 from dra_driver.plugin.rpc.stream import RpcStream
 from dra_driver.plugin.rpc.writer import ConnectionLost
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.thread_start import start_thread
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,5 @@
 """One of two live instances holds the node's role."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -84,7 +83,9 @@ def test_a_role_is_released_even_if_its_listener_fails(tmp_path: Path) -> None:
     assert not role.is_held
 
 
-def test_what_keeps_the_work_of_the_role_from_beginning_is_known_and_the_role_is_kept_until_the_end(tmp_path: Path) -> None:
+def test_what_keeps_the_roles_work_from_beginning_is_known_and_the_role_is_kept_until_the_end(
+    tmp_path: Path,
+) -> None:
     def fail() -> None:
         raise ValueError("any error")
 
@@ -103,11 +104,15 @@ def test_what_keeps_the_work_of_the_role_from_beginning_is_known_and_the_role_is
     other.role.stop()
 
 
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_a_role_for_which_no_thread_can_be_started_is_an_error(tmp_path: Path) -> None:
-    watcher, before = Watcher(tmp_path / "role.lock"), len(os.listdir("/proc/self/fd"))
+    watcher, before = Watcher(tmp_path / "role.lock"), open_descriptors()
     with no_thread_starts("role"), pytest.raises(NodeError, match="role can't be started"):
         watcher.role.start()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
     watcher.role.stop()
     watcher.role = NodeRole(tmp_path / "role.lock", watcher)
     watcher.role.start()

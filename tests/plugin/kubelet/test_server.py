@@ -352,7 +352,7 @@ def test_claims_of_one_call_are_prepared_one_after_the_other_without_further_thr
             assert {uid: answer.error for uid, answer in answers.items()} == dict.fromkeys(uids, "")
     assert {one.error for one in served.kubelet.prepare(*map(claim, uids)).values()} == {""}
     assert {one.error for one in served.kubelet.unprepare(*map(claim, uids)).values()} == {""}
-    until(lambda: server._prepares._work_queue.empty())
+    until(server._prepares._work_queue.empty)
     served.rig.assert_empty()
 
 

@@ -1,10 +1,13 @@
-"""Faults of threads in a real agent, below everything of the driver: Python imports this module when it starts.
+"""Faults of threads in a real agent, below everything of the driver: a module that Python imports when it starts."""
 
-While the folder `THREAD_FAULTS` has a file with a thread's name, no thread of that name can be started; a file "all"
-stands for every name. A thread ends as soon as there is a file "end-NAME". With `THREAD_LIMIT`, "USER:NUMBER", the agent
-runs as another user, for whom the kernel allows so many threads in all while there is a file "limit".
-"""
+from __future__ import annotations
 
+from pathlib import Path
+
+# While the folder `THREAD_FAULTS` has a file with a thread's name, no thread of that name can be started; a file "all"
+# stands for every name. A thread ends as soon as there is a file "end-NAME". With `THREAD_LIMIT`, "USER:NUMBER", the
+# agent runs as another user, for whom the kernel allows so many threads in all while there is a file "limit".
+MODULE = """
 import ctypes
 import os
 import resource
@@ -42,3 +45,11 @@ if limit := os.environ.get("THREAD_LIMIT"):
     resource.setrlimit(resource.RLIMIT_NPROC, (number, most))
 _start(threading.Thread(target=end_threads, name="thread-faults", daemon=True))
 threading.Thread.start = start  # type: ignore[method-assign]
+"""
+
+
+def variables(folder: Path, limit: str = "") -> dict[str, str]:
+    """Return the variables of an agent that has the faults for which `folder` has files."""
+    (folder / "python").mkdir(exist_ok=True)
+    (folder / "python/sitecustomize.py").write_text(MODULE)
+    return {"PYTHONPATH": str(folder / "python"), "THREAD_FAULTS": str(folder), "THREAD_LIMIT": limit}
