@@ -45,6 +45,7 @@ class DriverLifecycle:
         self.agent: NodeAgent | None = None  # None until there is something to do
         self.error: Exception | None = None  # why the last attempt to start failed
         self.must_restart = False  # whether the driver can only continue in a new process
+        self._has_started = False  # whether every part of the agent that does not depend on the role has started
         self.is_idle = False  # whether this driver has nothing to do, as far as is known
 
     @property
@@ -69,7 +70,7 @@ class DriverLifecycle:
         """Return why the driver is not ready; empty while it has nothing to do."""
         if self.error is not None:
             return (f"cannot start: {self.error}",)
-        if self.agent is not None:
+        if self.agent is not None and self._has_started:
             return self.agent.unready()
         return () if self.is_idle else ("it is starting",)
 
@@ -126,12 +127,12 @@ class DriverLifecycle:
             agent = self._make_agent()
             self.agent = agent
             agent.start()
-            self.error = None
+            self.error, self._has_started = None, True
             self.must_restart = agent.wait(self._ended)
         except Exception as error:  # noqa: BLE001 - a fault of one driver is not the end of the others
             if agent is not None:
                 self._stop(agent)
-            self.agent = None
+            self.agent, self._has_started = None, False
             self._fail(error)
             return False
         if self.must_restart:

@@ -152,10 +152,11 @@ def test_an_agent_with_few_threads_ends_or_works_as_a_whole(here, limit):
     subprocess.run(["chown", "-R", f"{user}:{user}", here.folder], check=True)
     agent = start(here, limit=f"{user}:{limit}")
     until(lambda: agent.poll() is not None or is_ready(here), "an end, or a ready agent")
+    raise_limit(here)  # with too few, a device is published only once the command that tests it could be started
+    until(lambda: agent.poll() is not None or (is_ready(here) and len(here.devices()) == 8), "an end, or all devices")
     if agent.poll() is not None:
         assert agent.poll() in {1, 5}  # 1: the test's own thread could not be started
         return
-    raise_limit(here)  # with too few, a device is published only once the command that tests it could be started
     assert_works(here)
     plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
     ref = claim(here, here.devices()[0])
