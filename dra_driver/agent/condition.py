@@ -40,6 +40,8 @@ class NodeCondition:
             reasons.append(f"waiting for {parts.inventory.current.waiting_for}")
         if parts.other_drivers.competing_agent:
             reasons.append(parts.other_drivers.competing_agent)
+        if parts.role.is_held and not parts.role.has_begun:
+            reasons.append("not all parts have started")
         status = parts.publisher.status()
         if parts.role.is_held and not status.is_published:
             why = " ".join(status.last_error.split())

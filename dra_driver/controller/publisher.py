@@ -14,6 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from dra_driver.controller.competing_agents import AgentMark, CompetingAgents
 from dra_driver.controller.diff import generation_of
@@ -40,6 +41,7 @@ from dra_driver.kube.watch_events import Connected, Deleted, Event, Listed
 from dra_driver.model.errors import ApiError
 from dra_driver.model.names import pool_name
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.part_thread import PartThread
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ class Publisher:
         )
         self._dropped_fields = DroppedFields(self._pool, clock=clock)
         self._watch: Watch | None = None
-        self._threads: list[threading.Thread] = []
+        self._threads: list[PartThread] = []
         self._is_stopping = False
         self._sync = self._pool_sync(offers)
 
@@ -112,7 +114,7 @@ class Publisher:
     def start(self) -> None:
         """Start to follow the API server; nothing is written before the first `publish_changes`.
 
-        Do nothing if the publisher is running already.
+        Do nothing if the publisher is running already. Raises: NodeError("node.thread").
         """
         with self._changed:
             if self._threads:
@@ -123,12 +125,10 @@ class Publisher:
             self._watched.forget()
             self._publication.start()
             self._watch = self._new_watch()
-            self._threads = [
-                threading.Thread(target=self._observe, args=(self._watch,), name="slice-watch", daemon=True),
-                threading.Thread(target=self._run, name="publisher", daemon=True),
-            ]
-            for thread in self._threads:
+            observe = partial(self._observe, self._watch)
+            for thread in (PartThread("slice-watch", observe), PartThread("publisher", self._run)):
                 thread.start()
+                self._threads.append(thread)
 
     def _new_watch(self) -> Watch:
         # After an isolated fault the watch is back within moments, after an outage at any moment of the spread.
@@ -154,6 +154,8 @@ class Publisher:
         if watch is not None:
             watch.stop()
         deadline = time.monotonic() + timeout_s
+        for thread in threads:
+            thread.release()
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
@@ -188,7 +190,7 @@ class Publisher:
 
     # -- the thread that follows the server ---------------------------------------------------------------------------
 
-    def _observe(self, watch: Watch) -> None:
+    def _observe(self, watch: Watch, _thread: PartThread) -> None:
         connections = 0
         for event in watch.events():
             connections += isinstance(event, Connected)
@@ -216,10 +218,13 @@ class Publisher:
 
     # -- the thread that plans and writes -----------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, thread: PartThread) -> None:
         self._server.ask_early()
-        while self._wait_until_due() and self._attempt():
-            pass
+        while self._wait_until_due():
+            with thread.turn():
+                goes_on = self._attempt()
+            if not goes_on:
+                return
 
     def _wait_until_due(self) -> bool:
         """Wait until there is work and return True; return False when stopping."""

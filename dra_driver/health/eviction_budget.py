@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from dra_driver.health.fault import Subject
 from dra_driver.health.policy import FaultVerdict, HeldBackReason
 from dra_driver.health.store import GRANTS, HealthStore
-from dra_driver.model.errors import ApiError, DriverError
+from dra_driver.model.errors import ApiError, DriverError, NodeError
 from dra_driver.model.names import gpu_name
 from dra_driver.model.taints import TaintEffect
 from dra_driver.telemetry.logs import fields
@@ -82,13 +82,19 @@ class EvictionBudget:
         if is_over:
             self._save(granted)
         if wanted - granted:
-            self._loop.resume()
+            self._ask_soon()
         return tuple(
             replace(one, effect=TaintEffect.NO_SCHEDULE, held_back=HeldBackReason.BUDGET)
             if one.effect is TaintEffect.NO_EXECUTE and one.fault.subject not in granted
             else one
             for one in verdicts
         )
+
+    def _ask_soon(self) -> None:
+        try:
+            self._loop.resume()
+        except NodeError as error:  # the next verdicts ask again
+            log.warning("a slot of the budget is not asked for", extra=fields(code=error.code, err=str(error)))
 
     def _turn(self) -> float | None:
         """Ask for one slot; return the seconds until the next request, None if no slot is needed."""

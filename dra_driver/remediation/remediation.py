@@ -8,6 +8,7 @@ role.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -53,7 +54,7 @@ class Remediation:
         self._steps = RemediationSteps(node, self._journal, policy, boot_id=boot_id, clock=clock)
         self._cases: dict[str, RemediationCase] = {}  # by PCI address; replaced as a whole
         self._actions: Mapping[tuple[str, str], int] = {}
-        self._loop = Loop("remediation", self.turn, failure="remediation failed")
+        self._loop = Loop("remediation", self.turn, failure="remediation failed", hang_s=math.inf)
 
     def load(self) -> None:
         """Read the cases on disk, and keep the GPUs under remediation from claims."""

@@ -8,6 +8,7 @@ GPU are read again. An event only makes the next probe happen sooner: the facts 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Hashable
@@ -73,7 +74,7 @@ class Scanner:
         self._fingerprint: tuple[Hashable, Hashable] = (None, None)
         self._scanned_at = float("-inf")
         self._asks, self._answered = 0, 0  # a request that comes during a scan causes another scan
-        self._loop = Loop("scanner", self._turn, failure="hardware scan failed", fault_s=probe_s)
+        self._loop = Loop("scanner", self._turn, failure="hardware scan failed", fault_s=probe_s, hang_s=math.inf)
         self._facts: Facts | None = None  # the facts of the last discovery
         self._limits_memory: dict[str, bool] = {}  # by PCI address, as read while MIG mode was off
         self.scans = 0

@@ -18,7 +18,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from dra_driver.model.errors import NodeError
 from dra_driver.model.machine import cores_of_process, present_core
+from dra_driver.telemetry.thread_start import start_thread
 
 T = TypeVar("T")
 
@@ -112,8 +114,12 @@ class JobQueue:
         os.eventfd_read(self._count)
         job = self._jobs.popleft()
         if job is None:
-            os.close(self._count)
+            self.close()
         return job
+
+    def close(self) -> None:
+        """Free the descriptor of a queue that no thread takes jobs from."""
+        os.close(self._count)
 
 
 class Worker:
@@ -134,6 +140,8 @@ class Worker:
         """Queue `work` behind the jobs that are already waiting. A stopped worker refuses it with WorkerStopped.
 
         Preemptible work must be harmless to abandon before any library call, and to begin again.
+
+        Raises: NodeError("node.thread").
         """
         job = LibraryCall(work, is_preemptible=is_preemptible)
         with self._lock:
@@ -141,15 +149,24 @@ class Worker:
                 job.refuse(WorkerStopped(self._name))
                 return job
             if self._thread is None:
-                self._queue = JobQueue()
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                self._thread = self._begin()
             (self._place.unpin if is_preemptible else self._place.pin)(self._thread)
             self._jobs += 1
             self._urgent += not is_preemptible
             self._queue.add(job)  # type: ignore[arg-type]
         self._queue.wake()
         return job
+
+    def _begin(self) -> threading.Thread:
+        """Start the thread, and return it. Raises: NodeError("node.thread"); the next job tries again."""
+        self._queue = JobQueue()
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            start_thread(thread)
+        except NodeError:
+            self._queue.close()
+            raise
+        return thread
 
     def mark(self, call: str) -> None:
         """Record that the running job makes this library call now. Raises: JobPreempted instead if it is preempted."""

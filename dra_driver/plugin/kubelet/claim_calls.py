@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, NamedTuple
 
 from dra_driver.claims.plan import PreparedDevice
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.kubelet.call_log import CallLog, CallOutcome
+from dra_driver.plugin.kubelet.helper_threads import HelperThreads
 from dra_driver.plugin.kubelet.methods import MESSAGES
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.plugin.rpc.call import RpcCall
@@ -41,7 +41,7 @@ class ClaimCall:
 
     rpc: ClassVar[str]
 
-    def __init__(self, version: str, preparer: Preparer, pool: ThreadPoolExecutor, call_log: CallLog) -> None:
+    def __init__(self, version: str, preparer: Preparer, pool: HelperThreads, call_log: CallLog) -> None:
         self._messages, self._version, self._preparer, self._log = MESSAGES[version], version, preparer, call_log
         self._pool = pool
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from dra_driver.model.errors import NodeError
 from dra_driver.plugin.rpc import shared_core
 from dra_driver.plugin.rpc.answering import MethodCalls, carry_out
 from dra_driver.plugin.rpc.call import RpcMethod, StatusCode
@@ -26,6 +27,7 @@ from dra_driver.plugin.rpc.connection import RpcConnection
 from dra_driver.plugin.rpc.stream import RpcStream
 from dra_driver.plugin.rpc.writer import ConnectionLost
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.thread_start import start_thread
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +74,14 @@ class RpcServer:
             self._watch(listener.fileno())
 
     def start(self) -> None:
-        """Begin to answer. Raises: OSError."""
+        """Begin to answer. Raises: NodeError("node.thread") or OSError if no thread can be started for that."""
         self._wake_fd = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._begin_thread()
+        self._add_thread()
+
+    @property
+    def is_answering(self) -> bool:
+        """Return whether any thread reads what clients send, or works on it."""
+        return bool(self._pollers)
 
     def stop(self, grace_s: float) -> threading.Event:
         """Accept nothing more, and let running calls end within `grace_s` seconds; after that they are cut off.
@@ -91,7 +98,10 @@ class RpcServer:
             listener.close()
         for connection in connections:
             connection.leave()
-        threading.Thread(target=self._end, args=(grace_s,), name="rpc-end", daemon=True).start()
+        try:
+            start_thread(threading.Thread(target=self._end, args=(grace_s,), name="rpc-end", daemon=True))
+        except NodeError:
+            self._end(grace_s)  # here, since the calls have to end in any case
         return self._done
 
     def _end(self, grace_s: float) -> None:
@@ -115,13 +125,19 @@ class RpcServer:
         for poller in self._pollers:
             poller.register(fd, _EVENTS)
 
-    def _begin_thread(self) -> None:
-        """Start one more thread; if that fails, log it and go on with the present threads."""
+    def _begin_thread(self) -> bool:
+        """Start one more thread; if that fails, log it, return False, and go on with the present threads."""
         try:
-            poller = select.epoll()
-            threading.Thread(target=self._serve, args=(poller,), name="rpc", daemon=True).start()
-        except (OSError, RuntimeError) as error:  # no file descriptors, or no processes, are left
+            self._add_thread()
+        except (OSError, NodeError) as error:  # no file descriptors, or no processes, are left
             log.warning("no thread could be started for a further call", extra=fields(err=str(error)))
+            return False
+        return True
+
+    def _add_thread(self) -> None:
+        """Start one more thread. Raises: NodeError("node.thread"), OSError."""
+        poller = select.epoll()
+        start_thread(threading.Thread(target=self._serve, args=(poller,), name="rpc", daemon=True))
 
     def _serve(self, poller: select.epoll) -> None:
         """Wait for input and work on it, until enough threads wait without this one."""
@@ -132,11 +148,19 @@ class RpcServer:
                 poller.register(fd, _EVENTS)
             self._pollers.add(poller)
             self._idle += 1
-        with shared_core.CALLS.thread():
-            while not self._has_to_end(poller):
-                for fd, _ in poller.poll(maxevents=1):
-                    self._handle(fd)
-        poller.close()
+        try:
+            with shared_core.CALLS.thread():
+                while not self._has_to_end(poller):
+                    for fd, _ in poller.poll(maxevents=1):
+                        self._handle(fd)
+        except Exception:
+            with self._mutex:
+                self._idle -= 1  # this thread does not wait any more
+            raise
+        finally:
+            with self._mutex:
+                self._pollers.discard(poller)
+            poller.close()
 
     def _has_to_end(self, poller: select.epoll) -> bool:
         """Return whether this thread has to end; if so, it is no longer counted."""
@@ -222,10 +246,7 @@ class RpcServer:
         """Return a request that may be worked on now. Others wait for their turn, or are refused."""
         calls = self._methods.get(stream.path)
         if calls is None:
-            try:
-                connection.refuse(stream, StatusCode.UNIMPLEMENTED, "there is no such method")
-            except ConnectionLost:
-                connection.abandon()
+            self._refuse(connection, stream, StatusCode.UNIMPLEMENTED, "there is no such method")
             return None
         with self._mutex:
             if not calls.admit(connection, stream):
@@ -233,24 +254,38 @@ class RpcServer:
             self._active += 1
         return calls, connection, stream
 
+    @staticmethod
+    def _refuse(connection: RpcConnection, stream: RpcStream, code: StatusCode, details: str) -> None:
+        try:
+            connection.refuse(stream, code, details)
+        except ConnectionLost:
+            connection.abandon()
+
     def _answer(self, ready: _Ready) -> None:
         """Work on a request in this thread; make sure before that others wait."""
         with self._mutex:
             self._idle -= 1
-            is_short = self._idle < _MIN_IDLE
-        if is_short:
-            self._begin_thread()
+            is_short, is_last = self._idle < _MIN_IDLE, not self._idle
+        is_deaf = is_short and not self._begin_thread() and is_last
         calls, _, _ = ready
         if calls.method.is_stream:  # it waits, most of the time
-            self._answer_all(*ready)
+            self._answer_all(*ready, is_refused=is_deaf)
         else:
             with shared_core.CALLS:
                 self._answer_all(*ready)
 
-    def _answer_all(self, calls: MethodCalls, connection: RpcConnection, stream: RpcStream) -> None:
-        """Work on a request, and then on requests for its method that had to wait for their turn."""
+    def _answer_all(
+        self, calls: MethodCalls, connection: RpcConnection, stream: RpcStream, *, is_refused: bool = False
+    ) -> None:
+        """Work on a request, and then on requests for its method that had to wait for their turn.
+
+        They are refused if no other thread would read calls for as long as a stream lasts.
+        """
         while True:
-            carry_out(calls.method, connection, stream)
+            if is_refused:
+                self._refuse(connection, stream, StatusCode.RESOURCE_EXHAUSTED, "no thread can be started for a stream")
+            else:
+                carry_out(calls.method, connection, stream)
             with self._mutex:
                 next_call = calls.next_call()
                 if next_call is None:

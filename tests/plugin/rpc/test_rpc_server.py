@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from pathlib import Path
 
 import grpc
 import pytest
 
+from dra_driver.model.errors import NodeError
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.plugin.rpc import frames
 from dra_driver.plugin.rpc.header_fields import literal
+from dra_driver.plugin.rpc.server import RpcServer
 from tests.plugin.support.served import MAX, MESSAGE, OPENING, SECONDS, Served, data, head
+from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 
 
@@ -201,3 +205,34 @@ def test_an_answer_is_sent_within_the_window_of_its_client(served: Served) -> No
                     assert len(payload) <= 4
                     found += payload
                     sock.sendall(frames.number_frame(frames.WINDOW_UPDATE, 1, len(payload)))
+
+
+def test_a_server_for_which_no_thread_can_be_started_does_not_start(short_path: Path) -> None:
+    server = RpcServer({})
+    server.add_socket(short_path / "s")
+    with no_thread_starts("rpc"), pytest.raises(NodeError, match="can't start new thread"):
+        server.start()
+    assert server.stop(1.0).wait(SECONDS)
+
+
+def test_a_stream_does_not_take_the_only_thread_that_reads_calls(served: Served) -> None:
+    answers = served.channel.unary_stream(
+        "/test/List", request_serializer=lambda m: m.SerializeToString(), response_deserializer=v1.Claim.FromString
+    )
+    with no_thread_starts("rpc"):
+        assert served.call("a").uid == "a"
+        assert served.server.is_answering
+        streams = [answers(v1.Claim(uid="endless"), timeout=SECONDS) for _ in range(4)]  # more than threads so far
+        until(lambda: grpc.StatusCode.RESOURCE_EXHAUSTED in {one.code() for one in streams if one.done()})
+        assert served.call("b").uid == "b"
+    served.service.gate.set()
+    assert [one.uid for one in answers(v1.Claim(uid="short"), timeout=SECONDS)] == ["0", "1", "2"]
+
+
+def test_a_server_ends_also_if_no_thread_can_be_started_for_that(short_path: Path) -> None:
+    served = Served(short_path / "s")
+    assert served.call("a").uid == "a"
+    with no_thread_starts("rpc"):
+        assert served.server.stop(1.0).wait(SECONDS)
+    assert not served.server.is_answering
+    served.channel.close()
