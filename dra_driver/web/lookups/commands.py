@@ -33,7 +33,7 @@ class Commands:
     """
 
     def __init__(self, kubeconfig: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        self._kubeconfig, self._clock = kubeconfig, clock
+        self.kubeconfig, self._clock = kubeconfig, clock
         self._known: dict[tuple[str, ...], tuple[float, WorkerResponse]] = {}
         self._asked: dict[tuple[str, ...], asyncio.Task[WorkerResponse]] = {}
         self._places = asyncio.Semaphore(2)
@@ -60,15 +60,15 @@ class Commands:
             del self._asked[words]
 
     async def _answer(self, words: tuple[str, ...]) -> WorkerResponse:
-        if not self._kubeconfig:
+        if not self.kubeconfig:
             return await _document_of(words)
-        with secret_file(self._kubeconfig.encode()) as file:
+        with secret_file(self.kubeconfig.encode()) as file:
             return await _document_of((*words, "--kubeconfig", file.path), file.descriptor)
 
     @property
     def has_viewer(self) -> bool:
         """Whether commands use the viewer's own token."""
-        return bool(self._kubeconfig)
+        return bool(self.kubeconfig)
 
 
 async def _document_of(words: tuple[str, ...], *descriptors: int) -> WorkerResponse:

@@ -23,6 +23,7 @@ from dra_driver.web.viewers.admissions import Admissions
 from dra_driver.web.viewers.backends import Backends
 from dra_driver.web.viewers.identity import TrustedProxy
 from dra_driver.web.viewers.rights_resolvers import OwnRights, ReviewedRights, RightsResolver
+from dra_driver.web.viewers.sessions import ViewerSessions
 from dra_driver.web.viewers.sign_in import sign_in_routes
 from dra_driver.web.viewers.viewer_authorizer import ViewerAuthorizer
 from dra_driver.web.worker.worker_spawner import WorkerSpawner
@@ -90,9 +91,9 @@ def _server(
 ) -> WebServer:
     cookie = "__Host-dra-console" if context else "dra-console"
     backends, tasks = Backends(spawner, given.usage, given.viewers), set[asyncio.Task[None]]()
-    admissions = Admissions(resolver)
-    authorizer = ViewerAuthorizer(given.hosts, cookie, given.proxy, admissions, backends)
-    pages = [*routes(), *sign_in_routes(cookie, bool(context), admissions)]
+    admissions, sessions = Admissions(resolver), ViewerSessions(cookie)
+    authorizer = ViewerAuthorizer(given.hosts, sessions, given.proxy, admissions, backends)
+    pages = [*routes(), *sign_in_routes(sessions, bool(context), admissions)]
     app = Starlette(routes=pages, middleware=[Middleware(RequestGuard, authorizer=authorizer)])
 
     def begin() -> None:
