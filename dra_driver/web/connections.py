@@ -51,12 +51,13 @@ class BrowserConnection:
         """Return an application whose requests must arrive, and whose answers must be taken, in time."""
 
         async def limited(scope: Scope, receive: Receive, send: Send) -> None:
-            body_until, has_more = self._clock() + BODY_SECONDS, True
+            body_until, has_more = math.inf, True
 
             async def receive_in_time() -> Message:
-                nonlocal has_more
+                nonlocal body_until, has_more
                 if not has_more:  # the application waits for the end of the connection
                     return await receive()
+                body_until = min(body_until, self._clock() + BODY_SECONDS)
                 self.wait(body_until - self._clock())
                 message = await receive()
                 self.work()

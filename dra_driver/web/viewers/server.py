@@ -102,6 +102,7 @@ def _server(
     def end() -> None:
         for task in tasks:
             task.cancel()
+        admissions.close()
         backends.close()
 
     return WebServer(settings(app, context), begin, end)

@@ -16,10 +16,10 @@ from starlette.routing import Route
 from dra_driver.model.errors import DriverError
 from dra_driver.web.guard import document
 from dra_driver.web.pages import document_of
-from dra_driver.web.viewers.admissions import Admissions
+from dra_driver.web.viewers.admissions import Admissions, TooFastError
 from dra_driver.web.viewers.identity import MAX_TOKEN, PresentedIdentity, is_token
 from dra_driver.web.viewers.sessions import ViewerSessions
-from dra_driver.web.viewers.viewer_authorizer import HEALTH, SIGN_IN, SIGN_OUT
+from dra_driver.web.viewers.viewer_authorizer import HEALTH, SIGN_IN, SIGN_OUT, peer_of, too_fast
 
 
 def sign_in_routes(sessions: ViewerSessions, is_secure: bool, admissions: Admissions) -> list[Route]:
@@ -47,7 +47,9 @@ class _SignIn:
             text = f"this is no token of at most {MAX_TOKEN:,} characters"
             return document(422, "input.token", text, "kubectl create token NAME prints one")
         try:
-            admitted = await self.admissions.admit(identity := PresentedIdentity(token))
+            admitted = await self.admissions.admit(identity := PresentedIdentity(token), peer_of(request.scope))
+        except TooFastError:
+            return too_fast()
         except DriverError as fault:
             return document(503, fault.code, fault.message, fault.hint)
         if admitted is None:

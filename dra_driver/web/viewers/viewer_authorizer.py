@@ -15,7 +15,7 @@ from dra_driver.web.backend import Backend
 from dra_driver.web.guard import document
 from dra_driver.web.session import is_same_origin
 from dra_driver.web.session_authorizer import FOREIGN
-from dra_driver.web.viewers.admissions import Admissions
+from dra_driver.web.viewers.admissions import Admissions, TooFastError
 from dra_driver.web.viewers.backends import Backends
 from dra_driver.web.viewers.identity import PresentedIdentity, TrustedProxy, presented_identity
 from dra_driver.web.viewers.sessions import ViewerSessions
@@ -72,7 +72,9 @@ class ViewerAuthorizer:
         if one is None:
             return document(401, "no-session", "this request has no token and no user", f"sign in at {SIGN_IN}")
         try:
-            backend = await self._backend(one)
+            backend = await self._backend(one, peer_of(scope))
+        except TooFastError:
+            return too_fast()
         except DriverError as fault:
             return document(503, fault.code, f"your rights can't be found out now: {fault.message}", fault.hint)
         except _UnknownViewerError:
@@ -82,15 +84,15 @@ class ViewerAuthorizer:
 
         async def may_continue() -> bool:
             try:
-                return self._presented(scope, headers) == one and await self._backend(one) is backend
-            except (DriverError, _UnknownViewerError):
+                return self._presented(scope, headers) == one and await self._backend(one, peer_of(scope)) is backend
+            except (DriverError, TooFastError, _UnknownViewerError):
                 return False
 
         scope["backend"], scope["may_continue"] = backend, may_continue
         return None
 
-    async def _backend(self, one: PresentedIdentity) -> Backend | None:
-        admitted = await self._admissions.admit(one)
+    async def _backend(self, one: PresentedIdentity, peer: str) -> Backend | None:
+        admitted = await self._admissions.admit(one, peer)
         if admitted is None:
             self._sessions.end_all_of(one)
             raise _UnknownViewerError
@@ -99,6 +101,18 @@ class ViewerAuthorizer:
 
 class _UnknownViewerError(Exception):
     """A person whom the cluster does not know."""
+
+
+def peer_of(scope: Scope) -> str:
+    """Return the address from which a request came."""
+    return str((scope.get("client") or ("",))[0])
+
+
+def too_fast() -> Response:
+    """Return the answer to a token that can't be shown to the API server yet."""
+    answer = document(429, "busy", "many unknown tokens came at the same time", "try again in a few seconds")
+    answer.headers["retry-after"] = "5"
+    return answer
 
 
 def _is_visit(path: str, headers: Headers) -> bool:
