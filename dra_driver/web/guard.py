@@ -13,7 +13,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dra_driver.web.large_bodies import LargeBodies, TooManyLargeBodiesError
+from dra_driver.web.large_bodies import LargeBodies
+from dra_driver.web.places import NoPlaceError
 from dra_driver.web.worker.responses import refusal
 
 MAX_BODY = 2 << 20  # bytes of a request
@@ -87,7 +88,7 @@ class RequestGuard:
         try:
             async with self._large.place(backend):
                 await self._app(scope, _bounded(receive, MAX_BODY), send_with_headers)
-        except TooManyLargeBodiesError:
+        except NoPlaceError:
             busy = document(503, "busy", "other large requests are being answered", "try again in a moment")
             await busy(scope, receive, send_with_headers)
 

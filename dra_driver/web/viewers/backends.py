@@ -22,6 +22,7 @@ from dra_driver.web.viewers.fairness import owner_of_user, to_give_up
 from dra_driver.web.viewers.rights_resolvers import AdmittedViewer
 from dra_driver.web.worker.client import WorkerClient
 from dra_driver.web.worker.worker_spawner import WorkerSpawner
+from dra_driver.web.workload import Workload
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +54,15 @@ class Backends:
     """At most `maximum` backends at the same time. Call all methods in the event loop."""
 
     def __init__(
-        self, spawner: WorkerSpawner, usage: UsageSource, maximum: int, clock: Callable[[], float] = time.monotonic
+        self,
+        spawner: WorkerSpawner,
+        usage: UsageSource,
+        maximum: int,
+        workload: Workload,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spawner, self._usage, self._maximum, self._clock = spawner, usage, maximum, clock
+        self._workload = workload
         self._running: dict[Hashable, _RunningBackend] = {}
 
     def of(self, admitted: AdmittedViewer) -> Backend | None:
@@ -70,10 +77,10 @@ class Backends:
         return running.backend
 
     def _made(self, admitted: AdmittedViewer) -> _RunningBackend:
-        worker = WorkerClient()
+        worker = WorkerClient(self._workload)
         worker.start_by_spawner(self._spawner, "cluster")
-        commands = Commands(admitted.kubeconfig)
-        lookups = ViewerLookups(self._usage, (), admitted.rights, commands)
+        commands = Commands(self._workload, admitted.kubeconfig)
+        lookups = ViewerLookups(self._usage, commands, rights=admitted.rights)
         backend = Backend(worker, admitted.access, lookups, lambda: self._end(admitted.key))
         worker.listen(backend.on_message)
         task = asyncio.create_task(backend.reading.run()) if backend.reading else None
