@@ -166,7 +166,8 @@ def _of_all_tokens(user: Wire) -> str:
 
 
 def _all_namespaces(api: KubeApi) -> list[str]:
-    return [str(one["metadata"]["name"]) for one in objects(api, paths.NAMESPACES)]
+    found = [one.get("metadata") for one in objects(api, paths.NAMESPACES)]
+    return [str(metadata.get("name")) for metadata in found if isinstance(metadata, dict)]
 
 
 def _namespace_of(token: str) -> tuple[str, ...]:
