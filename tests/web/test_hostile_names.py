@@ -34,10 +34,10 @@ def running(tmp_path_factory):
         fill(api)
         add_pod(api, "team-a", "user", "mine")
         api.add("admin-token", "admin", *ALL)
-        with running_server(str(api.write_kubeconfig(tmp_path_factory.mktemp("kube") / "config"))) as server:
-            with server.looked_at(authorization="Bearer admin-token"):
-                until(lambda: server.claims("admin-token") >= {"mine"})
-                yield api, server
+        kubeconfig = str(api.write_kubeconfig(tmp_path_factory.mktemp("kube") / "config"))
+        with running_server(kubeconfig) as server, server.looked_at(authorization="Bearer admin-token"):
+            until(lambda: server.claims("admin-token") >= {"mine"})
+            yield api, server
 
 
 NO_NAMESPACES = ["..", ".", "team-a/../team-b", "%2e%2e", "team-a%2F", "Team", "a%20b", "", "x" * 64]

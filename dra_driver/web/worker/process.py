@@ -88,8 +88,8 @@ def _serve(board: Board, feed: Connection, questions: socket.socket) -> None:
 
 
 def _precompute(board: Board) -> None:
-    """Compute here what every child would otherwise compute again. A fault in it is reported by the child."""
-    with contextlib.suppress(DriverError):
+    """Compute here what every child would otherwise compute again. Any fault in it is reported by the child."""
+    with contextlib.suppress(Exception):
         board.slices_by_node()
         board.held()
         board.fleet()
