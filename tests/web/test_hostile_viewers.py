@@ -15,13 +15,13 @@ import pytest
 import yaml
 
 from dra_driver.web.places import NoPlaceError, SharedPlaces
-from dra_driver.web.workload import Workload
+from dra_driver.web.work_budget import WorkBudget
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.chart import ROOT
 from tests.support.console.cluster import fill
 from tests.support.console.server import running_server
 from tests.support.waiting import until
-from tests.web.test_abandoned_questions import CLAIM, SLOW, children_of
+from tests.web.support.slow_claims import CLAIM, SLOW, children_of
 
 ALL = [(one, "") for one in EVERYTHING]
 NAMES = ("alice", "bob", "carol", "dave")
@@ -97,7 +97,7 @@ def test_what_ifs_of_all_viewers_together_fit_into_the_memory_of_the_chart(runni
 
 
 def test_the_work_that_is_allowed_fits_into_the_limit_of_the_chart():
-    work, chart = Workload.within(LIMIT), yaml.safe_load((ROOT / "deploy/helm/values.yaml").read_text())
+    work, chart = WorkBudget.within(LIMIT), yaml.safe_load((ROOT / "deploy/helm/values.yaml").read_text())
     assert chart["console"]["resources"]["limits"]["memory"] == "1Gi"
     assert 2 * work.heavy_bytes + 4 * work.quick_bytes + 2 * work.command_bytes <= LIMIT - 128 * MIB
     for places, of_one, in_all in ((work.heavy, 1, 2), (work.quick, 2, 4), (work.commands, 1, 2)):

@@ -19,9 +19,9 @@ from dra_driver.web.worker.responses import written
 from dra_driver.web.worker.update_applier import UpdateApplier
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.console.cluster import add_claim, fill
-from tests.support.console.odd_objects import DRIVER, GOOD, GPU, POOL, good, odd_objects
 from tests.support.console.server import running_server
 from tests.support.waiting import until
+from tests.web.support.odd_objects import DRIVER, GOOD, GPU, POOL, good, odd_objects
 
 STEP = 5  # every fifth odd object: 1 finds all that 5 finds, and takes five minutes
 DEVICE = {"node": "n1", "pool": POOL, "device": GPU}

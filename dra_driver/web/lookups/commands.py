@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from dra_driver.kube.credentials.secret_file import secret_file
 from dra_driver.web.places import NoPlaceError
+from dra_driver.web.work_budget import WorkBudget
 from dra_driver.web.worker.responses import MAX_BYTES, WorkerResponse, refusal
-from dra_driver.web.workload import Workload
 
 SECONDS = 60.0
 FRESH_SECONDS = 15.0
@@ -34,11 +34,11 @@ class Commands:
     command gets it in a file of its own, in memory only, so that it can't see the token of another viewer.
     """
 
-    def __init__(self, workload: Workload, kubeconfig: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, budget: WorkBudget, kubeconfig: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self.kubeconfig, self._clock = kubeconfig, clock
         self._known: dict[tuple[str, ...], tuple[float, WorkerResponse]] = {}
         self._asked: dict[tuple[str, ...], asyncio.Task[WorkerResponse]] = {}
-        self.places, self._memory = workload.commands.of_backend(), workload.command_bytes
+        self.places, self._memory = budget.commands.of_backend(), budget.command_bytes
 
     async def run(self, *words: str) -> WorkerResponse:
         """Return the document that a command writes, or its message as an error."""

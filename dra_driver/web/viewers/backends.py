@@ -20,9 +20,9 @@ from dra_driver.web.lookups.lookups import UsageSource, ViewerLookups
 from dra_driver.web.on_demand_reading import UNSEEN_SECONDS
 from dra_driver.web.viewers.fairness import owner_of_user, to_give_up
 from dra_driver.web.viewers.rights_resolvers import AdmittedViewer
+from dra_driver.web.work_budget import WorkBudget
 from dra_driver.web.worker.client import WorkerClient
 from dra_driver.web.worker.worker_spawner import WorkerSpawner
-from dra_driver.web.workload import Workload
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +58,11 @@ class Backends:
         spawner: WorkerSpawner,
         usage: UsageSource,
         maximum: int,
-        workload: Workload,
+        budget: WorkBudget,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spawner, self._usage, self._maximum, self._clock = spawner, usage, maximum, clock
-        self._workload = workload
+        self._budget = budget
         self._running: dict[Hashable, _RunningBackend] = {}
 
     def of(self, admitted: AdmittedViewer) -> Backend | None:
@@ -77,9 +77,9 @@ class Backends:
         return running.backend
 
     def _made(self, admitted: AdmittedViewer) -> _RunningBackend:
-        worker = WorkerClient(self._workload)
+        worker = WorkerClient(self._budget)
         worker.start_by_spawner(self._spawner, "cluster")
-        commands = Commands(self._workload, admitted.kubeconfig)
+        commands = Commands(self._budget, admitted.kubeconfig)
         lookups = ViewerLookups(self._usage, commands, rights=admitted.rights)
         backend = Backend(worker, admitted.access, lookups, lambda: self._end(admitted.key))
         worker.listen(backend.on_message)

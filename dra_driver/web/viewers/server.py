@@ -26,8 +26,8 @@ from dra_driver.web.viewers.rights_resolvers import OwnRights, ReviewedRights, R
 from dra_driver.web.viewers.sessions import ViewerSessions
 from dra_driver.web.viewers.sign_in import sign_in_routes
 from dra_driver.web.viewers.viewer_authorizer import ViewerAuthorizer
+from dra_driver.web.work_budget import WorkBudget, container_limit
 from dra_driver.web.worker.worker_spawner import WorkerSpawner
-from dra_driver.web.workload import Workload, container_limit
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.identity import CertificateFolder, ServingIdentity
 
@@ -90,9 +90,9 @@ def _identity(given: ServerSettings) -> ServingIdentity | None:
 def _server(
     given: ServerSettings, resolver: RightsResolver, spawner: WorkerSpawner, context: ssl.SSLContext | None
 ) -> WebServer:
-    workload = Workload.within(container_limit())
+    budget = WorkBudget.within(container_limit())
     cookie = "__Host-dra-console" if context else "dra-console"
-    backends, tasks = Backends(spawner, given.usage, given.viewers, workload), set[asyncio.Task[None]]()
+    backends, tasks = Backends(spawner, given.usage, given.viewers, budget), set[asyncio.Task[None]]()
     admissions, sessions = Admissions(resolver), ViewerSessions(cookie)
     authorizer = ViewerAuthorizer(given.hosts, sessions, given.proxy, admissions, backends)
     pages = [*routes(), *sign_in_routes(sessions, bool(context), admissions)]

@@ -17,10 +17,10 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from dra_driver.web.places import NoPlaceError
+from dra_driver.web.work_budget import WorkBudget
 from dra_driver.web.worker.board_updates import BoardUpdate
 from dra_driver.web.worker.bounds import HEAVY, SECONDS
 from dra_driver.web.worker.responses import MAX_BYTES, WorkerResponse, refusal, unpacked
-from dra_driver.web.workload import Workload
 
 if TYPE_CHECKING:
     from dra_driver.web.worker.process import Load
@@ -36,12 +36,12 @@ class WorkerClient:
     `start` must be called before the console starts a thread; `start_by_spawner` may be called at any time.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, budget: WorkBudget) -> None:
         self._feed: Connection
         self._questions: socket.socket
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._heavy = workload.heavy.of_backend(), workload.heavy_bytes
-        self._quick = workload.quick.of_backend(), workload.quick_bytes
+        self._heavy = budget.heavy.of_backend(), budget.heavy_bytes
+        self._quick = budget.quick.of_backend(), budget.quick_bytes
         self.pid = 0
 
     def start(self, load: Load) -> None:

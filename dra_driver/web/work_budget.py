@@ -19,7 +19,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class WorkBudget:
     """The places of one console, and the bytes of memory that each question or command may add.
 
     `heavy` is for questions that simulate the scheduler, `quick` for all other questions.
@@ -33,8 +33,8 @@ class Workload:
     commands: SharedPlaces = field(default_factory=lambda: SharedPlaces(2, 1, 8))
 
     @classmethod
-    def within(cls, limit: int) -> Workload:
-        """Return a workload that fits into a container with a memory limit of so many bytes."""
+    def within(cls, limit: int) -> WorkBudget:
+        """Return a budget that fits into a container with a memory limit of so many bytes."""
         part = limit / _CHART
         return cls(int(160 * _MIB * part), int(48 * _MIB * part), int(192 * _MIB * part))
 
