@@ -43,12 +43,16 @@ SAVE_SECONDS = 60.0  # pause between saves while no fault changes
 
 @dataclass(frozen=True, slots=True)
 class HealthNow:
-    """What is wrong now. `cordons` are those in force; `xids` counts Xids by code since the agent started."""
+    """What is wrong now. `cordons` are those in force; `xids` counts Xids by code since the agent started.
+
+    `read` is when each GPU was read last; the faults that were found then are among `faults`.
+    """
 
     faults: tuple[Fault, ...] = ()
     cordons: tuple[Cordon, ...] = ()
     problems: tuple[Problem, ...] = ()
     xids: Mapping[int, int] = field(default_factory=dict)
+    read: Mapping[str, float] = field(default_factory=dict)
 
 
 class HealthMonitor:
@@ -132,8 +136,7 @@ class HealthMonitor:
 
     def read_at(self, gpu: str) -> float:
         """Return when a GPU's health was read last, in seconds since 1970; 0 if it could not be read."""
-        state = self._record.gpus.get(gpu)
-        return max(state.action_at, 0.0) if state is not None else 0.0
+        return self.now.read.get(gpu, 0.0)
 
     def completed(self, facts: Facts) -> Facts:
         """Return the facts with the missing GPUs added as they were last seen, and marked as lost."""
@@ -213,7 +216,8 @@ class HealthMonitor:
         if is_changed or self._is_save_due(now):
             self._save(now)
         self._meaning = meaning
-        self.now = HealthNow(faults, cordons, self._problems, self._xid_counts.counts)
+        read = {gpu: max(state.action_at, 0.0) for gpu, state in self._record.gpus.items()}
+        self.now = HealthNow(faults, cordons, self._problems, self._xid_counts.counts, read)
         if is_changed:
             self._log(before.faults, faults)
             self._changed()

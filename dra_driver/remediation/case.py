@@ -23,7 +23,7 @@ class Stage(enum.StrEnum):
     TAINTED = "tainted"  # the slices that keep new claims from the GPU are published
     DRAIN_ASKED = "drain-asked"  # the users of the GPU were informed
     DRAINED = "drained"  # no claim holds it, and the cluster's budget allows this node to act
-    NVML_LET_GO = "nvml-let-go"  # no process has it open, not even this agent
+    NVML_LET_GO = "nvml-let-go"  # no process has it open, not even this agent, and the action is under way
     ACTED = "acted"  # the action was carried out
     SAME_UUID_FOUND = "same-uuid-found"  # the same GPU is in its place again
     VALIDATED = "validated"  # it has passed a test

@@ -62,9 +62,10 @@ class GpuRecovery:
         """Wait until the GPU's readings are good, and then test it."""
         now = self._clock()
         gpu = case.gpu_among(self._node.gpus())
-        faults = [one for one in self._node.faults() if one.subject.gpu == case.gpu]
+        is_read = self._node.was_read_since(case.gpu, case.stage_at)
+        faults = [one for one in self._node.faults() if one.subject.gpu == case.gpu]  # asked last
         choice = choose_action(gpu, faults, self._policy) if gpu else None
-        is_here = gpu is not None and not gpu.is_lost and self._node.was_read_since(case.gpu, case.stage_at)
+        is_here = gpu is not None and not gpu.is_lost and is_read
         if gpu is None or not is_here or choice is not None:
             is_flapping = any(one.is_flapping for one in faults)
             if now - max(case.stage_at, self._began_at) > (FLAPPING_SECONDS if is_flapping else SETTLED_SECONDS):

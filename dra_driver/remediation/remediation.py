@@ -50,27 +50,32 @@ class Remediation:
         self._node, self._policy, self._clock = node, policy, clock
         self._journal, self._requests = RemediationJournal(folder), RequestFile(folder)
         self._boot_id = boot_id
-        self._steps = RemediationSteps(node, self._journal, policy, boot_id=boot_id, clock=clock)
+        self._steps = RemediationSteps(
+            node, self._journal, policy, boot_id=boot_id, begun=self._accept, clock=clock
+        )
         self._cases: dict[str, RemediationCase] = {}  # by PCI address; replaced as a whole
+        self._may_have_slot = False  # whether a process before this one may have left a slot behind
+        self._loaded_at = clock()  # until a GPU was read after that, no fault of it is known to be over
         self._actions: Mapping[tuple[str, str], int] = {}
         self._loop = Loop("remediation", self.turn, failure="remediation failed")
 
     def load(self) -> None:
         """Read the cases on disk, and keep the GPUs under remediation from claims."""
+        self._loaded_at = self._clock()
         try:
-            self._cases = {case.gpu: self._in_this_boot(case) for case in self._journal.cases()}
+            self._cases = {case.gpu: self._after_restart(case) for case in self._journal.cases()}
+            self._may_have_slot = any(case.stage.is_open for case in self._cases.values())
             self._count_actions()
         except LedgerError as error:
             log.error("remediation journal can't be read, starting over", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
             self._journal.set_aside()
         self._hold()
 
-    def _in_this_boot(self, case: RemediationCase) -> RemediationCase:
-        """Return a case as it is after a reboot: the GPU has to be drained again, and closed by all processes."""
-        is_stale = case.stage in (Stage.DRAINED, Stage.NVML_LET_GO) and not case.is_acting
-        if case.boot == self._boot_id or not is_stale:
+    def _after_restart(self, case: RemediationCase) -> RemediationCase:
+        """Return a case as a new process continues it: what keeps a GPU unused until its action ends with a process."""
+        if case.stage not in (Stage.DRAINED, Stage.NVML_LET_GO) or case.is_acting:
             return case
-        return case.at(Stage.DRAIN_ASKED, self._clock(), boot=self._boot_id)
+        return case.at(Stage.DRAIN_ASKED, self._clock())
 
     def start(self) -> None:
         """Continue the cases that were begun."""
@@ -110,6 +115,9 @@ class Remediation:
         self._find_cases()
         self._review_escalated()
         acting = self._acting()
+        if self._may_have_slot and acting is None:
+            self._node.release_slot()
+        self._may_have_slot = False
         if acting is not None:
             self._node.renew_slot()
         self._hold()
@@ -156,7 +164,7 @@ class Remediation:
             log.warning(
                 "a step of a remediation failed", extra=fields(device=case.gpu, code=error.code, err=str(error))
             )
-            after = case.waiting(str(error))
+            after = self._cases[case.gpu].waiting(str(error))  # the action may have begun
         if after != case:
             self._accept(after)
         return after
@@ -165,7 +173,9 @@ class Remediation:
 
     def _find_cases(self) -> None:
         """Open a case for each GPU that needs one, and update the cases whose action has not begun."""
-        gpus, faults = self._node.gpus(), self._node.faults()
+        gpus = self._node.gpus()
+        read = {gpu.pci_address for gpu in gpus if self._node.was_read_since(gpu.pci_address, self._loaded_at)}
+        faults = self._node.faults()  # asked last, so that the faults of the GPUs that were read are among them
         for gpu in gpus:
             choice, case = choose_action(gpu, faults, self._policy, gpus), self._cases.get(gpu.pci_address)
             if case is not None and case.uuid == gpu.uuid and case.stage is Stage.ESCALATED:
@@ -174,11 +184,11 @@ class Remediation:
                 if choice is not None:
                     self._write(self._new(gpu, choice))
             elif case.stage in _UPDATABLE and not case.is_acting:
-                self._update(case, choice)
+                self._update(case, choice, is_read=gpu.pci_address in read)
 
-    def _update(self, case: RemediationCase, choice: ActionChoice | None) -> None:
+    def _update(self, case: RemediationCase, choice: ActionChoice | None, *, is_read: bool) -> None:
         if choice is None:
-            if not case.is_unproven:
+            if not case.is_unproven and is_read:
                 self._cancel(case)
             return
         fault = choice.fault
@@ -245,8 +255,9 @@ class Remediation:
             if request is RemediationRequest.GIVE_UP:
                 self._write(self._steps.outcomes.escalated(case, "given up by hand"))
                 continue
-            self._node.resume()
             self._node.withdraw_reboot()
+            if request is RemediationRequest.RETRY and case.stage in _ACTING:
+                self._node.release_slot()
             if request is RemediationRequest.DONE:
                 self._node.forget_errors(gpu)
             stage = Stage.DETECTED if request is RemediationRequest.RETRY else Stage.SAME_UUID_FOUND

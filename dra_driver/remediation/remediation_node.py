@@ -7,6 +7,7 @@ returned as texts.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from dra_driver.hardware.facts import GpuFacts
@@ -57,14 +58,12 @@ class RemediationNode(Protocol):
     def set_persistence(self, gpu: GpuFacts, *, enabled: bool) -> None:
         """Switch persistence mode. Raises: DriverError."""
 
-    def release_library(self, gpus: Sequence[GpuFacts]) -> str:
-        """Keep Prepare from these GPUs and release the vendor's library; calls about other GPUs wait meanwhile.
+    def closed(self, gpus: Collection[str]) -> AbstractContextManager[str]:
+        """Return a context that keeps Prepare from these GPUs, and in which this agent does not use its library.
 
-        Return "", or why this is not possible now; nothing has changed then. Idempotent.
+        Calls about other GPUs wait meanwhile. The context yields "", or why this is not possible now. However it ends,
+        the GPUs and the library are usable again after it, and the hardware is looked at.
         """
-
-    def resume(self) -> None:
-        """Undo `release_library` and look at the hardware. Idempotent."""
 
     def reset(self, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
         """Reset these GPUs together. Raises: HardwareError."""

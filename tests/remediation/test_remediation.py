@@ -2,10 +2,12 @@
 
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 
 from dra_driver.health.fault import FaultKey
+from dra_driver.model.errors import LedgerError
 from dra_driver.remediation.case import Stage
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy, SiteCommand
@@ -14,6 +16,10 @@ from dra_driver.remediation.requests import RemediationRequest, RequestFile
 from tests.remediation.support.parts import BOOT, ONE, TWO, Clock, FileNode
 
 MAX_TURNS = 60
+
+
+class Killed(BaseException):
+    """Ends a turn in the middle of an action, as a killed process would."""
 
 
 class RemediationRig:
@@ -33,14 +39,22 @@ class RemediationRig:
         return next((one for one in RemediationJournal(self.folder).cases() if one.gpu == address), None)
 
     def turn_until(self, stage, address=ONE):
-        """Run turns until a case is at a stage; return the stages on the way."""
+        """Run turns until a case is at a stage; return the stages on the way. The process is killed in an action."""
         found = []
+
+        def note():
+            found.append(self.case(address).stage)
+            if found[-1] is stage:
+                raise Killed
+
+        self.node.when_reset = note
         for _ in range(MAX_TURNS):
             if (case := self.case(address)) is not None:
                 found.append(case.stage)
                 if case.stage is stage:
                     return list(dict.fromkeys(found))
-            self.remediation.turn()
+            with suppress(Killed):
+                self.remediation.turn()
             self.clock.now += 20.0
         raise AssertionError(f"not {stage}: {found[-3:]}, {self.case(address)}")
 
@@ -298,6 +312,119 @@ def test_partitions_of_ended_claims_are_waited_for(rig):
     rig.turn(2)
     rig.node.change(partitioned=[])
     rig.turn_until(Stage.RETURNED)
+
+
+def interrupted(rig, stage):
+    """Let an earlier process have drained the GPU, as far as it wrote to disk, and then begin a new one."""
+    rig.turn_until(Stage.DRAINED)
+    RemediationJournal(rig.folder).write(rig.case().at(stage, rig.clock()))
+    rig.restart()
+
+
+@pytest.mark.parametrize("stage", [Stage.DRAINED, Stage.NVML_LET_GO])
+def test_a_gpu_that_was_about_to_be_reset_is_drained_again_after_a_restart(rig, stage):
+    interrupted(rig, stage)
+    rig.node.change(users=["team/new"])
+    rig.turn(5)
+    assert not rig.node.logged("reset"), "reset under a claim"
+    assert (rig.case().stage, rig.case().waits_for) == (Stage.DRAIN_ASKED, "claim team/new to end")
+    assert not rig.node["has_slot"], "a node that waits for a claim keeps a slot from other nodes"
+    rig.node.change(users=[])
+    rig.turn_until(Stage.RETURNED)
+
+
+@pytest.mark.parametrize("stage", [Stage.DRAINED, Stage.NVML_LET_GO])
+def test_a_fault_that_ends_while_its_gpu_is_about_to_be_reset_leaves_nothing_behind(rig, stage):
+    interrupted(rig, stage)
+    rig.node.change(faults={})
+    rig.turn(2)
+    assert rig.case().stage is Stage.RETURNED
+    assert not rig.node.is_library_released
+    assert not rig.node["has_slot"]
+    rig.node.change(faults={ONE: ["needs-reset", "gpu-reset"]})
+    rig.turn_until(Stage.DRAINED)
+    rig.node.change(faults={})
+    rig.turn(2)
+    assert (rig.case().stage, rig.node.is_library_released, rig.node["has_slot"]) == (Stage.RETURNED, False, False)
+
+
+def test_a_fault_is_not_over_because_the_gpu_was_not_read_yet_after_a_restart(rig):
+    rig.node.change(users=["team/train"])
+    rig.turn(5)
+    rig.restart()
+    rig.node.change(faults={}, read=False)
+    rig.turn(3)
+    assert rig.case().stage is Stage.DRAIN_ASKED
+    assert rig.node["held"] == {ONE: "reset"}
+    rig.node.change(read=True)
+    rig.turn()
+    assert rig.case().stage is Stage.RETURNED
+
+
+def fail_with(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+def before_the_reset(rig, happens):
+    """Let something happen once the library is released, before it is known whether anything uses the GPU."""
+    rig.turn_until(Stage.DRAINED)
+    rig.node.when_asked = lambda: happens() if rig.node.is_library_released else None
+    with suppress(RuntimeError):
+        rig.turn()
+    rig.node.when_asked = lambda: None
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda rig: rig.node.change(users=["team/new"]),
+        lambda rig: rig.node.change(clients=["1 (x)"]),
+        lambda _: fail_with(LedgerError("busy", "locked"))(),
+        lambda _: fail_with(RuntimeError("a bug"))(),
+        lambda rig: rig.remediation._journal._path.chmod(0o444) or rig.node.change(users=["team/new"]),
+    ],
+    ids=["claim", "process", "ledger-locked", "bug", "journal-read-only"],
+)
+def test_whatever_ends_an_attempt_before_the_reset_library_and_slot_are_taken_back(rig, happens):
+    before_the_reset(rig, lambda: happens(rig))
+    assert not rig.node.is_library_released
+    assert not rig.node["has_slot"]
+    assert not rig.node.logged("reset")
+    assert rig.node["held"] == {ONE: "reset"}
+    rig.remediation._journal._path.chmod(0o644)
+    rig.node.change(users=[], clients=[])
+    rig.turn_until(Stage.RETURNED)
+    assert rig.node.logged("reset") == [f"reset {ONE}"]
+
+
+def test_a_gpu_whose_slot_was_lost_is_not_reset_before_there_is_another(rig):
+    rig.turn_until(Stage.DRAINED)
+    rig.node.change(slot=600.0, has_slot=False)
+    rig.turn(4)
+    assert (rig.case().stage, rig.node.logged("reset")) == (Stage.DRAIN_ASKED, [])
+    rig.node.change(slot=0.0)
+    rig.turn_until(Stage.RETURNED)
+
+
+def test_a_reset_whose_end_could_not_be_written_is_not_repeated(rig):
+    write, journal = rig.remediation._journal.write, rig.remediation._journal
+
+    def full(case, began=None, outcome=""):
+        if outcome:
+            raise LedgerError("remediation", "the disk is full")
+        write(case, began)
+
+    journal.write = full
+    rig.turn_until(Stage.DRAINED)
+    rig.turn(3)
+    assert rig.case().is_acting
+    journal.write = write
+    rig.turn_until(Stage.RETURNED)
+    assert rig.node.logged("reset") == [f"reset {ONE}"]
+    assert [row.outcome for row in journal.actions()] == ["interrupted"]
 
 
 def test_a_damaged_journal_is_set_aside(rig):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from dra_driver.agent.inventory.node_inventory import NodeInventory
@@ -70,8 +70,6 @@ class AgentRemediationNode:
         self._slots = slots
         self._validation = validation
         self._reboot = reboot
-        self._kept = ExitStack()  # the locks of the devices that are kept from Prepare
-        self._is_released = False
         self._slot_at = float("-inf")
 
     def gpus(self) -> tuple[GpuFacts, ...]:
@@ -132,31 +130,26 @@ class AgentRemediationNode:
         """Switch persistence mode."""
         self._hardware.set_persistence(gpu, enabled, CALL_SECONDS)
 
-    def release_library(self, gpus: Sequence[GpuFacts]) -> str:
-        """Keep Prepare from these GPUs and release the vendor's library; return why that was not possible."""
-        if self._is_released:
-            return ""
+    @contextmanager
+    def closed(self, gpus: Collection[str]) -> Iterator[str]:
+        """Keep Prepare from these GPUs and release the vendor's library; yield why that is not possible, or ""."""
+        with ExitStack() as kept:
+            yield self._hindrance(gpus, kept)
+
+    def _hindrance(self, gpus: Collection[str], kept: ExitStack) -> str:
+        """Take the locks and release the library until `kept` ends; return why that is not possible, or ""."""
         if self._scanner.is_paused:
             return "the signal that lets the agent use the library again (SIGUSR2)"
-        addresses = {gpu.pci_address for gpu in gpus}
         every = self._inventory.current.offering.every()
-        names = {device.name for device in every if device.gpu.pci_address in addresses} | set(map(gpu_name, addresses))
+        names = {device.name for device in every if device.gpu.pci_address in gpus} | set(map(gpu_name, gpus))
         try:
-            self._kept.enter_context(self._node.locks.hold(map(device_lock, names), Deadline.after(LOCK_SECONDS)))
+            kept.enter_context(self._node.locks.hold(map(device_lock, names), Deadline.after(LOCK_SECONDS)))
         except PrepareError as error:
             return f"a call to end: {error.message}"
-        self._is_released = True
-        if self._scanner.release(RELEASE_SECONDS):
-            return ""
-        self.resume()
-        return "a call of the driver's library to return"
-
-    def resume(self) -> None:
-        """Undo `release_library` and scan the hardware."""
-        if self._is_released:
-            self._is_released = False
-            self._scanner.reacquire()
-            self._kept.close()
+        kept.callback(self._scanner.reacquire)
+        if not self._scanner.release(RELEASE_SECONDS):
+            return "a call of the driver's library to return"
+        return ""
 
     def reset(self, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
         """Reset these GPUs together."""
