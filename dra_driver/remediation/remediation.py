@@ -50,9 +50,7 @@ class Remediation:
         self._node, self._policy, self._clock = node, policy, clock
         self._journal, self._requests = RemediationJournal(folder), RequestFile(folder)
         self._boot_id = boot_id
-        self._steps = RemediationSteps(
-            node, self._journal, policy, boot_id=boot_id, begun=self._accept, clock=clock
-        )
+        self._steps = RemediationSteps(node, self._journal, policy, boot_id=boot_id, begun=self._accept, clock=clock)
         self._cases: dict[str, RemediationCase] = {}  # by PCI address; replaced as a whole
         self._may_have_slot = False  # whether a process before this one may have left a slot behind
         self._loaded_at = clock()  # until a GPU was read after that, no fault of it is known to be over
