@@ -19,15 +19,15 @@ from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.cordons import Cordon, CordonFile, KnownCordons
 from dra_driver.health.fault import Fault, Subject
 from dra_driver.health.forgetting import ForgetFile
-from dra_driver.health.known_gpus import KnownGpus, read_gpus
+from dra_driver.health.fresh_look import FreshLook
+from dra_driver.health.known_gpus import KnownGpus
 from dra_driver.health.own_indications import record_missing, record_silence, record_test_results
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.health.record import HealthRecord, subject_of
-from dra_driver.health.record_wire import record_among, record_wire
-from dra_driver.health.store import GPUS, RECORD, HealthStore
+from dra_driver.health.store import HealthStore
+from dra_driver.health.stored_health import StoredHealth, documents_of, joined
 from dra_driver.health.xid_counts import XidCounts
 from dra_driver.health.xid_table import is_application_error
-from dra_driver.model.errors import DriverError, LedgerError
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -85,7 +85,8 @@ class HealthMonitor:
         failed_tests: Callable[[Iterable[Fault]], Mapping[Subject, str] | None] = lambda _: {},
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._reporter, self._store, self._forget_file, self._policy = reporter, store, forget, policy
+        self._reporter, self._forget_file, self._policy = reporter, forget, policy
+        self._store, self._stored, self._look = store, StoredHealth(store, boot_id), FreshLook()
         self._cordons = KnownCordons(cordons)
         self._boot_id, self._changed, self._clock = boot_id, changed, clock
         self._application_error, self._started_at = application_error, clock()
@@ -96,18 +97,20 @@ class HealthMonitor:
         self._xid_counts = XidCounts()
         self._loop = Loop("health", self._turn, failure="health monitor failed")
         self._bus_at = self._saved_at = float("-inf")
-        self._saved_revision = -1
+        self._saved_revision, self._saved_lost = -1, False
+        self._has_turned = False
+        self._is_complete = False  # whether the facts of the last scan have the GPUs that are missing
         self._remediated: set[str] = set()  # GPUs whose earlier errors are to be forgotten; guarded by the mutex
         self._hurried_until = 0.0
         self._problems: tuple[Problem, ...] = ()
         self._meaning: Hashable = None
         self.turned_at = 0.0  # when the last turn was completed, in seconds since 1970; 0 before the first
         self.now = HealthNow()
-        self._load()  # so that a GPU that was lost before a restart is missed from the first scan on
+        self._load(has_role=False)  # so that a GPU that was lost before a restart is missed from the first scan on
 
     def start(self) -> None:
         """Load the record from disk, report its faults, and start to watch."""
-        self._load()
+        self._load(has_role=True)
         self._cordons.refresh()
         self._conclude(self._clock())
         self._reporter.watch_health(self._loop.wake, log_position=self._record.log_position)
@@ -116,12 +119,17 @@ class HealthMonitor:
     @property
     def is_needed(self) -> bool:
         """Whether memory or disk holds something that a newly started agent would not find out again."""
-        try:
-            stored = record_among(self._store.read()) or HealthRecord(self._boot_id)
-            is_stored = stored.in_boot(self._boot_id).has_history
-        except (DriverError, ValueError):
-            is_stored = True  # a store that can't be read may hold something that is needed
-        return is_stored or bool(self.now.faults)
+        return bool(self.now.faults) or self._stored.holds_history()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether what was known before could be read; when that changes, the hardware has to be assessed again."""
+        return self._stored.is_loaded
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known which GPUs must not be offered: what was known before, or what a new look has shown."""
+        return self.is_loaded and self._is_complete and self._look.is_over and self._cordons.last is not None
 
     def stop(self) -> None:
         """Stop watching."""
@@ -144,6 +152,7 @@ class HealthMonitor:
             before = self._known.missing
             is_first = not self._known.by_address
             whole = self._known.completed(facts)
+            self._is_complete = self.is_loaded
             is_changed = is_first or self._known.missing != before
         if is_changed:
             self._loop.wake()
@@ -151,6 +160,9 @@ class HealthMonitor:
 
     def _turn(self) -> float:
         now = self._clock()
+        if not self.is_loaded:
+            self._load(has_role=True)
+        self._has_turned = True
         self._drop_forgotten()
         self._drop_remediated(now)
         report = self._report(now)
@@ -164,6 +176,7 @@ class HealthMonitor:
         self._xid_counts.count(xid for xid in report.xids if xid.gpu in known)
         self._report_applications(report, known)
         self._cordons.refresh()
+        self._look.follow(self._record, known, now)
         self._update_problems(report)
         self._conclude(now)
         self.turned_at = now
@@ -199,7 +212,8 @@ class HealthMonitor:
 
     def _update_problems(self, report: HealthReport) -> None:
         """Record the sources that can't be read, and log those that could be read before."""
-        found = (("health.source", report.problem), ("health.cordons", self._cordons.problem))
+        stored = ("health.store", self._stored.problem)
+        found = (("health.source", report.problem), ("health.cordons", self._cordons.problem), stored)
         problems = tuple(Problem(code, "node", text) for code, text in found if text)
         if report.problem and report.problem not in {one.message for one in self._problems}:
             log.warning("a source of health information can't be read", extra=fields(err=report.problem))
@@ -220,34 +234,33 @@ class HealthMonitor:
         self.now = HealthNow(faults, cordons, self._problems, self._xid_counts.counts, read)
         if is_changed:
             self._log(before.faults, faults)
+        if is_changed or not self.is_known:
             self._changed()
 
     def _is_save_due(self, now: float) -> bool:
-        return self._known.revision != self._saved_revision or now - self._saved_at >= SAVE_SECONDS
+        is_other = (self._known.revision, not self._look.is_over) != (self._saved_revision, self._saved_lost)
+        return is_other or now - self._saved_at >= SAVE_SECONDS
 
     def _save(self, now: float) -> None:
         with self._mutex:
-            documents = {RECORD: record_wire(self._record), GPUS: self._known.to_wire()}
-            revision = self._known.revision
-        try:
-            self._store.write(documents)
-            self._saved_at, self._saved_revision = now, revision
-        except LedgerError as error:
-            log.warning("health is not saved", extra=fields(code=error.code, err=str(error)))
+            revision, is_lost = self._known.revision, not self._look.is_over
+            documents = documents_of(self._record, self._known, self._cordons.last, is_lost=is_lost)
+        if self._stored.save(documents):
+            self._saved_at, self._saved_revision, self._saved_lost = now, revision, is_lost
+        else:
+            self._saved_revision = -1  # tried again in the next turn
 
-    def _load(self) -> None:
-        documents: Mapping[str, object] = {}
-        try:
-            documents = self._store.read()
-            self._record = record_among(documents) or self._record
-        except (DriverError, ValueError) as error:
-            log.error("health store can't be read, starting over", extra=fields(err=str(error)))  # noqa: TRY400
-            self._store.set_aside()
-        is_same_boot = self._record.boot == self._boot_id
-        self._record = self._record.in_boot(self._boot_id)
+    def _load(self, *, has_role: bool) -> None:
+        """Read what was known before, unless that is impossible now. What was observed meanwhile is added to it."""
+        before = self._stored.load(has_role=has_role)
+        if before is None:
+            return
+        self._record = joined(before.record, self._record) if self._has_turned else before.record
+        self._cordons.remember(before.cordons)
+        if before.is_lost:
+            self._look.begin(self._clock())
         with self._mutex:
-            if is_same_boot:
-                self._known.restore(read_gpus(documents.get(GPUS)))
+            self._known.restore(before.gpus)
 
     def _drop_forgotten(self) -> None:
         """Forget the GPUs that an administrator declared gone."""

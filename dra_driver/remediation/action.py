@@ -93,5 +93,5 @@ class GpuAction:
             raise HardwareError("gpu-lost", f"{gpu_name(case.gpu)} is gone", retry=Retry.LATER)
         elif case.action is RemediationAction.RESET:
             self._node.reset(gpus, self._policy.reset_timeout_s)
-        elif self._policy.command is not None:
+        elif case.action is RemediationAction.COMMAND and self._policy.command is not None:
             self._node.run(self._policy.command, gpus[0])

@@ -15,6 +15,8 @@ from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.fault import FaultKey
 from dra_driver.remediation.policy import RemediationAction
 
+SUPPORT, EXAMINED = "support", "examined"
+
 
 class Stage(enum.StrEnum):
     """The stages of a case. A stage is reached once that is recorded on disk."""
@@ -68,6 +70,13 @@ class RemediationCase:
     not_before: float = 0.0
     is_acting: bool = False
     is_unproven: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why the GPU is kept from claims: its action, EXAMINED if there is none, SUPPORT if it waits for a person."""
+        if self.stage is Stage.ESCALATED:
+            return SUPPORT
+        return EXAMINED if self.action is RemediationAction.NONE else str(self.action)
 
     def at(self, stage: Stage, now: float, **changes: Any) -> Self:
         """Return the case at another stage, with other changes. It no longer waits for anything."""

@@ -11,10 +11,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.model.errors import DriverError, LedgerError
 from dra_driver.remediation.action_choice import ActionChoice, choose_action
@@ -24,13 +24,14 @@ from dra_driver.remediation.policy import RemediationPolicy
 from dra_driver.remediation.remediation_node import RemediationNode
 from dra_driver.remediation.requests import RemediationRequest, RequestFile
 from dra_driver.remediation.steps import RemediationSteps
+from dra_driver.remediation.stored_cases import StoredCases, opened
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
 TURN_SECONDS, IDLE_SECONDS, STOP_SECONDS = 2.0, 5.0, 20.0
-SUPPORT, PEER = "support", "peer"
+PEER = "peer"
 _UPDATABLE = (Stage.DETECTED, Stage.TAINTED, Stage.DRAIN_ASKED, Stage.DRAINED)
 _ACTING = (Stage.DRAINED, Stage.NVML_LET_GO, Stage.ACTED, Stage.SAME_UUID_FOUND, Stage.VALIDATED)
 
@@ -52,28 +53,29 @@ class Remediation:
         self._boot_id = boot_id
         self._steps = RemediationSteps(node, self._journal, policy, boot_id=boot_id, begun=self._accept, clock=clock)
         self._cases: dict[str, RemediationCase] = {}  # by PCI address; replaced as a whole
+        self._stored = StoredCases(node, self._journal, boot_id=boot_id, clock=clock)
+        self._is_loaded = False
         self._may_have_slot = False  # whether a process before this one may have left a slot behind
-        self._loaded_at = clock()  # until a GPU was read after that, no fault of it is known to be over
         self._actions: Mapping[tuple[str, str], int] = {}
         self._loop = Loop("remediation", self.turn, failure="remediation failed")
 
     def load(self) -> None:
-        """Read the cases on disk, and keep the GPUs under remediation from claims."""
-        self._loaded_at = self._clock()
-        try:
-            self._cases = {case.gpu: self._after_restart(case) for case in self._journal.cases()}
-            self._may_have_slot = any(case.stage.is_open for case in self._cases.values())
-            self._count_actions()
-        except LedgerError as error:
-            log.error("remediation journal can't be read, starting over", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
-            self._journal.set_aside()
-        self._hold()
+        """Read the cases on disk, and keep the GPUs under remediation from claims.
 
-    def _after_restart(self, case: RemediationCase) -> RemediationCase:
-        """Return a case as a new process continues it: what keeps a GPU unused until its action ends with a process."""
-        if case.stage not in (Stage.DRAINED, Stage.NVML_LET_GO) or case.is_acting:
-            return case
-        return case.at(Stage.DRAIN_ASKED, self._clock())
+        While that is impossible, no GPU is offered that was not offered before, and every turn tries again.
+        """
+        self._is_loaded = False
+        self._stored.begin()
+        self._node.hold(None)
+        self._load_again()
+
+    def _load_again(self) -> None:
+        cases = self._stored.read()
+        if cases is not None:
+            self._cases, self._is_loaded = cases, True
+            self._may_have_slot = any(case.stage.is_open for case in cases.values())
+            self._count_actions()
+            self._hold()
 
     def start(self) -> None:
         """Continue the cases that were begun."""
@@ -92,8 +94,8 @@ class Remediation:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the journal holds something that must survive the end of the agent."""
-        return bool(self._cases)
+        """Whether the journal holds something that must survive the end of the agent, or can't be read."""
+        return bool(self._cases) or not self._is_loaded
 
     def is_reboot_asked(self) -> bool:
         """Return whether a reboot of this machine was requested in this boot."""
@@ -108,7 +110,11 @@ class Remediation:
         return self._actions
 
     def turn(self) -> float:
-        """Take a step for each GPU that may take one; return the seconds until the next turn."""
+        """Take a step for each GPU that may take one; return the seconds until the next turn. Raises: DriverError."""
+        if not self._is_loaded:
+            self._load_again()
+            if not self._is_loaded:
+                return TURN_SECONDS
         self._take_requests()
         self._find_cases()
         self._review_escalated()
@@ -172,7 +178,8 @@ class Remediation:
     def _find_cases(self) -> None:
         """Open a case for each GPU that needs one, and update the cases whose action has not begun."""
         gpus = self._node.gpus()
-        read = {gpu.pci_address for gpu in gpus if self._node.was_read_since(gpu.pci_address, self._loaded_at)}
+        # Until a GPU was read by this process, no fault of it is known to be over.
+        read = {gpu.pci_address for gpu in gpus if self._node.was_read_since(gpu.pci_address, self._stored.began_at)}
         faults = self._node.faults()  # asked last, so that the faults of the GPUs that were read are among them
         for gpu in gpus:
             choice, case = choose_action(gpu, faults, self._policy, gpus), self._cases.get(gpu.pci_address)
@@ -180,7 +187,7 @@ class Remediation:
                 continue
             if case is None or not case.stage.is_open:
                 if choice is not None:
-                    self._write(self._new(gpu, choice))
+                    self._write(opened(gpu, choice, boot=self._boot_id, now=self._clock()))
             elif case.stage in _UPDATABLE and not case.is_acting:
                 self._update(case, choice, is_read=gpu.pci_address in read)
 
@@ -210,22 +217,6 @@ class Remediation:
             self._node.release_slot()
         text = "the fault ended by itself"
         self._write(self._steps.outcomes.restored(case).at(Stage.RETURNED, now, waits_for=text))
-
-    def _new(self, gpu: GpuFacts, choice: ActionChoice) -> RemediationCase:
-        now, fault = self._clock(), choice.fault
-        return RemediationCase(
-            gpu.pci_address,
-            gpu.uuid,
-            fault.key,
-            fault.value,
-            fault.since,
-            now,
-            Stage.DETECTED,
-            now,
-            choice.action,
-            boot=self._boot_id,
-            peers=choice.peers,
-        )
 
     def _review_escalated(self) -> None:
         """End escalated cases whose GPU was replaced, and test GPUs whose fault ended with a reboot."""
@@ -277,8 +268,9 @@ class Remediation:
             log.warning("remediation", extra=fields(device=case.gpu, problem=what, step=str(case.stage), **why))
 
     def _count_actions(self) -> None:
-        rows = self._journal.actions()
-        self._actions = Counter((row.action, row.outcome.partition(":")[0] or "begun") for row in rows)
+        with suppress(LedgerError):  # they are counted again with the next change
+            rows = self._journal.actions()
+            self._actions = Counter((row.action, row.outcome.partition(":")[0] or "begun") for row in rows)
 
     # -- GPUs that are kept from claims --------------------------------------------------------------------------------
 
@@ -289,10 +281,10 @@ class Remediation:
         for case in self._cases.values():
             is_other = uuids.get(case.gpu, case.uuid) != case.uuid
             if case.stage is Stage.ESCALATED and not is_other:
-                found[case.gpu] = _held(case, case.gpu, SUPPORT)
+                found[case.gpu] = _held(case, case.gpu, case.reason)
             elif self._is_begun(case):
                 found.update({peer: _held(case, peer, PEER) for peer in case.peers if peer not in found})
-                found[case.gpu] = _held(case, case.gpu, str(case.action))
+                found[case.gpu] = _held(case, case.gpu, case.reason)
         self._node.hold(tuple(found[gpu] for gpu in sorted(found)))
 
 

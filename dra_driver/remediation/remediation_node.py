@@ -31,8 +31,11 @@ class RemediationNode(Protocol):
     def was_read_since(self, gpu: str, at: float) -> bool:
         """Return whether the GPU's health was read after a time (seconds since 1970)."""
 
-    def hold(self, faults: tuple[Fault, ...]) -> None:
-        """Keep new claims from the subjects of these faults by taints, and from no others."""
+    def hold(self, faults: tuple[Fault, ...] | None) -> None:
+        """Keep new claims from the subjects of these faults by taints, and from no others.
+
+        None means that it is not known which they are: until it is, no GPU is offered that was not offered before.
+        """
 
     def is_published(self) -> bool:
         """Return whether the taints that `hold` has set are published."""

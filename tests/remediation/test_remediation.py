@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 from contextlib import suppress
 
 import pytest
@@ -28,12 +29,20 @@ class RemediationRig:
     def __init__(self, folder, policy=None):
         self.folder, self.policy, self.clock = folder, policy or RemediationPolicy(), Clock()
         self.node = FileNode(folder / "node.json")
+        self.locker = sqlite3.connect(":memory:")
         self.restart()
 
     def restart(self, boot=BOOT):
         self.node = FileNode(self.folder / "node.json")
         self.remediation = Remediation(self.node, self.folder, self.policy, boot_id=boot, clock=self.clock)
         self.remediation.load()
+
+    def lock_journal(self):
+        self.locker = sqlite3.connect(self.folder / "remediation.db", isolation_level=None)
+        self.locker.execute("BEGIN EXCLUSIVE")
+
+    def unlock_journal(self):
+        self.locker.close()
 
     def case(self, address=ONE):
         return next((one for one in RemediationJournal(self.folder).cases() if one.gpu == address), None)
@@ -384,9 +393,9 @@ def before_the_reset(rig, happens):
         lambda rig: rig.node.change(clients=["1 (x)"]),
         lambda _: fail_with(LedgerError("busy", "locked"))(),
         lambda _: fail_with(RuntimeError("a bug"))(),
-        lambda rig: rig.remediation._journal._path.chmod(0o444) or rig.node.change(users=["team/new"]),
+        lambda rig: rig.lock_journal(),
     ],
-    ids=["claim", "process", "ledger-locked", "bug", "journal-read-only"],
+    ids=["claim", "process", "ledger-locked", "bug", "journal-locked"],
 )
 def test_whatever_ends_an_attempt_before_the_reset_library_and_slot_are_taken_back(rig, happens):
     before_the_reset(rig, lambda: happens(rig))
@@ -394,7 +403,7 @@ def test_whatever_ends_an_attempt_before_the_reset_library_and_slot_are_taken_ba
     assert not rig.node["has_slot"]
     assert not rig.node.logged("reset")
     assert rig.node["held"] == {ONE: "reset"}
-    rig.remediation._journal._path.chmod(0o644)
+    rig.unlock_journal()
     rig.node.change(users=[], clients=[])
     rig.turn_until(Stage.RETURNED)
     assert rig.node.logged("reset") == [f"reset {ONE}"]

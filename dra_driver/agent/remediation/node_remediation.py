@@ -91,8 +91,8 @@ class AgentRemediationNode:
         """Return whether the GPU's health was read after a time."""
         return self._health.was_read_since(gpu, at)
 
-    def hold(self, faults: tuple[Fault, ...]) -> None:
-        """Keep new claims from the subjects of these faults."""
+    def hold(self, faults: tuple[Fault, ...] | None) -> None:
+        """Keep new claims from the subjects of these faults; None if it is not known which they are."""
         self._health.hold(faults)
 
     def is_published(self) -> bool:

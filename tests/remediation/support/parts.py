@@ -91,8 +91,8 @@ class FileNode:
     def was_read_since(self, gpu: str, at: float) -> bool:
         return bool(self["read"])
 
-    def hold(self, faults: tuple[Fault, ...]) -> None:
-        self.change(held={one.subject.gpu: one.value for one in faults})
+    def hold(self, faults: tuple[Fault, ...] | None) -> None:
+        self.change(held=None if faults is None else {one.subject.gpu: one.value for one in faults})
 
     def is_published(self) -> bool:
         return bool(self["published"])
