@@ -73,7 +73,7 @@ class NodeHealth:
         self._latest: Mapping[str, tuple[FaultVerdict, ...]] = {}
         self._held: tuple[Fault, ...] | None = ()  # None while it is not known which GPUs remediation keeps from claims
         self._started_at = self._started = 0.0
-        self._is_open = False  # whether the taints that were set last keep claims from all GPUs that must not be offered
+        self._is_open = False  # whether the taints that were set last name all GPUs that must not be offered
         self.stream = HealthStream(self)
 
     def _make_monitor(
