@@ -14,6 +14,7 @@ from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy, SiteCommand
 from dra_driver.remediation.remediation import Remediation
 from dra_driver.remediation.requests import RemediationRequest, RequestFile
+from tests.health.support.faults import leave_hot_journal, locked, state_of, without_descriptors
 from tests.remediation.support.parts import BOOT, ONE, TWO, Clock, FileNode
 
 MAX_TURNS = 60
@@ -436,12 +437,88 @@ def test_a_reset_whose_end_could_not_be_written_is_not_repeated(rig):
     assert [row.outcome for row in journal.actions()] == ["interrupted"]
 
 
-def test_a_damaged_journal_is_set_aside(rig):
-    rig.turn(3)
-    (rig.folder / "remediation.db").write_bytes(b"not a database, and too long to be an empty one" * 40)
+def escalated(rig):
+    rig.node.change(resets_left=99)
+    rig.turn_until(Stage.ESCALATED)
+    rig.node.change(faults={})
+    return rig.folder / "remediation.db"
+
+
+def test_a_journal_that_is_locked_keeps_an_escalated_gpu_and_its_budget(rig):
+    path = escalated(rig)
+    with locked(path):
+        before = state_of(rig.folder)[path.name]
+        rig.restart()
+        rig.turn()
+        assert rig.node["held"] is None, "it is not known which GPUs have to be kept from claims"
+        assert rig.remediation.is_needed
+        assert state_of(rig.folder)[path.name] == before
+    rig.turn()
+    assert rig.node["held"] == {ONE: "support"}
+    assert len(RemediationJournal(rig.folder).actions()) == 2
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_a_journal_whose_writer_was_killed_in_a_transaction_keeps_everything(rig, moment):
+    leave_hot_journal(escalated(rig), ("cases", "actions", "cases")[moment])
     rig.restart()
-    assert (rig.folder / "remediation.db.damaged").exists()
-    rig.turn_until(Stage.RETURNED)
+    assert rig.node["held"] == {ONE: "support"}
+    assert len(RemediationJournal(rig.folder).actions()) == 2
+
+
+def test_an_agent_without_descriptors_keeps_the_journal(rig):
+    path = escalated(rig)
+    before = path.read_bytes()
+    hold, rig.node.hold = rig.node.hold, lambda _: None
+    with without_descriptors():
+        rig.remediation.load()
+    rig.node.hold = hold
+    assert path.read_bytes() == before
+    rig.turn()
+    assert rig.node["held"] == {ONE: "support"}
+
+
+@pytest.mark.parametrize("damage", [b"not a database, and too long to be an empty one" * 40, b""])
+def test_after_damage_to_the_journal_every_gpu_is_examined_before_it_is_offered(rig, damage):
+    escalated(rig).write_bytes(damage)
+    rig.node.change(read=False)
+    for _ in range(2):  # the first one ends before it has examined anything
+        rig.restart()
+        rig.turn(2)
+        assert rig.node["held"] == {ONE: "examined", TWO: "examined"}
+    assert (rig.folder / "remediation.db.damaged").read_bytes() == damage
+    rig.node.change(read=True)
+    rig.turn_until(Stage.RETURNED, ONE)
+    rig.turn_until(Stage.RETURNED, TWO)
+    assert rig.node.logged("validate") == [f"validate {ONE}", f"validate {TWO}"]
+    assert rig.node["held"] == {}
+    rig.restart()
+    assert rig.node["held"] == {}
+
+
+def test_a_gpu_that_is_found_faulty_when_it_is_examined_is_remediated(rig):
+    escalated(rig).write_bytes(b"garbage" * 999)
+    rig.node.change(faults={TWO: ["needs-reset", "gpu-reset"]}, resets_left=1)
+    rig.node.when_reset = lambda: None
+    rig.restart()
+    rig.turn_until(Stage.RETURNED, ONE)
+    rig.turn_until(Stage.RETURNED, TWO)
+    assert rig.node.logged("reset")[2:] == [f"reset {TWO}"]
+
+
+def test_a_gpu_that_fails_its_test_when_it_is_examined_waits_for_a_person(rig):
+    escalated(rig).write_bytes(b"garbage" * 999)
+    rig.node.change(verdict="failed")
+    rig.restart()
+    rig.turn_until(Stage.ESCALATED, ONE)
+    assert "validation failed" in rig.case().waits_for
+
+
+def test_a_gpu_whose_health_can_not_be_read_is_not_out_of_use_for_good_after_damage(rig):
+    escalated(rig).write_bytes(b"garbage" * 999)
+    rig.node.change(read=False)
+    rig.restart()
+    rig.turn_until(Stage.RETURNED, ONE)
 
 
 def kill_at(folder, number, moment):
