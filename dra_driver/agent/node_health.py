@@ -32,6 +32,7 @@ from dra_driver.health.policy import FaultVerdict, HealthPolicy, HeldBackReason
 from dra_driver.health.store import HealthStore
 from dra_driver.health.xid_table import row_of
 from dra_driver.inventory.offering import CurrentInventory, Inventory
+from dra_driver.model.clock import boot_time
 from dra_driver.plugin.kubelet.health_stream import DeviceReport, DeviceState, HealthStream
 
 PATIENCE_SECONDS = 30.0  # how long the slices stay as they are while it is not known which GPUs must not be offered
@@ -89,6 +90,7 @@ class NodeHealth:
             changed=self.refresh,
             application_error=self._report_application_error,
             failed_tests=gate.failed if gate else _no_tests,
+            wall=time.time,
         )
 
     def start(self) -> None:
@@ -98,7 +100,7 @@ class NodeHealth:
         """
         with self._refreshing:  # until the faults on disk are known, another thread would take them for new ones
             self._is_running, self._is_open = True, False
-            self._started_at, self._started = time.time(), time.monotonic()
+            self._started_at, self._started = time.time(), boot_time()
             self._new_faults.begin()
             self._monitor.start()
             self.refresh()
@@ -157,13 +159,13 @@ class NodeHealth:
         return self._monitor.is_known and self._held is not None
 
     def _is_impatient(self) -> bool:
-        return time.monotonic() - self._started > PATIENCE_SECONDS
+        return boot_time() - self._started > PATIENCE_SECONDS
 
     def reports(self) -> tuple[DeviceReport, ...]:
         """Return the health of every device in the form for the kubelet."""
         if not self._is_running or self._monitor.turned_at == 0.0:
             return ()
-        is_stale = time.time() - self._monitor.turned_at > STALE_SECONDS
+        is_stale = boot_time() - self._monitor.turned_at > STALE_SECONDS
         verdicts = {} if is_stale else self._verdicts()
         names = dict.fromkeys(device.name for device in self._inventory.current.offering.every())
         if is_stale:
@@ -183,7 +185,7 @@ class NodeHealth:
             self.refresh()
 
     def was_read_since(self, gpu: str, at: float) -> bool:
-        """Return whether a GPU's health was read after a time (seconds since 1970)."""
+        """Return whether a GPU's health was read after a time (boot time)."""
         return self._monitor.read_at(gpu) > at
 
     def forget_errors(self, gpu: str) -> None:
@@ -200,7 +202,7 @@ class NodeHealth:
     @property
     def is_silent(self) -> bool:
         """Return whether what is known is too old to be relied on, because the monitor or the library has stopped."""
-        is_stale = time.time() - self._monitor.turned_at > STALE_SECONDS or not self._is_known()
+        is_stale = boot_time() - self._monitor.turned_at > STALE_SECONDS or not self._is_known()
         return is_stale or any(one.key is FaultKey.UNMONITORED for one in self._monitor.now.faults)
 
     def blocking(self) -> tuple[FaultVerdict, ...] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +27,7 @@ from dra_driver.health.store import HealthStore
 from dra_driver.health.stored_health import StoredHealth, documents_of, joined
 from dra_driver.health.xid_counts import XidCounts
 from dra_driver.health.xid_table import is_application_error
+from dra_driver.model.clock import PeopleTime, boot_time
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -45,7 +45,8 @@ SAVE_SECONDS = 60.0  # pause between saves while no fault changes
 class HealthNow:
     """What is wrong now. `cordons` are those in force; `xids` counts Xids by code since the agent started.
 
-    `read` is when each GPU was read last; the faults that were found then are among `faults`.
+    Times of faults are those that people read. `read` is when each GPU was read last, in boot time; the faults that
+    were found then are among `faults`.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -69,6 +70,8 @@ class HealthMonitor:
         application_error: called by that thread with an Xid that an application caused, once in each turn.
         failed_tests: called in each turn with the faults; returns the devices that failed a test, with the reasons, or
             None while that is not known.
+        clock: the boot time, or another clock that nobody sets.
+        wall: the time that people read; by default `clock`.
     """
 
     def __init__(
@@ -83,10 +86,12 @@ class HealthMonitor:
         changed: Callable[[], None],
         application_error: Callable[[Subject, XidReport], None] = lambda *_: None,
         failed_tests: Callable[[Iterable[Fault]], Mapping[Subject, str] | None] = lambda _: {},
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = boot_time,
+        wall: Callable[[], float] | None = None,
     ) -> None:
+        self._people = people = PeopleTime(clock, wall or clock)
         self._reporter, self._forget_file, self._policy = reporter, forget, policy
-        self._store, self._stored, self._look = store, StoredHealth(store, boot_id), FreshLook()
+        self._store, self._stored, self._look = store, StoredHealth(store, boot_id, people), FreshLook()
         self._cordons = KnownCordons(cordons)
         self._boot_id, self._changed, self._clock = boot_id, changed, clock
         self._application_error, self._started_at = application_error, clock()
@@ -104,7 +109,7 @@ class HealthMonitor:
         self._hurried_until = 0.0
         self._problems: tuple[Problem, ...] = ()
         self._meaning: Hashable = None
-        self.turned_at = 0.0  # when the last turn was completed, in seconds since 1970; 0 before the first
+        self.turned_at = 0.0  # when the last turn was completed, in boot time; 0 before the first
         self.now = HealthNow()
         self._load(has_role=False)  # so that a GPU that was lost before a restart is missed from the first scan on
 
@@ -143,8 +148,8 @@ class HealthMonitor:
         self._loop.wake()
 
     def read_at(self, gpu: str) -> float:
-        """Return when a GPU's health was read last, in seconds since 1970; 0 if it could not be read."""
-        return self.now.read.get(gpu, 0.0)
+        """Return when a GPU's health was read last, in boot time; minus infinity if it was not."""
+        return self.now.read.get(gpu, float("-inf"))
 
     def completed(self, facts: Facts) -> Facts:
         """Return the facts with the missing GPUs added as they were last seen, and marked as lost."""
@@ -190,7 +195,7 @@ class HealthMonitor:
             if is_new and is_application_error(xid.code):
                 new[subject_of(xid, known[xid.gpu])] = xid
         for subject, xid in new.items():
-            self._application_error(subject, xid)
+            self._application_error(subject, replace(xid, at=xid.at + self._people.offset))
 
     def _report(self, now: float) -> HealthReport:
         """Return what the vendor observed; every `BUS_SECONDS` the bus is checked too.
@@ -201,7 +206,7 @@ class HealthMonitor:
             if not self._known.by_address:
                 return HealthReport()
         report = self._reporter.health(is_urgent=self._is_hurried(now), patience_s=PATIENCE_SECONDS)
-        if now - self._bus_at < BUS_SECONDS:
+        if 0 <= now - self._bus_at < BUS_SECONDS:
             return report
         self._bus_at = now
         with self._mutex:
@@ -221,16 +226,19 @@ class HealthMonitor:
 
     def _conclude(self, now: float) -> None:
         """Save the faults if they changed, and then report them. A save that fails is tried again later."""
-        faults = self._record.faults(now, self._policy.ignored_xids)
-        cordons = self._cordons.in_force(now)
-        verdicts = self._policy.verdicts(faults, len(self._known.by_address), now)
+        offset = self._people.offset
+        found = self._record.faults(now, self._policy.ignored_xids)
+        faults = tuple(replace(one, since=one.since + offset, last_seen=one.last_seen + offset) for one in found)
+        cordons = self._cordons.in_force(now + offset)
+        verdicts = self._policy.verdicts(faults, len(self._known.by_address), now + offset)
         before = self.now
-        meaning = (tuple(map(_meaning, faults)), cordons, tuple((one.fault.key, one.effect) for one in verdicts))
+        lasting = tuple(replace(fault, last_seen=0.0, count=0) for fault in faults)
+        meaning = (lasting, cordons, tuple((one.fault.key, one.effect) for one in verdicts))
         is_changed = meaning != self._meaning
         if is_changed or self._is_save_due(now):
             self._save(now)
         self._meaning = meaning
-        read = {gpu: max(state.action_at, 0.0) for gpu, state in self._record.gpus.items()}
+        read = {gpu: state.action_at for gpu, state in self._record.gpus.items()}
         self.now = HealthNow(faults, cordons, self._problems, self._xid_counts.counts, read)
         if is_changed:
             self._log(before.faults, faults)
@@ -239,12 +247,12 @@ class HealthMonitor:
 
     def _is_save_due(self, now: float) -> bool:
         is_other = (self._known.revision, not self._look.is_over) != (self._saved_revision, self._saved_lost)
-        return is_other or now - self._saved_at >= SAVE_SECONDS
+        return is_other or not 0 <= now - self._saved_at < SAVE_SECONDS
 
     def _save(self, now: float) -> None:
         with self._mutex:
-            revision, is_lost = self._known.revision, not self._look.is_over
-            documents = documents_of(self._record, self._known, self._cordons.last, is_lost=is_lost)
+            revision, is_lost, offset = self._known.revision, not self._look.is_over, self._people.offset
+            documents = documents_of(self._record, offset, self._known, self._cordons.last, is_lost=is_lost)
         if self._stored.save(documents):
             self._saved_at, self._saved_revision, self._saved_lost = now, revision, is_lost
         else:
@@ -290,8 +298,3 @@ class HealthMonitor:
         for fault in before:
             if (fault.subject, fault.key) not in current:
                 log.info("fault over", extra=fields(device=fault.subject.gpu, problem=fault.sentence))
-
-
-def _meaning(fault: Fault) -> Fault:
-    """Return a fault without the parts that change while it lasts."""
-    return replace(fault, last_seen=0.0, count=0)

@@ -17,8 +17,9 @@ from dra_driver.health.fault_track import FaultTrack
 from dra_driver.health.kept_file import is_damaged
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
 from dra_driver.health.record import HealthRecord, XidHistory
-from dra_driver.health.record_wire import record_among, record_wire
+from dra_driver.health.record_wire import record_among, record_in_boot_time, record_wire
 from dra_driver.health.store import CORDONS, GPUS, RECORD, UNPROVEN, HealthStore
+from dra_driver.model.clock import PeopleTime
 from dra_driver.model.errors import LedgerError
 from dra_driver.telemetry.logs import fields
 
@@ -38,8 +39,8 @@ class HealthBefore:
 class StoredHealth:
     """The monitor's documents in the store of one node."""
 
-    def __init__(self, store: HealthStore, boot_id: str) -> None:
-        self._store, self._boot_id = store, boot_id
+    def __init__(self, store: HealthStore, boot_id: str, time: PeopleTime) -> None:
+        self._store, self._boot_id, self._time = store, boot_id, time
         self.is_loaded = False
         self.problem = ""  # why the store can't be read
 
@@ -67,11 +68,12 @@ class StoredHealth:
         return HealthBefore(HealthRecord(self._boot_id), is_lost=True)
 
     def _before(self, documents: Mapping[str, Any]) -> HealthBefore:
-        record = record_among(documents) or HealthRecord(self._boot_id)
-        gpus = read_gpus(documents.get(GPUS)) if record.boot == self._boot_id else ()
+        is_of_boot = (record_among(documents) or HealthRecord()).boot == self._boot_id
+        record = record_in_boot_time(documents, self._boot_id, self._time.offset)
+        gpus = read_gpus(documents.get(GPUS)) if is_of_boot else ()
         is_lost = documents.get(UNPROVEN) is True or self._store.may_have_lost(RECORD, documents)
         cordons = cordons_of(documents[CORDONS]) if CORDONS in documents else None
-        return HealthBefore(record.in_boot(self._boot_id), gpus, cordons, is_lost)
+        return HealthBefore(record, gpus, cordons, is_lost)
 
     def save(self, documents: Mapping[str, Any]) -> bool:
         """Write what is known now, and return whether that was possible. Nothing is written before `load` has read."""
@@ -94,10 +96,10 @@ class StoredHealth:
 
 
 def documents_of(
-    record: HealthRecord, known: KnownGpus, cordons: tuple[Cordon, ...] | None, *, is_lost: bool
+    record: HealthRecord, offset: float, known: KnownGpus, cordons: tuple[Cordon, ...] | None, *, is_lost: bool
 ) -> dict[str, Any]:
-    """Return the documents that `load` reads back."""
-    documents = {RECORD: record_wire(record), GPUS: known.to_wire(), UNPROVEN: is_lost}
+    """Return the documents that `load` reads back; `offset` is that of the time that people read."""
+    documents = {RECORD: record_wire(record, offset), GPUS: known.to_wire(), UNPROVEN: is_lost}
     return documents if cordons is None else {**documents, CORDONS: cordons_wire(cordons)}
 
 

@@ -1,7 +1,7 @@
 """RemediationCase: the state of one GPU's remediation, as a value that is on disk after every change.
 
-Times are seconds since 1970. The stages follow each other in the order of `Stage`; a failed attempt leads back to
-DRAIN_ASKED, or to ESCALATED if no further one is allowed.
+Times are in boot time (`model.clock`), and seconds since 1970 on disk. The stages follow each other in the order of
+`Stage`; a failed attempt leads back to DRAIN_ASKED, or to ESCALATED if no further one is allowed.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ class Stage(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RemediationCase:
-    """The remediation of one GPU. `key` and `value` are those of the fault, and `since` is when the fault began.
+    """The remediation of one GPU. `key` and `value` are those of the fault.
 
-    `tries` counts the actions that were begun; `boot` is the boot in which the last one was begun. `persistence` are
-    the GPUs whose persistence mode was switched off, `peers` those that were drained too. `waits_for` is a sentence
-    about what the case waits for, or why it ended; `not_before` is when the next try may begin. `is_acting` is true
-    from before an action begins until its end is on disk, `is_unproven` after a failed validation.
+    `since` is when the fault began, a time that people read, also in memory. `tries` counts the actions that were
+    begun; `boot` is the boot in which the last one was begun. `persistence` are the GPUs whose persistence mode was
+    switched off, `peers` those that were drained too. `waits_for` is a sentence about what the case waits for, or why
+    it ended; `not_before` is when the next try may begin. `is_acting` is true from before an action begins until its
+    end is on disk, `is_unproven` after a failed validation.
     """
 
     gpu: str  # PCI address
@@ -81,6 +82,11 @@ class RemediationCase:
     def at(self, stage: Stage, now: float, **changes: Any) -> Self:
         """Return the case at another stage, with other changes. It no longer waits for anything."""
         return replace(self, stage=stage, stage_at=now, **{"waits_for": "", **changes})
+
+    def shifted(self, seconds: float) -> Self:
+        """Return the case with other times, as those of another clock."""
+        times = {name: getattr(self, name) + seconds for name in ("began", "stage_at")}
+        return replace(self, **times, not_before=self.not_before + seconds if self.not_before else 0.0)
 
     def gpu_among(self, gpus: Iterable[GpuFacts]) -> GpuFacts | None:
         """Return the case's GPU as last read; None if it is gone."""

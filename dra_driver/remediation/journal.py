@@ -11,8 +11,10 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from dra_driver.health.kept_file import KeptDatabase
+from dra_driver.model.clock import PeopleTime
 from dra_driver.remediation.budgets import WEEK_SECONDS, ActionRow
 from dra_driver.remediation.case import RemediationCase
 
@@ -24,9 +26,10 @@ _TABLES = (
 
 
 class RemediationJournal:
-    """The journal of one node."""
+    """The journal of one node. Its times are seconds since 1970; with `people`, those of the agent are in boot time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, people: PeopleTime | None = None, boot_id: str = "") -> None:
+        self._people, self._boot_id = people, boot_id
         self._file = KeptDatabase(folder / FILE_NAME, "remediation", _TABLES)
 
     def may_have_lost_cases(self) -> bool:
@@ -38,7 +41,7 @@ class RemediationJournal:
 
         def read(connection: sqlite3.Connection) -> tuple[RemediationCase, ...]:
             rows = connection.execute("SELECT body FROM cases ORDER BY gpu").fetchall()
-            return tuple(RemediationCase.from_wire(json.loads(body)) for (body,) in rows)
+            return tuple(self._case(json.loads(body)) for (body,) in rows)
 
         return self._file.read(read, ())
 
@@ -47,7 +50,8 @@ class RemediationJournal:
 
         def read(connection: sqlite3.Connection) -> tuple[ActionRow, ...]:
             rows = connection.execute("SELECT at, uuid, action, outcome FROM actions ORDER BY at, rowid").fetchall()
-            return tuple(ActionRow(float(at), str(uuid), str(what), str(how or "")) for at, uuid, what, how in rows)
+            ago = self._offset
+            return tuple(ActionRow(at - ago, str(uuid), str(what), str(how or "")) for at, uuid, what, how in rows)
 
         return self._file.read(read, ())
 
@@ -59,10 +63,11 @@ class RemediationJournal:
         """
 
         def work(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT OR REPLACE INTO cases VALUES (?, ?)", (case.gpu, _body(case)))
+            connection.execute("INSERT OR REPLACE INTO cases VALUES (?, ?)", (case.gpu, self._body(case)))
             if began is not None:
-                connection.execute("DELETE FROM actions WHERE at < ?", (began.at - 5 * WEEK_SECONDS,))
-                row = (began.at, began.uuid, began.action, began.outcome)
+                at = began.at + self._offset
+                connection.execute("DELETE FROM actions WHERE at < ?", (at - 5 * WEEK_SECONDS,))
+                row = (at, began.uuid, began.action, began.outcome)
                 connection.execute("INSERT INTO actions VALUES (?, ?, ?, ?)", row)
             if outcome:
                 last = "SELECT rowid FROM actions WHERE uuid = ? ORDER BY at DESC, rowid DESC LIMIT 1"
@@ -72,7 +77,7 @@ class RemediationJournal:
 
     def begin(self, cases: Iterable[RemediationCase]) -> None:
         """Write these cases durably, either all of them or none. Raises: LedgerError."""
-        rows = [(case.gpu, _body(case)) for case in cases]
+        rows = [(case.gpu, self._body(case)) for case in cases]
         self._file.write(lambda connection: connection.executemany("INSERT OR REPLACE INTO cases VALUES (?, ?)", rows))
 
     def forget(self, gpu: str) -> None:
@@ -84,6 +89,16 @@ class RemediationJournal:
         """Set a damaged file aside. Raises: LedgerError if that is impossible."""
         self._file.set_aside()
 
+    @property
+    def _offset(self) -> float:
+        """The difference between the times on disk and those of the cases."""
+        return self._people.offset if self._people is not None else 0.0
 
-def _body(case: RemediationCase) -> str:
-    return json.dumps(case.to_wire(), separators=(",", ":"))
+    def _body(self, case: RemediationCase) -> str:
+        clock = {"offset": self._offset, "offset_boot": self._boot_id}
+        return json.dumps({**case.shifted(self._offset).to_wire(), **clock}, separators=(",", ":"))
+
+    def _case(self, wire: dict[str, Any]) -> RemediationCase:
+        """Return a case; one of this boot has the times with which it was written, although the clock was set since."""
+        is_of_boot = self._people is not None and wire.get("offset_boot") == self._boot_id
+        return RemediationCase.from_wire(wire).shifted(-(float(wire["offset"]) if is_of_boot else self._offset))

@@ -8,7 +8,6 @@ role.
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.health.fault import Fault, FaultKey, Subject
+from dra_driver.model.clock import PeopleTime, boot_time
 from dra_driver.model.errors import DriverError, LedgerError
 from dra_driver.remediation.action_choice import ActionChoice, choose_action
 from dra_driver.remediation.case import RemediationCase, Stage
@@ -37,7 +37,10 @@ _ACTING = (Stage.DRAINED, Stage.NVML_LET_GO, Stage.ACTED, Stage.SAME_UUID_FOUND,
 
 
 class Remediation:
-    """The remediation of one node's GPUs. `folder` is the agent's data folder. Any thread may call any method."""
+    """The remediation of one node's GPUs. `folder` is the agent's data folder. Any thread may call any method.
+
+    `clock` is the boot time, `wall` the time that people read; by default the same as a given `clock`.
+    """
 
     def __init__(
         self,
@@ -46,10 +49,12 @@ class Remediation:
         policy: RemediationPolicy,
         *,
         boot_id: str,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = boot_time,
+        wall: Callable[[], float] | None = None,
     ) -> None:
+        self._people = PeopleTime(clock, wall or clock)
         self._node, self._policy, self._clock = node, policy, clock
-        self._journal, self._requests = RemediationJournal(folder), RequestFile(folder)
+        self._journal, self._requests = RemediationJournal(folder, self._people, boot_id), RequestFile(folder)
         self._boot_id = boot_id
         self._steps = RemediationSteps(node, self._journal, policy, boot_id=boot_id, begun=self._accept, clock=clock)
         self._cases: dict[str, RemediationCase] = {}  # by PCI address; replaced as a whole
@@ -281,12 +286,12 @@ class Remediation:
         for case in self._cases.values():
             is_other = uuids.get(case.gpu, case.uuid) != case.uuid
             if case.stage is Stage.ESCALATED and not is_other:
-                found[case.gpu] = _held(case, case.gpu, case.reason)
+                found[case.gpu] = self._held(case, case.gpu, case.reason)
             elif self._is_begun(case):
-                found.update({peer: _held(case, peer, PEER) for peer in case.peers if peer not in found})
-                found[case.gpu] = _held(case, case.gpu, case.reason)
+                found.update({peer: self._held(case, peer, PEER) for peer in case.peers if peer not in found})
+                found[case.gpu] = self._held(case, case.gpu, case.reason)
         self._node.hold(tuple(found[gpu] for gpu in sorted(found)))
 
-
-def _held(case: RemediationCase, gpu: str, value: str) -> Fault:
-    return Fault(FaultKey.REMEDIATION, Subject(gpu), value, case.began, case.stage_at, boot=case.boot)
+    def _held(self, case: RemediationCase, gpu: str, value: str) -> Fault:
+        read = case.shifted(self._people.offset)
+        return Fault(FaultKey.REMEDIATION, Subject(gpu), value, read.began, read.stage_at, boot=case.boot)

@@ -26,10 +26,10 @@ class RemediationNode(Protocol):
         """Return the current faults, without those that `hold` has set."""
 
     def was_seen_since(self, at: float) -> bool:
-        """Return whether the hardware was looked at after a time (seconds since 1970)."""
+        """Return whether the hardware was looked at after a time (boot time)."""
 
     def was_read_since(self, gpu: str, at: float) -> bool:
-        """Return whether the GPU's health was read after a time (seconds since 1970)."""
+        """Return whether the GPU's health was read after a time (boot time)."""
 
     def hold(self, faults: tuple[Fault, ...] | None) -> None:
         """Keep new claims from the subjects of these faults by taints, and from no others.

@@ -7,7 +7,6 @@ must not be done twice without being counted, is counted on disk before it begin
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from dra_driver.remediation.action import GpuAction
@@ -34,7 +33,7 @@ class RemediationSteps:
         *,
         boot_id: str,
         begun: Callable[[RemediationCase], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self._journal = journal
         self.outcomes = CaseOutcomes(node, journal, policy, boot_id=boot_id, clock=clock)

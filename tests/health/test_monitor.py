@@ -282,6 +282,39 @@ def test_without_any_knowledge_of_the_cordons_no_device_counts_as_known(tmp_path
     assert bench.monitor.is_known
 
 
+class SetClocks(Bench):
+    """A monitor for whom the time that people read differs from the boot time by `ahead`, which people may set."""
+
+    def __init__(self, folder, ahead):
+        self.ahead = ahead
+        super().__init__(folder)
+        self.monitor = HealthMonitor(
+            self.reporter, HealthStore(folder), self.cordons, self.forget, policy=HealthPolicy(), boot_id=BOOT,
+            changed=lambda: None, clock=lambda: self.at, wall=lambda: self.at + self.ahead,
+        )  # fmt: skip
+        self.monitor.completed(FACTS)
+
+    def since(self):
+        return {one.since for one in self.monitor.now.faults}
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0, 10 * 365 * 86400.0])
+def test_a_clock_that_is_set_delays_nothing_and_forgets_nothing(tmp_path, step):
+    bench = SetClocks(tmp_path, 1e9)
+    bench.turn(report(reading(1000.5, ONE, recovery_action=1)))
+    assert bench.since() == {1e9 + 1000.5}
+    bench.ahead += step
+    bench.reporter.bus[TWO] = BusState.GONE
+    bench.at += 11
+    bench.turn(report(xid(95, at=bench.at)))
+    assert ("gpu-lost", "") in shown(bench.monitor.now.faults), "a dead GPU went unnoticed"
+    assert 1e9 + step + 1000.5 in bench.since(), "people read a time that is not theirs"
+    again = SetClocks(tmp_path, bench.ahead - step / 2)
+    again.turn(report(reading(bench.at + 1, ONE, recovery_action=2)))
+    assert ("needs-reboot", "node-reboot") in shown(again.monitor.now.faults), "a reading was taken for an old one"
+    assert again.since() == {one - step / 2 for one in bench.since()} | {1e9 + step / 2 + bench.at + 1}
+
+
 def test_known_gpus_are_written_when_a_gpu_changes_and_not_for_its_partitions(bench, monkeypatch):
     write, written = bench.monitor._store.write, []
     monkeypatch.setattr(bench.monitor._store, "write", lambda documents: (written.append(documents), write(documents)))

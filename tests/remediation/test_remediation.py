@@ -458,6 +458,32 @@ def test_a_journal_that_is_locked_keeps_an_escalated_gpu_and_its_budget(rig):
     assert len(RemediationJournal(rig.folder).actions()) == 2
 
 
+@pytest.mark.parametrize("step", [-3600.0, 3600.0, 10 * 365 * 86400.0])
+def test_a_clock_that_is_set_neither_delays_nor_hurries_a_remediation(tmp_path, step):
+    rig, ahead = RemediationRig(tmp_path), 1e9
+
+    def restart():
+        rig.node = FileNode(tmp_path / "node.json")
+        rig.remediation = Remediation(
+            rig.node, tmp_path, rig.policy, boot_id=BOOT, clock=rig.clock, wall=lambda: rig.clock() + ahead
+        )
+        rig.remediation.load()
+
+    restart()
+    rig.node.change(faults={ONE: ["gpu-lost", ""]})
+    rig.turn_until(Stage.ACTED)
+    acted_at = rig.case().stage_at
+    assert 1e9 < acted_at < 1e9 + 2000
+    ahead += step
+    rig.turn(2)
+    restart()
+    rig.turn(2)
+    assert (rig.case().stage, rig.case().waits_for) == (Stage.ACTED, "a reboot of the machine")
+    rig.clock.now += rig.policy.reboot_within_s
+    rig.turn()
+    assert rig.case().stage is Stage.ESCALATED
+
+
 @pytest.mark.parametrize("moment", range(3))
 def test_a_journal_whose_writer_was_killed_in_a_transaction_keeps_everything(rig, moment):
     leave_hot_journal(escalated(rig), ("cases", "actions", "cases")[moment])
