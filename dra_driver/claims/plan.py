@@ -107,4 +107,5 @@ def _cdi_file(
         common=common,
         made={one.in_file: one.device.name for one in on_node.results if one.device.name in made},
         metadata=plan_metadata(on_node, metadata_of) if metadata_of else (),
+        standing=tuple(one for one in on_node.own if one.partition is not None and one.placement is None),
     )

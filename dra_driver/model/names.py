@@ -180,6 +180,15 @@ def gpu_of_device(name: str) -> str:
     return _BEFORE_PART.split(name, maxsplit=1)[0]
 
 
+def is_of_gpu(name: str, gpu: str) -> bool:
+    """Return whether a name is that of the GPU named `gpu`, of a device of it, or of a part of it ("gpu/part").
+
+    >>> is_of_gpu("gpu-0000-65-00-0-mig-1g10gb-19-2", "gpu-0000-65-00-0")
+    True
+    """
+    return name == gpu or name.startswith((f"{gpu}-", f"{gpu}/"))
+
+
 def profile_label(profile: str) -> str:
     """Return a MIG profile name in the form used in device names: no dots, lower case, '-' in place of '+'.
 

@@ -28,6 +28,7 @@ from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.effects.sharing.effects import SharingEffects
 from dra_driver.plugin.effects.sharing.holders import SharingHolders
+from dra_driver.plugin.gpu_holds import GpuHolds
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.mig.mig_modes import MigModes
@@ -112,7 +113,7 @@ class ClaimContext:
 
 @dataclass(frozen=True, slots=True)
 class _Performers:
-    """The performers of the single kinds of steps, and the effects that run them all."""
+    """The performers of the single kinds of steps, the effects that run them all, and the holds of whole GPUs."""
 
     modes: MigModes
     sharing: SharingHolders
@@ -120,6 +121,7 @@ class _Performers:
     effects: Effects
     pods: PodCgroups
     late_log: LateLog
+    gpus: GpuHolds
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def _performers(context: ClaimContext) -> _Performers:
     units = ComputeUnits(hardware, ledger, locks)
     files = CdiFiles(context.store, hardware, context.metadata)
     effects = Effects((modes, partitioner, passed, sharing, limiter, units, files))
-    return _Performers(modes, sharing, limiter, effects, pods, late_log)
+    return _Performers(modes, sharing, limiter, effects, pods, late_log, GpuHolds(locks, ledger, context.inventory))
 
 
 def _undo_parts(context: ClaimContext, performers: _Performers) -> _UndoParts:
@@ -170,6 +172,7 @@ def _undo_parts(context: ClaimContext, performers: _Performers) -> _UndoParts:
         performers.effects,
         context.store,
         names,
+        gpus=performers.gpus,
         metadata=context.metadata,
         release_watch=release_watch,
         gone=context.gone,
@@ -200,6 +203,7 @@ def _preparer(
         boot_id,
         ledger=ledger,
         locks=context.locks,
+        gpus=performers.gpus,
         planner=planner,
         effects=performers.effects,
         undo=undo,

@@ -23,6 +23,8 @@ from pathlib import Path
 from dra_driver.model.errors import NodeError, PrepareError, Retry
 from dra_driver.plugin.deadline import Deadline
 
+LOCKED = "prepare.locked"  # the code of the error that names a lock which did not become free
+
 _POLL_SECONDS = 0.005  # polled, because the kernel can't wake us at a deadline
 # struct flock: l_type, l_whence, l_start, l_len, l_pid (0 for locks of the open file description)
 _FLOCK = struct.Struct("hhqqi")
@@ -178,12 +180,12 @@ def device_lock(device: str) -> str:
 def gpu_lock(pci_address: str) -> str:
     """Return the name of a GPU's lock.
 
-    It is taken after the locks of claims and devices, and never together with another.
+    It is taken after the locks of claims and devices (`gpu_holds` has the order of all locks).
     """
     return f"gpu/{pci_address}"
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=4096)
 def _kernel_requests(name: str) -> tuple[bytes, bytes]:
     """Return the requests with which the kernel locks and unlocks the byte of a name."""
     offset = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 2

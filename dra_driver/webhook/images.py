@@ -27,9 +27,9 @@ class ImageAdvisor:
     def __init__(self, fleet: PublishedFleet, drivers: Collection[str]) -> None:
         self._fleet, self._drivers = fleet, drivers
 
-    def warnings(self, wire: Any) -> list[str]:
+    def warnings(self, wire: Any, _namespace: str = "") -> list[str]:
         """Return the sentences about a pod or pod template: none if it has no claims or the fleet is not known yet."""
-        wire = _relevant_part(_pod_of(wire))
+        wire = _relevant_part(pod_of(wire))
         if not wire["spec"]["resourceClaims"] or not self._fleet.is_known:
             return []
         served = list(self._driver_devices())
@@ -55,7 +55,7 @@ def _warnings_about(need: CudaRequirement, served: list[_DriverDevices]) -> Iter
         yield f"unless its claims already ask for such a driver, add to their selectors: {need.selector}"
 
 
-def _pod_of(wire: Any) -> Wire:
+def pod_of(wire: Any) -> Wire:
     """Return a pod, or the pod template of a workload or of a CronJob."""
     found = _mapping(wire)
     job = _mapping(_mapping(found.get("spec")).get("jobTemplate")) or found

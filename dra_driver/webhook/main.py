@@ -24,7 +24,15 @@ from dra_driver.webhook.fleet_watch import FleetWatch
 from dra_driver.webhook.identity import CertificateFolder, CertificateSecret, CertificateSource, ServingIdentity
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
-from dra_driver.webhook.review import allow_unread, refuse_unread, review_configs, review_images, review_selectors
+from dra_driver.webhook.mps_claims import MpsAdvisor
+from dra_driver.webhook.review import (
+    Advisor,
+    allow_unread,
+    refuse_unread,
+    review_configs,
+    review_pods,
+    review_selectors,
+)
 from dra_driver.webhook.server import Reviewer, ReviewServer
 
 log = logging.getLogger(__name__)
@@ -65,6 +73,7 @@ class Webhook:
         self._watch = FleetWatch(api, self._fleet)
         linter = FleetLinter(self._fleet, settings.drivers, kubernetes=_engine_version(api))
         self.identity = ServingIdentity(_source(api, settings))
+        advisors = ImageAdvisor(self._fleet, settings.drivers), MpsAdvisor(api, self._fleet, settings.drivers)
         registry = CollectorRegistry()
         reviews = Counter(
             "dra_driver_webhook_reviews", "Reviews by path and outcome", ["path", "outcome"], registry=registry
@@ -72,7 +81,7 @@ class Webhook:
         self.server = ReviewServer(
             settings.address,
             self.identity.context,
-            reviewers=reviewers(settings.drivers, linter, ImageAdvisor(self._fleet, settings.drivers)),
+            reviewers=reviewers(settings.drivers, linter, *advisors),
             unread=UNREAD,
             readiness=self._unready,
             metrics=lambda: generate_latest(registry),
@@ -121,13 +130,13 @@ def tune_process() -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 
-def reviewers(drivers: tuple[str, ...], linter: FleetLinter, advisor: ImageAdvisor) -> dict[str, Reviewer]:
+def reviewers(drivers: tuple[str, ...], linter: FleetLinter, *advisors: Advisor) -> dict[str, Reviewer]:
     """Return the functions that review, by path."""
     validate({})  # loads the models now, so that the first review does not wait for them
     return {
         "/configs": lambda review, _deadline: review_configs(review, drivers),
         "/selectors": lambda review, deadline: review_selectors(review, linter, deadline),
-        "/images": lambda review, _deadline: review_images(review, advisor),
+        "/images": lambda review, _deadline: review_pods(review, *advisors),
     }
 
 

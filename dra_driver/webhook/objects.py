@@ -36,47 +36,47 @@ class SelectorText:
 
 def opaque_configs(kind: str, obj: Any) -> Iterator[OpaqueConfig]:
     """Yield the opaque configs of an object, whatever their driver."""
-    at, holder = _device_part(kind, obj)
-    for index, entry in enumerate(_items(holder.get("config"))):
-        opaque = _mapping(entry.get("opaque"))
+    at, holder = device_part(kind, obj)
+    for index, entry in enumerate(items(holder.get("config"))):
+        opaque = mapping(entry.get("opaque"))
         if isinstance(opaque.get("driver"), str):
             yield OpaqueConfig(f"{at}config[{index}].opaque.parameters", opaque["driver"], opaque.get("parameters"))
 
 
 def selectors(kind: str, obj: Any) -> Iterator[SelectorText]:
     """Yield the CEL selectors of an object."""
-    at, holder = _device_part(kind, obj)
+    at, holder = device_part(kind, obj)
     if kind == "DeviceClass":
-        name = _mapping(_mapping(obj).get("metadata")).get("name")
+        name = mapping(mapping(obj).get("metadata")).get("name")
         yield from _of_request(holder, at, str(name or ""))
         return
-    for index, request in enumerate(_items(holder.get("requests"))):
+    for index, request in enumerate(items(holder.get("requests"))):
         where = f"{at}requests[{index}]."
         for field in ("exactly", "firstAvailable"):
             value = request.get(field)
-            for number, part in enumerate(_items(value) if field == "firstAvailable" else [_mapping(value)]):
+            for number, part in enumerate(items(value) if field == "firstAvailable" else [mapping(value)]):
                 suffix = f"{field}[{number}]." if field == "firstAvailable" else f"{field}."
                 yield from _of_request(part, where + suffix, _class_of(part))
         yield from _of_request(request, where, _class_of(request))
 
 
 def _of_request(request: Mapping[str, Any], at: str, class_name: str) -> Iterator[SelectorText]:
-    entries = _items(request.get("selectors"))
+    entries = items(request.get("selectors"))
     for index, entry in enumerate(entries):
-        expression = _mapping(entry.get("cel")).get("expression")
+        expression = mapping(entry.get("cel")).get("expression")
         if isinstance(expression, str):
             path = f"{at}selectors[{index}]"
             yield SelectorText(path, expression, class_name, index == 0, index == len(entries) - 1)
 
 
-def _device_part(kind: str, obj: Any) -> tuple[str, Mapping[str, Any]]:
+def device_part(kind: str, obj: Any) -> tuple[str, Mapping[str, Any]]:
     """Return the part that holds configs and requests (or selectors), and its path."""
-    spec = _mapping(_mapping(obj).get("spec"))
+    spec = mapping(mapping(obj).get("spec"))
     if kind == "DeviceClass":
         return "spec.", spec
     if kind == "ResourceClaimTemplate":
-        return "spec.spec.devices.", _mapping(_mapping(spec.get("spec")).get("devices"))
-    return "spec.devices.", _mapping(spec.get("devices"))
+        return "spec.spec.devices.", mapping(mapping(spec.get("spec")).get("devices"))
+    return "spec.devices.", mapping(spec.get("devices"))
 
 
 def _class_of(request: Mapping[str, Any]) -> str:
@@ -84,9 +84,11 @@ def _class_of(request: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping as it is, and an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
-def _items(value: Any) -> list[Mapping[str, Any]]:
+def items(value: Any) -> list[Mapping[str, Any]]:
+    """Return the mappings of a list, empty ones for its other values; nothing for any other value."""
     return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list) else []

@@ -33,10 +33,10 @@ class Linter(Protocol):
 
 
 class Advisor(Protocol):
-    """The source of warnings about the images of pods."""
+    """A source of warnings about pods: about their images, or about their claims."""
 
-    def warnings(self, pod: Any) -> list[str]:
-        """Return one sentence for each problem of the images; none while too little is known."""
+    def warnings(self, pod: Any, namespace: str) -> list[str]:
+        """Return one sentence for each problem of a pod, or of what makes pods; none while too little is known."""
 
 
 def review_configs(review: Any, drivers: Collection[str]) -> Wire:
@@ -73,8 +73,8 @@ POD_MAKERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def review_images(review: Any, advisor: Advisor) -> Wire:
-    """Answer with warnings about the images of a new pod, or of an object that makes pods; it is always allowed.
+def review_pods(review: Any, *advisors: Advisor) -> Wire:
+    """Answer with warnings about a new pod, or about an object that makes pods; it is always allowed.
 
     Raises: InputError("input.review").
     """
@@ -83,7 +83,8 @@ def review_images(review: Any, advisor: Advisor) -> Wire:
     operations = POD_MAKERS.get(str(kind.get("kind")), ()) if isinstance(kind, dict) else ()
     if request.get("operation") not in operations or _needs_no_review(request):
         return _answer(request["uid"])
-    found = advisor.warnings(request["object"])[:MAX_WARNINGS]
+    pod, namespace = request["object"], str(request.get("namespace") or "")
+    found = [text for advisor in advisors for text in advisor.warnings(pod, namespace)][:MAX_WARNINGS]
     return _answer(request["uid"], warnings=[shortened(one, WARNING_CHARACTERS) for one in found])
 
 

@@ -22,16 +22,17 @@ from tests.support.nodes.driver_root import (
 )
 
 
-def test_sockets_are_mounted_only_while_they_exist(tmp_path, no_proc):
+def test_sockets_are_mounted_only_while_they_exist_and_never_those_of_the_hosts_mps_daemon(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root", host="/run/nvidia/driver")
     assert not [p for p in places(common_edits(root.roots(proc=no_proc), VERSION)[0]) if p.startswith(("/run", "/tmp"))]
     root.add("/run/nvidia-persistenced/socket")
     (root.mount / "tmp/nvidia-mps").mkdir(parents=True)
     found, _ = common_edits(root.roots(proc=no_proc), VERSION)
     sockets = {m.container_path: m for m in found.mounts if m.container_path.startswith(("/run", "/tmp"))}
-    assert set(sockets) == {"/run/nvidia-persistenced/socket", "/tmp/nvidia-mps"}
-    assert sockets["/tmp/nvidia-mps"].options == ("nosuid", "nodev", "rbind", "rprivate", "noexec")
-    assert sockets["/tmp/nvidia-mps"].host_path == "/run/nvidia/driver/tmp/nvidia-mps"
+    assert set(sockets) == {"/run/nvidia-persistenced/socket"}
+    socket = sockets["/run/nvidia-persistenced/socket"]
+    assert socket.options == ("nosuid", "nodev", "rbind", "rprivate", "noexec")
+    assert socket.host_path == "/run/nvidia/driver/run/nvidia-persistenced/socket"
     (root.mount / "run/nvidia-persistenced/socket").unlink()
     found, _ = common_edits(root.roots(proc=no_proc), VERSION)
     assert "/run/nvidia-persistenced/socket" not in places(found)

@@ -64,7 +64,7 @@ def test_cert_manager_makes_a_certificate_that_is_signed_by_an_authority_of_its_
     # The webhook has no right to write anything, and no Secret of its own.
     assert "Secret" not in by_kind
     (role,) = (one for one in objects(text) if one["kind"] == "ClusterRole" and one["metadata"]["name"] == name)
-    assert [rule["verbs"] for rule in role["rules"]] == [["list", "watch"]]
+    assert [rule["verbs"] for rule in role["rules"]] == [["list", "watch"], ["get"]]
 
 
 def test_with_a_given_issuer_only_the_certificate_is_made(helm: str) -> None:

@@ -5,7 +5,7 @@ The kernel is simulated at the lowest layer, the writes to sysfs. Not covered: a
 
 import errno
 import json
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +14,12 @@ import pytest
 from dra_driver.hardware.passthrough.group import read_passthrough_group
 from dra_driver.hardware.passthrough.writing import ChildWriter
 from dra_driver.hardware.simulated.kernel import AUDIO_CLASS, BRIDGE_CLASS
-from dra_driver.model.errors import ClaimError, HardwareError
+from dra_driver.model.errors import ClaimError, HardwareError, PrepareError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import RecordedPassthrough
+from dra_driver.plugin.locks import NodeLocks, device_lock
 from tests.passthrough.support.bus import AUDIO, BEFORE, DURING, GPU, GROUP, OTHER, PASSED, WHOLE, PassthroughRig
-from tests.support.plugin.parts import config
+from tests.support.plugin.parts import config, in_thread
 
 
 @pytest.fixture
@@ -54,6 +55,22 @@ def test_unprepare_resets_the_gpu_and_gives_each_function_back_to_its_own_driver
     assert rig.overrides() == {"(null)"}
     assert rig.kernel.writes[0] == ("reset", "1")
     rig.assert_empty()
+
+
+def test_every_device_of_a_gpu_is_held_while_it_leaves_its_driver_and_while_it_comes_back(rig):
+    other, free = NodeLocks(rig.data / "locks"), []
+
+    def look(*_):
+        for name in (WHOLE, PASSED):
+            with suppress(PrepareError), other.hold([device_lock(name)], Deadline(0)):
+                free.append(name)
+
+    rig.kernel.before = lambda *write: in_thread(look, *write)[0].join(60)
+    rig.allocate("u1", PASSED)
+    rig.prepare("u1")
+    rig.unprepare("u1")
+    assert (free, len(rig.kernel.writes) > 4) == ([], True)
+    other.close()
 
 
 def test_a_function_without_a_driver_has_none_afterwards(rig):

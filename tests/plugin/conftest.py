@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.plugin.lock_order import lock_order  # noqa: F401 - a test fails if locks are taken out of order
 from tests.support.plugin.parts import Rig
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.images import ImageAdvisor
-from dra_driver.webhook.review import review_images
+from dra_driver.webhook.review import review_pods
 from dra_driver.webhook.wording import WARNING_CHARACTERS
 from tests.support.api.embedded_client import slice_wire
 from tests.webhook.support.reviews import DRIVER, review
@@ -40,7 +40,7 @@ def required(text):
 
 
 def said(fleet, obj, operation="CREATE"):
-    answer = review_images(review(obj, operation=operation), ImageAdvisor(fleet, (DRIVER,)))["response"]
+    answer = review_pods(review(obj, operation=operation), ImageAdvisor(fleet, (DRIVER,)))["response"]
     assert answer["allowed"]
     return answer.get("warnings", [])
 

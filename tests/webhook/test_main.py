@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.embedded.api.kinds import CLAIMS, SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.webhook.certificates import make_certificate_pair
 from dra_driver.webhook.main import Settings, Webhook
@@ -40,7 +40,9 @@ def settings(tmp_path):
 def ask(webhook, pair, path, obj):
     trust = ssl.create_default_context(cadata=pair.authorities)
     connection = http.client.HTTPSConnection("localhost", webhook.server.port, context=trust, timeout=60)
-    connection.request("POST", path, json.dumps(review(obj)).encode())
+    asked = review(obj)
+    asked["request"]["namespace"] = obj["metadata"].get("namespace")
+    connection.request("POST", path, json.dumps(asked).encode())
     try:
         return json.loads(connection.getresponse().read())["response"]
     finally:
@@ -75,6 +77,28 @@ def test_configs_are_judged_without_an_api_server_and_selectors_once_there_is_on
         api.start(port)
         [warning] = until(lambda: (answered(webhook, pair, "/selectors", obj) or {}).get("warnings"), "a warning")
         assert "none of the 1 devices" in warning
+    finally:
+        webhook.stop()
+        api.stop()
+
+
+def test_a_container_with_two_claims_under_mps_is_warned_of(settings, pair):
+    api = EmbeddedApi()
+    api.start()
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
+    api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+    api.request("POST", SLICES.path(), body=slice_wire(driver=DRIVER, devices=[{"name": "gpu-0"}]))
+    mps = claim(config(strategy="MPS"), requests=[request(f'device.driver == "{DRIVER}"', name=n) for n in ("a", "b")])
+    api.request("POST", CLAIMS.path("team"), body=mps)
+    api.write_kubeconfig(settings.kubeconfig)
+    webhook = Webhook(settings)
+    webhook.start()
+    container = {"name": "main", "resources": {"claims": [{"name": "x", "request": n} for n in ("a", "b")]}}
+    spec = {"containers": [container], "resourceClaims": [{"name": "x", "resourceClaimName": "c"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "team"}, "spec": spec}
+    try:
+        [warning] = until(lambda: (answered(webhook, pair, "/images", pod) or {}).get("warnings"), "a warning")
+        assert warning.startswith("container main: x/a, x/b are under MPS")
     finally:
         webhook.stop()
         api.stop()

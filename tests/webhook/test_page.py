@@ -11,7 +11,7 @@ from dra_driver.views.fleet.devices import fleet_of_profile
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import WARNED_RULES, FleetLinter
-from dra_driver.webhook.review import review_configs, review_images, review_selectors
+from dra_driver.webhook.review import review_configs, review_pods, review_selectors
 from tests.support.webhook.webhook_page import FILES, PAGE, shown
 from tests.webhook.support.reviews import DRIVER, review
 
@@ -47,7 +47,7 @@ def test_doubtful_selectors_get_the_warnings_that_the_page_shows(linter):
 
 
 def test_an_image_that_needs_a_newer_cuda_gets_the_warnings_that_the_page_shows(fleet):
-    response = review_images(review(yaml.safe_load(FILES["trainer.yaml"])), ImageAdvisor(fleet, (DRIVER,)))["response"]
+    response = review_pods(review(yaml.safe_load(FILES["trainer.yaml"])), ImageAdvisor(fleet, (DRIVER,)))["response"]
     assert shown("trainer.yaml")[:-1] == [f"Warning: {one}" for one in response["warnings"]]
 
 

@@ -24,9 +24,8 @@ from dra_driver.hardware.programs import run_program
 from dra_driver.health.fault import Fault
 from dra_driver.kube.leases import LeaseSlots
 from dra_driver.model.errors import DriverError, NodeError, PrepareError, Retry
-from dra_driver.model.names import gpu_name
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.locks import device_lock
+from dra_driver.plugin.gpu_holds import GpuHolds
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.node_claims.host_processes import described
 from dra_driver.plugin.repair.repair import Repair
@@ -70,6 +69,7 @@ class AgentRemediationNode:
         self._slots = slots
         self._validation = validation
         self._reboot = reboot
+        self._holds = GpuHolds(node.locks, node.ledger, inventory)
         self._slot_at = float("-inf")
 
     def gpus(self) -> tuple[GpuFacts, ...]:
@@ -140,10 +140,9 @@ class AgentRemediationNode:
         """Take the locks and release the library until `kept` ends; return why that is not possible, or ""."""
         if self._scanner.is_paused:
             return "the signal that lets the agent use the library again (SIGUSR2)"
-        every = self._inventory.current.offering.every()
-        names = {device.name for device in every if device.gpu.pci_address in gpus} | set(map(gpu_name, gpus))
+        known = [gpu for gpu in self._inventory.gpus if gpu.pci_address in gpus]
         try:
-            kept.enter_context(self._node.locks.hold(map(device_lock, names), Deadline.after(LOCK_SECONDS)))
+            kept.enter_context(self._holds.hold(known, Deadline.after(LOCK_SECONDS)))
         except PrepareError as error:
             return f"a call to end: {error.message}"
         kept.callback(self._scanner.reacquire)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dra_driver.claims.reports.metadata import RequestMetadata
+from dra_driver.inventory.device import Device
 from dra_driver.model.edits import Edits
 
 
@@ -15,7 +16,8 @@ class CdiFileStep:
     """Write one CDI file, and the metadata files that it mounts; undone by removing them.
 
     `made` names the devices, by their name in the file, whose edits are known only after an earlier step has made
-    them. Without `metadata`, containers get no files about their devices.
+    them. Without `metadata`, containers get no files about their devices. `standing` are the partitions, without those
+    with admin access, that no step makes: they existed when the claim was planned.
     """
 
     kind: ClassVar[str] = "cdi-file"
@@ -26,6 +28,7 @@ class CdiFileStep:
     common: Edits
     made: Mapping[str, str] = field(default_factory=dict)
     metadata: tuple[RequestMetadata, ...] = ()
+    standing: tuple[Device, ...] = ()
 
     @property
     def key(self) -> str:

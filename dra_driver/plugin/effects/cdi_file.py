@@ -15,9 +15,11 @@ from dra_driver.cdi.spec import render
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.steps.cdi_file import CdiFileStep
 from dra_driver.claims.steps.sharing import SharingStep
-from dra_driver.hardware.port import Hardware
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.port import Hardware, Partitionable
+from dra_driver.inventory.device import Device
 from dra_driver.model.edits import Edits, merge
-from dra_driver.model.errors import NODE_MISSING, HardwareError
+from dra_driver.model.errors import NODE_MISSING, HardwareError, Retry
 from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.plugin.deadline import NODE_SECONDS, Deadline
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
@@ -72,6 +74,16 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         """Return the record of a file: its name."""
         return RecordedFile(step.file)
 
+    def inspect(self, step: CdiFileStep, _deadline: Deadline) -> RecordedFile:
+        """Return the intent, if the standing partitions that the file describes still exist.
+
+        The claim was planned before its devices' locks were taken, and they may have been destroyed between.
+        Raises: HardwareError("hardware.partition-missing").
+        """
+        for device in step.standing:
+            self._require_standing(device)
+        return self.intent(step)
+
     def perform(self, step: CdiFileStep, recorded: RecordedFile, run: StepRun) -> RecordedFile:
         """Write the file and the metadata files that it mounts, unless they already have this content.
 
@@ -91,6 +103,15 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
     def undo(self, recorded: RecordedFile, _undoing: UndoRun) -> None:
         """Remove the file. Raises: PrepareError."""
         self._store.remove(recorded.file)
+
+    def _require_standing(self, device: Device) -> None:
+        planned = device.partition
+        if planned is None or not isinstance(self._hardware, Partitionable):
+            return
+        existing = _now_at(self._hardware, device.gpu, planned)
+        if (planned.uuid, planned.gi_id, planned.ci_id) not in {(now.uuid, now.gi_id, now.ci_id) for now in existing}:
+            text = f"partition {device.name} was destroyed while its claim was about to be prepared"
+            raise HardwareError("partition-missing", text, retry=Retry.LATER)
 
     def _write(self, step: CdiFileStep, run: StepRun, patience: Deadline) -> None:
         made = {name: self._made(device, run, patience) for name, device in step.made.items()}
@@ -150,6 +171,15 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
                     error.message = f"device {device}: {error.message}"
                     raise
             time.sleep(_POLL_SECONDS)
+
+
+def _now_at(port: Partitionable, gpu: GpuFacts, planned: PartitionFacts) -> tuple[PartitionFacts, ...]:
+    """Return the partitions among which a planned one is if it still exists. Raises: HardwareError."""
+    for profile in gpu.mig_profiles:
+        if (profile.name, profile.gi_profile_id) == (planned.profile, planned.gi_profile_id):
+            found = port.placement_now(gpu, profile, planned.start).partition  # no other placement is read for this
+            return (found,) if found else ()
+    return port.partitions_now(gpu)  # it is a part of a GPU instance
 
 
 def _devices(step: CdiFileStep, made: _Made) -> dict[str, Edits]:

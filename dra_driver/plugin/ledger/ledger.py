@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
 from dra_driver.model.errors import LedgerError
+from dra_driver.model.names import is_of_gpu
 from dra_driver.model.records import json_text
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger import spans
@@ -23,7 +24,7 @@ from dra_driver.plugin.ledger.claim_files import ClaimFiles, NoClaimFiles
 from dra_driver.plugin.ledger.claim_queries import ClaimQueries
 from dra_driver.plugin.ledger.conflicts import Conflict, conflicts_of, conflicts_query, wanted_of
 from dra_driver.plugin.ledger.connections import NO_ROOM
-from dra_driver.plugin.ledger.device_effects import DeviceEffects
+from dra_driver.plugin.ledger.device_effects import DeviceEffects, EffectHolder
 from dra_driver.plugin.ledger.ledger_rows import (
     delete,
     insert,
@@ -71,6 +72,27 @@ class Ledger(ClaimQueries):
         if self.is_read_only or self.count() or self.unreleased.has_any():
             return False
         return not self.effects.names() and not self._read("SELECT 1 FROM mig_modes LIMIT 1")
+
+    def holders(self, gpus: Collection[str]) -> Mapping[str, str]:
+        """Return the holders of each device, and each part, of some GPUs, in words. `gpus` are names of whole GPUs.
+
+        Claims of this boot that were unprepared while their containers may still run count as well. No claim is parsed.
+        Raises: LedgerError.
+        """
+        sql = (
+            "SELECT holds.device, claims.uid, claims.namespace, claims.name "
+            "FROM holds JOIN claims ON claims.uid = claim_uid ORDER BY device, uid"
+        )
+        rows = [(row[0], EffectHolder(*tuple(row)[1:]).full_name) for row in self._read(sql)]
+        kept = [claim for claim in self.unreleased.of_boot(self._boot_id) if not claim.is_over]
+        rows += [
+            (name, f"{claim.record().full_name} (its pod may still run)") for claim in kept for name in claim.devices
+        ]
+        found: dict[str, dict[str, None]] = {}  # each claim once, though it may have several shares of a device
+        for device, claim in rows:
+            if any(is_of_gpu(device, gpu) for gpu in gpus):
+                found.setdefault(device, {})[f"claim {claim}"] = None
+        return {device: ", ".join(claims) for device, claims in found.items()}
 
     def intend(
         self, record: ClaimRecord, claim: AllocatedClaim, occupied: Sequence[str] = (), *, is_synced: bool = True

@@ -17,7 +17,7 @@ file is renamed, because a partition that is made later at the same placement ma
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -26,10 +26,11 @@ from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware, Partitionable, ProcessLister
 from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import DriverError
-from dra_driver.model.names import partition_name
+from dra_driver.model.names import partition_name, replicated_name
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.gpu_holds import GpuHolds
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.locks import NodeLocks, gpu_lock
+from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from dra_driver.plugin.other_drivers.nvidia_checkpoint import (
     FILE,
@@ -42,6 +43,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 GPU_SECONDS = 10.0
+LOCK_SECONDS = 5.0  # how long to wait for calls that work on the GPU's devices; the next run tries again
 SET_ASIDE = ".ended"
 DESTROYED = "AbandonedMigPartitionDestroyed"
 
@@ -72,7 +74,7 @@ class AbandonedPartitions:
         events: NodeEvents,
     ) -> None:
         self._file, self._driver, self._boot_id = folder / FILE, driver, boot_id
-        self._hardware, self._ledger, self._locks = hardware, ledger, locks
+        self._hardware, self._ledger, self._gpus = hardware, ledger, GpuHolds(locks, ledger)
         self._claims, self._events = claims, events
         self._owners = PartitionOwners(hardware, ledger, locks, boot_id)
         self._logged: set[str] = set()  # what was logged: which partitions stay and why, and why the file can't be read
@@ -124,10 +126,9 @@ class AbandonedPartitions:
         named: Sequence[CheckpointedPartition],
         claim: CheckpointedClaim,
     ) -> bool:
-        deadline = Deadline.after(GPU_SECONDS)
         try:
-            with self._locks.hold([gpu_lock(gpu.pci_address)], deadline):
-                what = self._destroy(port, gpu, one, named, deadline)
+            with self._gpus.hold([gpu], Deadline.after(LOCK_SECONDS)) as holders:
+                what = self._destroy(port, gpu, one, named, holders)
         except DriverError as error:
             self._log(f"{claim.uid} {error.code}", gpu, claim, str(error))
             return False
@@ -139,7 +140,7 @@ class AbandonedPartitions:
             self._events.send(DESTROYED, f"{what}: made by another driver for claim {claim.name}, which has ended")
         return bool(what)
 
-    # The callers of the methods below hold the GPU's lock.
+    # The callers of the methods below hold the GPU and all its devices; `holders` is what claims have of it.
 
     def _destroy(
         self,
@@ -147,7 +148,7 @@ class AbandonedPartitions:
         gpu: GpuFacts,
         one: CheckpointedPartition,
         named: Sequence[CheckpointedPartition],
-        deadline: Deadline,
+        holders: Mapping[str, str],
     ) -> str:
         """Destroy a partition and return its name; return "" if it is gone or has to stay."""
         now = replace(gpu, partitions=port.partitions_now(gpu), unusable=port.unusable_now(gpu))
@@ -155,19 +156,24 @@ class AbandonedPartitions:
         if found is None and one.placement not in now.unusable:
             return ""
         name = _name(gpu, one, found)
-        if reason := self._reason_to_stay(now, name, found, named):
+        if reason := self._reason_to_stay(now, name, found, named, holders):
             self._log(f"{name} {reason}", gpu, None, reason)
             return ""
         if gpu.mig_toggles_without_reset and gpu.pci_address not in self._ledger.modes(self._boot_id):
             self._ledger.set_mode(gpu.pci_address, self._boot_id)
-        port.destroy_partition(gpu, found.uuid if found else "", deadline.remaining(), placement=one.placement)
+        port.destroy_partition(gpu, found.uuid if found else "", GPU_SECONDS, placement=one.placement)
         return name
 
     def _reason_to_stay(
-        self, gpu: GpuFacts, name: str, found: PartitionFacts | None, named: Iterable[CheckpointedPartition]
+        self,
+        gpu: GpuFacts,
+        name: str,
+        found: PartitionFacts | None,
+        named: Iterable[CheckpointedPartition],
+        holders: Mapping[str, str],
     ) -> str:
-        held, ours = self._ledger.held(), self._owners.of_ledger()
-        if held & {name, gpu.whole_name} or (found and ours.owns(gpu, found)):
+        ours, holding = self._owners.of_ledger(), {gpu.whole_name, gpu.passed_name, name}
+        if any((replicated_name(held) or held) in holding for held in holders) or (found and ours.owns(gpu, found)):
             return "a claim of this driver holds it"
         here = [one for one in named if _is_parent(one, gpu)]
         placements = {one.placement for one in here}

@@ -8,24 +8,30 @@ partitions made here belong to no claim, so they are published as standing parti
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from dra_driver.hardware.facts import GpuFacts, Problem
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.inventory.mig.geometry import WantedGeometry, wanted_of
 from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import DriverError
+from dra_driver.model.names import is_of_gpu
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.gpu_holds import GpuHolds
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.locks import NodeLocks, gpu_lock
+from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.mig.geometry_source import GeometrySource
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 GPU_SECONDS = 30.0
+LOCK_SECONDS = 5.0  # how long to wait for calls that work on the GPU's devices; the next run tries again
 APPLIED, NOT_APPLIED = "MigGeometryApplied", "MigGeometryNotApplied"
 _CODE = "inventory.geometry"
+_IN_USE = "waiting until no claim uses the GPU"
 
 
 class OfferedDevices(Protocol):
@@ -49,7 +55,7 @@ class DeclaredMig:
         events: NodeEvents,
     ) -> None:
         self._source = source
-        self._hardware, self._ledger, self._locks = hardware, ledger, locks
+        self._hardware, self._ledger, self._gpus = hardware, ledger, GpuHolds(locks, ledger)
         self._offered, self._events = offered, events
         self.problems: tuple[Problem, ...] = ()
         self._is_aside = False
@@ -109,31 +115,42 @@ class DeclaredMig:
         """Bring one GPU to its geometry. Return what prevents that ("" if nothing does), and whether it was changed."""
         if not isinstance(wanted, WantedGeometry):
             return wanted or "", False
-        placements = wanted.placements
-        deadline = Deadline.after(GPU_SECONDS)
-        with self._locks.hold([gpu_lock(gpu.pci_address)], deadline):
-            existing = port.partitions_now(gpu)
-            surplus = [p for p in existing if not any(placement.is_at(p) for placement in placements)]
-            missing = [placement for placement in placements if not any(placement.is_at(p) for p in existing)]
-            if not surplus and not missing and gpu.mig_enabled == wanted.is_enabled:
-                return "", False
-            if self._used is None:
-                self._used = self._offered.used()
-            if any(_is_of(gpu, name) for name in self._ledger.held() | self._used):
-                return "waiting until no claim uses the GPU", False
-            for partition in surplus:
-                port.destroy_partition(gpu, partition.uuid, deadline.remaining())
-            wanted_keys = {(placement.profile.gi_profile_id, placement.start) for placement in placements}
-            for unfinished in set(port.unusable_now(gpu)) - wanted_keys:  # one at a wanted placement is completed below
-                port.destroy_partition(gpu, "", deadline.remaining(), placement=unfinished)
-            if gpu.mig_enabled != wanted.is_enabled:
-                port.set_mig_mode(gpu, wanted.is_enabled, deadline.remaining())
-            for placement in missing:
-                port.create_partition(gpu, placement.profile, placement.start, deadline.remaining())
+        seen = replace(gpu, partitions=port.partitions_now(gpu))
+        if _is_as(wanted, seen):
+            return "", False
+        if self._used is None:
+            self._used = self._offered.used()
+        if self._ledger.holders([gpu.whole_name]) or any(is_of_gpu(name, gpu.whole_name) for name in self._used):
+            return _IN_USE, False  # no Prepare has to wait only to have this found out under the locks
+        with self._gpus.hold([seen], Deadline.after(LOCK_SECONDS)) as holders:
+            if holders:
+                return _IN_USE, False
+            if port.partitions_now(gpu) != seen.partitions:
+                return "waiting until nobody else changes its partitions", False
+            _change(port, seen, wanted, Deadline.after(GPU_SECONDS))
         return "", True
 
 
-def _is_of(gpu: GpuFacts, device: str) -> bool:
-    """Return whether a device is this GPU or a part of it."""
-    whole = gpu.whole_name
-    return device == whole or device.startswith((f"{whole}-", f"{whole}/"))
+def _is_as(wanted: WantedGeometry, gpu: GpuFacts) -> bool:
+    is_there = all(any(placement.is_at(partition) for partition in gpu.partitions) for placement in wanted.placements)
+    return is_there and not _surplus(wanted, gpu.partitions) and gpu.mig_enabled == wanted.is_enabled
+
+
+def _surplus(wanted: WantedGeometry, partitions: Sequence[PartitionFacts]) -> list[PartitionFacts]:
+    return [
+        partition for partition in partitions if not any(placement.is_at(partition) for placement in wanted.placements)
+    ]
+
+
+def _change(port: Partitionable, gpu: GpuFacts, wanted: WantedGeometry, deadline: Deadline) -> None:
+    """Bring a GPU to its geometry. The caller holds the GPU, and no claim has anything of it."""
+    for partition in _surplus(wanted, gpu.partitions):
+        port.destroy_partition(gpu, partition.uuid, deadline.remaining())
+    wanted_keys = {(placement.profile.gi_profile_id, placement.start) for placement in wanted.placements}
+    for unfinished in set(port.unusable_now(gpu)) - wanted_keys:  # one at a wanted placement is completed below
+        port.destroy_partition(gpu, "", deadline.remaining(), placement=unfinished)
+    if gpu.mig_enabled != wanted.is_enabled:
+        port.set_mig_mode(gpu, wanted.is_enabled, deadline.remaining())
+    for placement in wanted.placements:
+        if not any(placement.is_at(partition) for partition in gpu.partitions):
+            port.create_partition(gpu, placement.profile, placement.start, deadline.remaining())

@@ -2,7 +2,8 @@
 
 In: steps of plans, their records in the ledger, and GPUs that are about to get a partition or have lost their last one.
 Every change of a GPU happens under that GPU's lock, which also holds between two agents, so another call can't switch
-the mode off between a call's check and its partition. Each GPU has its own lock, so no GPU has to wait for another.
+the mode off between a call's check and its partition. Each GPU has its own lock, so no GPU has to wait for another. A
+call that takes a GPU out of MIG mode, or undoes that, holds all the devices of the GPU already (`gpu_holds`).
 """
 
 from __future__ import annotations

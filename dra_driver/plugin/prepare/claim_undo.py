@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 
 from dra_driver.cdi.store import CdiStore
 from dra_driver.model.errors import DriverError
@@ -16,6 +17,7 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.effects import Effects
+from dra_driver.plugin.gpu_holds import GpuHolds
 from dra_driver.plugin.ledger.access import tolerate_full_disk
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState
@@ -45,12 +47,13 @@ class ClaimUndo:
         store: CdiStore,
         names: DriverCdiNames,
         *,
+        gpus: GpuHolds,
         metadata: DeviceMetadata,
         release_watch: ReleaseWatch,
         gone: GoneClaims,
         waiting: InterruptiblePause,
     ) -> None:
-        self._ledger, self._locks, self._effects = ledger, locks, effects
+        self._ledger, self._locks, self._gpus, self._effects = ledger, locks, gpus, effects
         self._store, self._names, self._metadata = store, names, metadata
         self._release_watch, self._gone, self._waiting = release_watch, gone, waiting
 
@@ -64,7 +67,7 @@ class ClaimUndo:
             if record is None:
                 remove_leftover(self._store.root, self._names.file(uid))
                 return
-            with self._locks.hold(map(device_lock, record.owned_names()), deadline):
+            with self._hold_devices(record, deadline):
                 self.undo(record, deadline, alone_on)
 
     def evict(self, uid: str) -> bool:
@@ -88,12 +91,13 @@ class ClaimUndo:
             record = self._ledger.get(uid)
             if record is None or record.state not in UNFINISHED:
                 return False
-            self.undo(record, Deadline.after(UNDO_SECONDS))
+            with self._hold_devices(record, Deadline.after(UNDO_SECONDS)):
+                self.undo(record, Deadline.after(UNDO_SECONDS))
         log.info("half-done claim undone", extra=fields(claim=record.full_name, claim_uid=uid))
         return True
 
     def undo(self, record: ClaimRecord, deadline: Deadline, alone_on: Collection[str] = ()) -> None:
-        """Undo a recorded claim and remove its record. The caller holds the claim's lock. Raises: DriverError.
+        """Undo a recorded claim and remove its record. The caller holds the claim and its devices. Raises: DriverError.
 
         `alone_on` are GPUs that, as the caller has read, no other claim has a part of (`UndoRun`). If the ledger is
         read-only, the row stays; undoing the claim again does no harm.
@@ -121,6 +125,11 @@ class ClaimUndo:
         if pods:
             self._release_watch.watch()
         self._waiting.wake()
+
+    def _hold_devices(self, record: ClaimRecord, deadline: Deadline) -> AbstractContextManager[None]:
+        """Return a context that holds the devices of a claim, and those of the GPUs that it has whole."""
+        names = {*record.owned_names(), *self._gpus.devices_of_steps((), record.steps)}
+        return self._locks.hold(map(device_lock, names), deadline)
 
     def _mark(self, record: ClaimRecord) -> None:
         """Mark a claim in the ledger as being undone, unless its record already shows that it is not prepared."""

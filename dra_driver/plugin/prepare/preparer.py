@@ -22,6 +22,7 @@ from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
 from dra_driver.plugin.effects.effects import Effects
 from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.sharing.separation import require_separation
+from dra_driver.plugin.gpu_holds import GpuHolds
 from dra_driver.plugin.ledger.conflicts import Conflict
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState, record_of_plan
@@ -48,6 +49,7 @@ class Preparer:
         *,
         ledger: Ledger,
         locks: NodeLocks,
+        gpus: GpuHolds,
         planner: Planner,
         effects: Effects,
         undo: ClaimUndo,
@@ -57,7 +59,7 @@ class Preparer:
     ) -> None:
         self._boot_id, self._ledger, self._locks, self._planner = boot_id, ledger, locks, planner
         self._effects, self._undo, self._wait, self._late_pods = effects, undo, wait, late_pods
-        self._validation = validation
+        self._validation, self._gpus = validation, gpus
 
     def prepare(self, namespace: str, name: str, uid: str, deadline: Deadline) -> tuple[PreparedDevice, ...]:
         """Make a claim's devices usable, and return the devices that the kubelet is to pass on.
@@ -112,6 +114,7 @@ class Preparer:
         with self._locks.hold([claim_lock(claim.uid)], deadline):
             record, held = self._ledger.get_with_holds(claim.uid)
             names = own.union(record.owned_names() if record else ())
+            names |= self._gpus.devices_of_steps(plan.steps, record.steps if record else ())
             with self._locks.hold(map(device_lock, names), deadline):
                 if record is not None and self._repeat(record, held, plan, deadline):
                     return ()

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 from dra_driver.cdi.store import CdiStore
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.model.errors import DriverError, PrepareError
+from dra_driver.model.names import gpu_of_device, replicated_name
 from dra_driver.plugin.deadline import BUDGET_SECONDS, Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.effects import Effects
 from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.sharing.holders import SharingHolders
+from dra_driver.plugin.gpu_holds import with_replicas
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.locks import NodeLocks, claim_lock
+from dra_driver.plugin.ledger.recorded_steps import RecordedPartition
+from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
 from dra_driver.plugin.mig.mig_modes import MigModes
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.prepare.claim_undo import UNDO_SECONDS, ClaimUndo
@@ -117,9 +120,23 @@ class Repair:
             made = tuple(made_partitions(self._store, file, uid))
             if made and self._gone.exists(uid):
                 return False  # a container may be using them
-            for gpu in self._effects.undo(made, UndoRun(uid, Deadline.after(UNDO_SECONDS))):
-                self.ledger.set_mode(gpu, None)
-            return self._store.remove(file)
+            with self._hold(made):
+                if self._are_held(made):
+                    return False  # they were offered as an administrator's, and other claims have them now
+                for gpu in self._effects.undo(made, UndoRun(uid, Deadline.after(UNDO_SECONDS))):
+                    self.ledger.set_mode(gpu, None)
+                return self._store.remove(file)
+
+    def _hold(self, made: Collection[RecordedPartition]) -> AbstractContextManager[None]:
+        """Return a context that holds these partitions and their replicas, unless a call works on them now."""
+        names = (name for partition in made for name in with_replicas(partition.device))
+        return self._locks.hold(map(device_lock, names), Deadline.after(0))
+
+    def _are_held(self, made: Collection[RecordedPartition]) -> bool:
+        """Return whether a claim holds one of these partitions, or a replica of it. Raises: LedgerError."""
+        names = {partition.device for partition in made}
+        holders = self.ledger.holders({gpu_of_device(name) for name in names})
+        return any((replicated_name(held) or held) in names for held in holders)
 
     def settle_modes(self) -> None:
         """Switch off the MIG modes that this driver switched on for partitions which are all gone by now."""

@@ -10,6 +10,7 @@ from dra_driver.model.sharing import ComputeMode, Interval
 from dra_driver.plugin.deadline import Deadline
 from tests.plugin.support.ledger_file import sql
 from tests.support.plugin.mig_parts import OTHER, WHOLE, small
+from tests.support.plugin.parts import in_thread
 from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing
 
 EXCLUSIVE = ("EXCLUSIVE_PROCESS", "DEFAULT")
@@ -264,7 +265,9 @@ def test_a_daemon_without_a_claim_is_not_ended_under_a_claim_that_begins_to_use_
 def test_a_daemon_of_a_device_that_a_call_works_on_is_not_ended(rig: SharingRig) -> None:
     rig.supervisor._write({WHOLE: rig._shared(0).uuid})
     with rig.locks.hold([f"sharing/{WHOLE}"], Deadline.after(0)):
-        assert rig.repair.settle_sharing() == 0
+        thread, outcome = in_thread(rig.repair.settle_sharing)
+        thread.join(60)
+    assert outcome == [0]
     assert list(rig.supervisor.daemons()) == [WHOLE]
     assert rig.repair.settle_sharing() == 1
     assert rig.supervisor.daemons() == {}

@@ -61,6 +61,23 @@ def test_the_partition_of_an_orphan_file_is_destroyed_with_it_and_no_other(rig):
     assert not rig.repair.remove_orphan("u2")
 
 
+def test_the_partition_of_an_orphan_file_stays_as_long_as_another_claim_has_it(rig):
+    rig.now_prepare("u1", small(3))
+    rig.ledger.forget(rig.ledger.get("u1"))
+    rig.api.delete("u1")
+    rig.scan()
+    rig.now_prepare("u2", small(3))
+    assert not rig.repair.remove_orphan("u1")
+    rig.clock.seconds += GONE_SECONDS
+    assert not rig.repair.remove_orphan("u1")
+    assert rig.partitions_made() == [(0, "1g.10gb", 3)]
+    rig.unprepare("u2")
+    assert not rig.repair.remove_orphan("u1"), "whether its claim exists is found out again"
+    rig.clock.seconds += GONE_SECONDS
+    assert rig.repair.remove_orphan("u1")
+    assert (rig.partitions_made(), rig.files()) == ([], {})
+
+
 def test_an_orphan_file_of_another_boot_or_of_a_partition_that_is_gone_destroys_nothing(rig):
     rig.now_prepare("u1", small(3))
     path = rig.cdi / rig.file_of("u1")

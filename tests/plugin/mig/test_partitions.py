@@ -19,13 +19,13 @@ from tests.support.waiting import until
 
 
 def after_inspection(rig, monkeypatch, what):
-    """Make `what` happen once, after the hardware was inspected for a claim and before its partition is made."""
+    """Make `what` happen once, in another thread, after the inspection for a claim and before its partition is made."""
     effects, inspect, once = rig.preparer._effects, rig.preparer._effects.inspect, [what]
 
     def inspect_then(*call):
         seen = inspect(*call)
         if once:
-            once.pop()()
+            in_thread(once.pop())[0].join(60)
         return seen
 
     monkeypatch.setattr(effects, "inspect", inspect_then)
@@ -120,7 +120,7 @@ def test_mig_mode_that_another_claim_switched_off_is_not_ours_any_more_when_the_
 
     def forget_after_the_other(*record, **more):
         if once:
-            rig.unprepare(once.pop())
+            in_thread(rig.unprepare, once.pop())[0].join(60)
         forget(*record, **more)
 
     monkeypatch.setattr(rig.ledger, "forget", forget_after_the_other)

@@ -76,7 +76,9 @@ BINARIES = (
     "nvidia-imex",
     "nvidia-imex-ctl",
 )
-SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps")  # noqa: S108
+# The host's own MPS daemon is not among them: a claim's file would put its folder in the place of the one that another
+# claim of the same container has from its daemon.
+SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
 LIBCUDA = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
 # gives the version where the driver was installed without CUDA
 LIBNVML = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)")

@@ -1,7 +1,8 @@
 """The container edits of an MPS client: its daemon's channel and its limits come in, edits go out. Pure.
 
 The limits are environment variables of the client, which makes them cooperative: a client that changes its environment
-gets the daemon's defaults. MPS is no security boundary.
+gets the daemon's defaults. MPS is no security boundary. All these names are the same for each daemon, because CUDA
+knows no others: a container has one daemon, and nothing but a claim under MPS may use the names.
 Source: NVIDIA, "Multi-Process Service" (environment variables, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT's form).
 """
 
