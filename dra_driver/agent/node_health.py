@@ -32,7 +32,7 @@ from dra_driver.health.policy import FaultVerdict, HealthPolicy, HeldBackReason
 from dra_driver.health.store import HealthStore
 from dra_driver.health.xid_table import row_of
 from dra_driver.inventory.offering import CurrentInventory, Inventory
-from dra_driver.model.clock import boot_time
+from dra_driver.model.machine import boot_time
 from dra_driver.plugin.kubelet.health_stream import DeviceReport, DeviceState, HealthStream
 
 PATIENCE_SECONDS = 30.0  # how long the slices stay as they are while it is not known which GPUs must not be offered

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dra_driver.model.clock import boot_time
+from dra_driver.model.machine import boot_time
 
 KERNEL_LOG = "kmsg"  # below the folder of devices
 RECORD_BYTES = 8192  # the kernel returns no longer record

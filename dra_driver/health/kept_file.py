@@ -29,10 +29,10 @@ _DAMAGE_TEXTS = ("no such table", "Could not decode")
 
 
 class KeptFile:
-    """One file. Its errors have the codes `ledger.NAME` (unavailable, LATER) and `ledger.NAME-damaged` (NEVER)."""
+    """One file. Its errors have the two codes of `codes`: when it is unavailable (LATER), and damaged (NEVER)."""
 
-    def __init__(self, path: Path, name: str) -> None:
-        self.path, self._name = path, name
+    def __init__(self, path: Path, codes: tuple[str, str]) -> None:
+        self.path, (self._unavailable, self._damaged) = path, codes
         self._aside = path.with_name(f"{path.name}.damaged")
 
     def exists(self) -> bool:
@@ -59,23 +59,23 @@ class KeptFile:
             self.path.replace(self._aside)
         except OSError as error:
             raise self.unavailable(error) from error
-        keys = fields(code=f"ledger.{self._name}-damaged", file=str(self._aside))
+        keys = fields(code=f"ledger.{self._damaged}", file=str(self._aside))
         log.error("a file of the agent is damaged and was set aside", extra=keys)
 
     def unavailable(self, error: Exception) -> LedgerError:
         """Return the error for a file that can't be used now."""
-        return LedgerError(self._name, f"{self.path}: {error}", hint=_HINT, retry=Retry.LATER)
+        return LedgerError(self._unavailable, f"{self.path}: {error}", hint=_HINT, retry=Retry.LATER)
 
     def damaged(self, error: object) -> LedgerError:
         """Return the error for a file whose content can't be read."""
-        return LedgerError(f"{self._name}-damaged", f"{self.path} is damaged: {error}", retry=Retry.NEVER)
+        return LedgerError(self._damaged, f"{self.path} is damaged: {error}", retry=Retry.NEVER)
 
 
 class KeptDatabase(KeptFile):
     """A small SQLite file with these tables. Every call opens it, because calls are rare."""
 
-    def __init__(self, path: Path, name: str, tables: Sequence[str]) -> None:
-        super().__init__(path, name)
+    def __init__(self, path: Path, codes: tuple[str, str], tables: Sequence[str]) -> None:
+        super().__init__(path, codes)
         self._tables = tables
 
     def read(self, work: Callable[[sqlite3.Connection], T], nothing: T) -> T:

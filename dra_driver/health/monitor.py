@@ -18,16 +18,15 @@ from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.cordons import Cordon, CordonFile, KnownCordons
 from dra_driver.health.fault import Fault, Subject
 from dra_driver.health.forgetting import ForgetFile
-from dra_driver.health.fresh_look import FreshLook
 from dra_driver.health.known_gpus import KnownGpus
 from dra_driver.health.own_indications import record_missing, record_silence, record_test_results
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.health.record import HealthRecord, subject_of
 from dra_driver.health.store import HealthStore
-from dra_driver.health.stored_health import StoredHealth, documents_of, joined
+from dra_driver.health.stored_health import FreshLook, StoredHealth, documents_of, joined
 from dra_driver.health.xid_counts import XidCounts
 from dra_driver.health.xid_table import is_application_error
-from dra_driver.model.clock import PeopleTime, boot_time
+from dra_driver.model.machine import PeopleTime, boot_time
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -93,20 +92,17 @@ class HealthMonitor:
         self._reporter, self._forget_file, self._policy = reporter, forget, policy
         self._store, self._stored, self._look = store, StoredHealth(store, boot_id, people), FreshLook()
         self._cordons = KnownCordons(cordons)
-        self._boot_id, self._changed, self._clock = boot_id, changed, clock
+        self._changed, self._clock, self._failed_tests = changed, clock, failed_tests
         self._application_error, self._started_at = application_error, clock()
-        self._failed_tests = failed_tests
         self._mutex = threading.Lock()  # guards the known GPUs, which the scanner's thread completes
         self._known = KnownGpus(reporter.bus_states)
         self._record = HealthRecord(boot_id)
         self._xid_counts = XidCounts()
         self._loop = Loop("health", self._turn, failure="health monitor failed")
-        self._bus_at = self._saved_at = float("-inf")
+        self._bus_at = self._saved_at = self._hurried_until = float("-inf")
         self._saved_revision, self._saved_lost = -1, False
-        self._has_turned = False
-        self._is_complete = False  # whether the facts of the last scan have the GPUs that are missing
+        self._has_turned = self._is_complete = False  # complete: the facts of the last scan have the missing GPUs
         self._remediated: set[str] = set()  # GPUs whose earlier errors are to be forgotten; guarded by the mutex
-        self._hurried_until = 0.0
         self._problems: tuple[Problem, ...] = ()
         self._meaning: Hashable = None
         self.turned_at = 0.0  # when the last turn was completed, in boot time; 0 before the first

@@ -49,7 +49,6 @@ class XidHistory:
         counts = tuple((source, *known[source]) for source in sorted(known))
         return XidHistory(min(self.first, report.at), max(self.last, report.at), counts)
 
-
     def shifted(self, seconds: float) -> XidHistory:
         """Return the history with other times."""
         counts = tuple((source, count, newest + seconds) for source, count, newest in self.counts)

@@ -24,7 +24,7 @@ class HealthStore:
     """The documents of one node."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = KeptDatabase(folder / FILE_NAME, "health", [_TABLE])
+        self._file = KeptDatabase(folder / FILE_NAME, ("health", "health-damaged"), [_TABLE])
 
     def read(self) -> Mapping[str, Any]:
         """Return all documents by name, or none if there is no file. Raises: LedgerError."""

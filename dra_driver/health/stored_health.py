@@ -7,23 +7,26 @@ lost with a damaged store, that is known until every GPU was looked at again, al
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.cordons import Cordon, cordons_of, cordons_wire
+from dra_driver.health.fault import FaultKey
 from dra_driver.health.fault_track import FaultTrack
 from dra_driver.health.kept_file import is_damaged
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
 from dra_driver.health.record import HealthRecord, XidHistory
 from dra_driver.health.record_wire import record_among, record_in_boot_time, record_wire
 from dra_driver.health.store import CORDONS, GPUS, RECORD, UNPROVEN, HealthStore
-from dra_driver.model.clock import PeopleTime
 from dra_driver.model.errors import LedgerError
+from dra_driver.model.machine import PeopleTime
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +126,37 @@ def _worse(before: FaultTrack, now: FaultTrack | None) -> FaultTrack:
     if now is None or not now.is_raised:
         return before
     return replace(now, since=min(now.since, before.since)) if before.is_raised else now
+
+
+class FreshLook:
+    """Whether the GPUs of one node, whose history was lost, were looked at again. It is over while none was begun.
+
+    A GPU was looked at once it was read after the loss and no reading needs a second one. One that can't be read delays
+    this only for a while, because what the node can't find out does not keep GPUs from claims for good.
+    """
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing was lost, or every GPU was looked at since."""
+        return self._began is None
+
+    def begin(self, now: float) -> None:
+        """Begin to look: what was known of the GPUs is lost."""
+        self._began = now
+
+    def follow(self, record: HealthRecord, gpus: Iterable[str], now: float) -> None:
+        """End the look if the record shows that every one of these GPUs was looked at."""
+        if self._began is None:
+            return
+        gpus, read = tuple(gpus), {gpu: state.action_at for gpu, state in record.gpus.items()}
+        silent = {subject.gpu for (subject, key), one in record.tracks.items() if _is_silent(key) and one.is_raised}
+        is_seen = all(read.get(gpu, 0.0) > self._began or gpu in silent for gpu in gpus)
+        if (gpus and is_seen and not record.has_suspicion) or now - self._began > LOOK_SECONDS:
+            self._began = None
+
+
+def _is_silent(key: FaultKey) -> bool:
+    return key in (FaultKey.UNMONITORED, FaultKey.GPU_LOST, FaultKey.NOT_ANSWERING)

@@ -1,6 +1,6 @@
 """RemediationCase: the state of one GPU's remediation, as a value that is on disk after every change.
 
-Times are in boot time (`model.clock`), and seconds since 1970 on disk. The stages follow each other in the order of
+Times are in boot time (`model.machine`), and seconds since 1970 on disk. The stages follow each other in the order of
 `Stage`; a failed attempt leads back to DRAIN_ASKED, or to ESCALATED if no further one is allowed.
 """
 

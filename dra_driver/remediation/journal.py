@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.health.kept_file import KeptDatabase
-from dra_driver.model.clock import PeopleTime
+from dra_driver.model.machine import PeopleTime
 from dra_driver.remediation.budgets import WEEK_SECONDS, ActionRow
 from dra_driver.remediation.case import RemediationCase
 
@@ -30,7 +30,7 @@ class RemediationJournal:
 
     def __init__(self, folder: Path, people: PeopleTime | None = None, boot_id: str = "") -> None:
         self._people, self._boot_id = people, boot_id
-        self._file = KeptDatabase(folder / FILE_NAME, "remediation", _TABLES)
+        self._file = KeptDatabase(folder / FILE_NAME, ("remediation", "remediation-damaged"), _TABLES)
 
     def may_have_lost_cases(self) -> bool:
         """Return whether there is no case, although there may have been some in a damaged file. Raises: LedgerError."""

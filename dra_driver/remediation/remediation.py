@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.model.clock import PeopleTime, boot_time
 from dra_driver.model.errors import DriverError, LedgerError
+from dra_driver.model.machine import PeopleTime, boot_time
 from dra_driver.remediation.action_choice import ActionChoice, choose_action
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal

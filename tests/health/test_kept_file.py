@@ -5,7 +5,7 @@ import pytest
 from dra_driver.health.kept_file import is_damaged
 from dra_driver.health.store import HealthStore
 from dra_driver.model.errors import LedgerError
-from tests.health.support.faults import leave_hot_journal, locked, state_of, without_descriptors
+from tests.support.kept_files import leave_hot_journal, locked, state_of, without_descriptors
 
 DOCUMENTS = {"record": {"of": "today"}, "gpus": ["x" * 200] * 100}
 

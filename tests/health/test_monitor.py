@@ -11,8 +11,8 @@ from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.monitor import HealthMonitor
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.health.store import HealthStore
-from tests.health.support.faults import locked, state_of
 from tests.health.support.parts import BOOT, ONE, TWO, gpu, reading, report, shown, xid
+from tests.support.kept_files import locked, state_of
 
 FACTS = Facts("nvidia", gpus=(gpu(ONE), gpu(TWO)))
 HALF = Facts("nvidia", gpus=(gpu(ONE),))

@@ -15,9 +15,9 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.model.errors import HardwareError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import GpuReference
-from tests.health.support.faults import without_descriptors
 from tests.passthrough.support.bus import BEFORE, DURING, PASSED, PassthroughRig
 from tests.support.facts import FULL_GPU, facts
+from tests.support.kept_files import without_descriptors
 
 ADDRESS = FULL_GPU.pci_address
 

@@ -14,8 +14,8 @@ from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy, SiteCommand
 from dra_driver.remediation.remediation import Remediation
 from dra_driver.remediation.requests import RemediationRequest, RequestFile
-from tests.health.support.faults import leave_hot_journal, locked, state_of, without_descriptors
 from tests.remediation.support.parts import BOOT, ONE, TWO, Clock, FileNode
+from tests.support.kept_files import leave_hot_journal, locked, state_of, without_descriptors
 
 MAX_TURNS = 60
 

@@ -19,8 +19,8 @@ from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.own_change import OwnChanges, facts_after
 from dra_driver.hardware.port import Fingerprint, Hardware, Partitionable, Resettable
 from dra_driver.inventory.offering import Inventory
-from dra_driver.model.clock import boot_time
 from dra_driver.model.errors import DriverError
+from dra_driver.model.machine import boot_time
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 

@@ -60,7 +60,8 @@ class RememberedGpus:
     """The file of one node. Any thread may call any method."""
 
     def __init__(self, folder: Path, boot_id: str) -> None:
-        self._file, self._boot_id = KeptFile(folder / FILE_NAME, "passthrough"), boot_id
+        self._file = KeptFile(folder / FILE_NAME, ("passthrough", "passthrough-damaged"))
+        self._boot_id = boot_id
         self._lock_path = self._file.path.with_suffix(".lock")
         self._mutex = threading.Lock()
         self._stamp: Hashable = None

@@ -16,7 +16,7 @@ from dra_driver.hardware.drm import DrmFunction, read_functions
 from dra_driver.hardware.evidence import BusState, DriverReset, Vitals
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.sysfs.hwmon import margins, read_sensors
-from dra_driver.model.clock import boot_time
+from dra_driver.model.machine import boot_time
 
 
 def read_all_vitals(roots: Roots, resets: ResetLog | None = None) -> Iterator[Vitals]:

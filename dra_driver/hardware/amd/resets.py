@@ -14,7 +14,7 @@ import re
 
 from dra_driver.hardware.evidence import DriverReset
 from dra_driver.hardware.kernel_records import KernelRecords
-from dra_driver.model.clock import boot_time
+from dra_driver.model.machine import boot_time
 from dra_driver.model.names import normal_pci_address
 
 NEW_SECONDS = 30.0  # a successful reset that is older than this when the log is first read is not reported

@@ -14,7 +14,7 @@ from dra_driver.hardware.intel.facts import DRIVERS, INTEL
 from dra_driver.hardware.intel.graphics_tiles import read_tiles
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.sysfs.hwmon import margins, read_sensors
-from dra_driver.model.clock import boot_time
+from dra_driver.model.machine import boot_time
 
 
 def read_all_vitals(roots: Roots) -> Iterator[Vitals]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dra_driver.hardware.evidence import BusState, HealthReport, Source, Vitals, XidReport
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.simulated.profile import SimulatedGpu
-from dra_driver.model.clock import boot_time
+from dra_driver.model.machine import boot_time
 from dra_driver.model.stamp import Stamp
 
 POLL_SECONDS = 10.0

@@ -7,10 +7,10 @@ import pytest
 
 from dra_driver.cli.main import run
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.agent.health.test_agent_remediation import FAULTY, NAME, taints, write_profile
 from tests.agent.support.claims import claim
-from tests.health.support.faults import leave_hot_journal, locked
+from tests.agent.support.faulty_gpu import FAULTY, NAME, taints, write_profile
 from tests.support.agents.agent_process import stage
+from tests.support.kept_files import leave_hot_journal, locked
 from tests.support.waiting import until
 
 FLAGS = ["--mig=static", "--remediation=on", "--lease-namespace=default"]
