@@ -309,6 +309,7 @@ def test_a_clock_that_is_set_delays_nothing_and_forgets_nothing(tmp_path, step):
     bench.turn(report(xid(95, at=bench.at)))
     assert ("gpu-lost", "") in shown(bench.monitor.now.faults), "a dead GPU went unnoticed"
     assert 1e9 + step + 1000.5 in bench.since(), "people read a time that is not theirs"
+    assert max(bench.since()) <= bench.at + bench.ahead
     again = SetClocks(tmp_path, bench.ahead - step / 2)
     again.turn(report(reading(bench.at + 1, ONE, recovery_action=2)))
     assert ("needs-reboot", "node-reboot") in shown(again.monitor.now.faults), "a reading was taken for an old one"

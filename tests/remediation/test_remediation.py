@@ -474,8 +474,8 @@ def test_a_clock_that_is_set_neither_delays_nor_hurries_a_remediation(tmp_path, 
     rig.turn_until(Stage.ACTED)
     acted_at = rig.case().stage_at
     assert 1e9 < acted_at < 1e9 + 2000
-    ahead += step
     rig.turn(2)
+    ahead += step
     restart()
     rig.turn(2)
     assert (rig.case().stage, rig.case().waits_for) == (Stage.ACTED, "a reboot of the machine")
