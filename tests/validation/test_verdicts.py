@@ -39,6 +39,7 @@ def test_a_failed_device_is_still_known_after_a_start_at_which_the_store_could_n
         records.begin(DRIVER)
         records.add_result("GPU-2", DRIVER, PASSED)
         assert state_of(tmp_path) == before
+    records.add_result("GPU-2", DRIVER, PASSED)
     assert records.load()
     assert records.of("GPU-1", DRIVER).has_failed
 

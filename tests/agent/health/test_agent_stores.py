@@ -6,6 +6,7 @@ import time
 import pytest
 
 from dra_driver.cli.main import run
+from dra_driver.health.store import RECORD, HealthStore
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.support.claims import claim
 from tests.agent.support.faulty_gpu import FAULTY, NAME, taints, write_profile
@@ -36,6 +37,8 @@ class Node:
         assert not isinstance(here.kubelet.wait_registered(NVIDIA_DRIVER).prepare([self.used])[self.used.uid], str)
         here.end(self.agent, signal.SIGKILL)
         write_profile(self.profile)
+        store = HealthStore(self.folder)  # the fault is over, so that only what is on disk keeps the GPU out of service
+        store.write({RECORD: {**store.read()[RECORD], "tracks": [], "sightings": []}})
 
     def start(self):
         return self.here.start(f"simulated:{self.profile}", *FLAGS)
@@ -110,8 +113,8 @@ def test_all_gpus_are_examined_after_the_journal_was_damaged(node):
     node.start()
     until(lambda: taints(node.here).get(USED, {}).get("remediation") == "examined", what="the examination")
     assert node.serves()
-    until(lambda: node.is_offered(USED), what="the return")
-    node.watch(0.5)
+    until(lambda: node.is_offered(USED) and node.is_offered(NAME), what="the return")
+    assert not node.is_offered(OTHER)
     assert (node.folder / "remediation.db.damaged").exists()
     assert "ledger.remediation-damaged" in node.here.log()
 
