@@ -72,7 +72,8 @@ class Parts:
 
         Tests and health come first, so that the first slices already show what is known of them.
         """
-        known: tuple[RolePart | None, ...] = (self.gate, self.health)
+        returned = self.passthrough.returned if self.passthrough is not None else None
+        known: tuple[RolePart | None, ...] = (self.gate, returned, self.health)
         always = (self.publisher, self.reaper, self.unreleased)
         others = (self.limit_watch, self.meter, self.remediation, self.claim_status, self.health_condition)
         return tuple(part for part in (*known, *always, *others) if part is not None)

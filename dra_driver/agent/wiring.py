@@ -79,9 +79,11 @@ def join_parts(node: OpenedNode, listener: ChangeListener) -> Parts:
     gates: list[OfferGate] = [gate] if gate is not None else []
     if passthrough is not None:
         gates.append(passthrough.returned)
-    offer = _offer(node, inventory, allocated=allocated, sharing=sharing, other_drivers=other_drivers, gates=gates)
     users = DeviceUsers(node.api, node.identity, node.ledger)
     health = make_health(node, inventory, listener, users, gate)
+    if health is not None:
+        gates.append(health)
+    offer = _offer(node, inventory, allocated=allocated, sharing=sharing, other_drivers=other_drivers, gates=gates)
     own_changes = OwnChanges()
     stages = _stages(node, offer, health, passthrough)
     scanner = Scanner(node.hardware, inventory, stages, own_changes=own_changes, listener=listener)
@@ -127,7 +129,7 @@ def _stages(
     node: OpenedNode, offer: NodeOffer, health: NodeHealth | None, passthrough: NodePassthrough | None
 ) -> FactsStage:
     """Return the stages from the facts of a scan to the findings: the offer, and each part that adds to it."""
-    stage: FactsStage = LostGpusStage(offer, health.completed) if health else offer
+    stage: FactsStage = LostGpusStage(offer, health) if health else offer
     if passthrough is not None:
         stage = with_passthrough_stage(stage, passthrough)
     return with_channel_stage(stage, node)

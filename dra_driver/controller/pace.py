@@ -23,7 +23,7 @@ _REFUSED_STEADY = 0.8  # the least part of the longest delay: an hour then has a
 _TRANSIENT = (404, 408, 409, 410, 429)  # the statuses below 500 that say nothing against the object that was sent
 
 
-class TokenBucket:
+class RepairTokens:
     """Holds at most `burst` tokens, and gets another one every `every_s` seconds."""
 
     def __init__(self, burst: int, every_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -56,7 +56,7 @@ class WritePace:
         self._clock = clock
         self._transient = Backoff(base_s=0.1, max_s=spread_s, factor=4.0, uniform=uniform)
         self._refused = Backoff(base_s=2.0, max_s=REFUSED_MAX_SECONDS, factor=8.0, uniform=steady)
-        self._repairs = TokenBucket(BURST, REPAIR_SECONDS, clock=clock)
+        self._repairs = RepairTokens(BURST, REPAIR_SECONDS, clock=clock)
         self._wish: tuple[PoolContent | None] | None = None  # None before the first attempt
         self._is_done = False
         self._retry_at = float("-inf")

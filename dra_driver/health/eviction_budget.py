@@ -136,20 +136,25 @@ class EvictionBudget:
         self._changed()
 
     def _load(self) -> None:
-        """Read once what was granted before a restart. Grants that can't be read are requested again by name."""
+        """Read once what was granted before a restart. Until it can be read, no grant is known, and none is written."""
         if self._is_loaded:
             return
-        self._is_loaded = True
         try:
             stored: Any = self._store.read().get(GRANTS)
             rows = stored if isinstance(stored, list) else []
-            self._granted = frozenset(
+            self._granted |= frozenset(
                 Subject(str(gpu), None if at is None else (int(at[0]), int(at[1]))) for gpu, at in rows
             )
-        except (DriverError, ValueError, TypeError, IndexError) as error:
+        except (ValueError, TypeError, IndexError) as error:
+            log.warning("the devices whose pods may be deleted are recorded wrongly", extra=fields(err=str(error)))
+        except DriverError as error:
             log.warning("the devices whose pods may be deleted can't be read", extra=fields(err=str(error)))
+            return
+        self._is_loaded = True
 
     def _save(self, granted: frozenset[Subject]) -> None:
+        if not self._is_loaded:
+            return
         try:
             self._store.write({GRANTS: [[one.gpu, one.partition] for one in sorted(granted, key=_name)]})
         except DriverError as error:  # after a restart the Lease still has this node's name, and is taken for ours

@@ -50,7 +50,7 @@ class SteppedPublisher(OfferingPublisher):
         self.start()
         until(lambda: self._watched.is_complete and cluster.server.open_watches)
 
-    def _run(self) -> None:
+    def _run(self, thread) -> None:
         pass
 
     def pass_time(self, seconds: float, *, every_s: float = 30.0, also=lambda: None) -> None:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from dra_driver.controller.content import PoolContent
-from dra_driver.controller.pace import SPREAD_SECONDS, TokenBucket, WritePace
+from dra_driver.controller.pace import SPREAD_SECONDS, RepairTokens, WritePace
 from dra_driver.model.errors import ApiError, Retry
 
 WISH = PoolContent(({"name": "a"},))
@@ -44,7 +44,7 @@ def attempts(pace: WritePace, clock: Clock, error: ApiError, seconds: float = HO
 
 
 def test_a_bucket_gives_a_burst_and_then_one_token_at_a_time(clock):
-    bucket = TokenBucket(3, 60.0, clock=clock)
+    bucket = RepairTokens(3, 60.0, clock=clock)
     assert [bucket.take() for _ in range(4)] == pytest.approx([0.0, 0.0, 0.0, 60.0])
     clock.now += 60.0
     assert [bucket.take(), bucket.take()] == pytest.approx([0.0, 60.0])

@@ -9,6 +9,7 @@ from dra_driver.health.store import HealthStore
 from dra_driver.model.errors import ApiError
 from dra_driver.model.taints import TaintEffect
 from tests.health.support.parts import ONE, TWO
+from tests.support.kept_files import locked
 from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 
@@ -48,6 +49,16 @@ class Bench:
 @pytest.fixture
 def one():
     return Subject(ONE)
+
+
+def test_grants_that_can_not_be_read_now_are_not_overwritten_and_read_later(tmp_path, one):
+    bench = Bench(tmp_path, 0.0)
+    bench.effects(one)
+    until(lambda: bench.changes == 1, what="the grant")
+    with locked(tmp_path / "health.db"):
+        again = Bench(tmp_path)
+        assert again.effects(one) == [NO_SCHEDULE]
+    assert again.effects(one) == [NO_EXECUTE]
 
 
 def test_pods_are_evicted_only_once_a_slot_is_granted(tmp_path, one):

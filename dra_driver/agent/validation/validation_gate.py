@@ -100,11 +100,20 @@ class ValidationGate:
         """Begin to test: this instance got the node's role."""
         with self._mutex:
             self._is_running = True
+            self._examined = None
+            self._load()  # again, because until now another instance has written
             if self._validator is not None:
                 self._validator.resume()
-                self._records.begin(self._driver)
-                self._loop.start()
+            self._loop.start()
         self.refresh()
+
+    def _load(self) -> bool:
+        """Read the records, and return whether that was possible; from then on they are written."""
+        if not self._records.load():
+            return False
+        if self._validator is not None:
+            self._records.begin(self._driver)
+        return True
 
     def stop(self) -> None:
         """End the test that is running, and begin no other."""
@@ -112,7 +121,7 @@ class ValidationGate:
             self._is_running = False
         if self._validator is not None:
             self._validator.stop()
-            self._loop.stop(STOP_SECONDS)
+        self._loop.stop(STOP_SECONDS)
 
     @property
     def is_needed(self) -> bool:
@@ -138,7 +147,7 @@ class ValidationGate:
     def retest(self, uuid: str) -> None:
         """Test a GPU again although it has been in use, because a virtual machine had it; hold it back until then."""
         with self._mutex:
-            if self._validator is None:
+            if self._validator is None or not self._is_running:
                 return
             self._records.forget(uuid)
             self._retried.forget(uuid)
@@ -185,6 +194,9 @@ class ValidationGate:
         """Record which of the devices are already in use, because claims have them."""
         new = [one for one in self._devices.values() if self._examined is None or one.uuid not in self._examined]
         if not new and self._examined is not None:
+            return
+        if not self._records.is_loaded and not self._load():
+            self._loop.wake()
             return
         try:
             held = self._claims.held() if self._validator is not None else frozenset[str]()

@@ -194,16 +194,10 @@ def test_work_is_done_where_threads_may_not_be_bound(worker: Worker, monkeypatch
         assert job.take() == 7
 
 
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_a_worker_whose_thread_can_t_be_started_works_at_the_next_job(worker: Worker) -> None:
-    before = open_descriptors()
     for _ in range(3):
         with no_thread_starts("test"), pytest.raises(NodeError, match="test can't be started"):
             worker.submit(lambda: 7)
-    assert open_descriptors() == before
     assert not worker.is_busy
     job = worker.submit(lambda: 8)
     assert job.wait(60)
