@@ -76,13 +76,10 @@ def join_parts(node: OpenedNode, listener: ChangeListener) -> Parts:
     other_drivers = _other_drivers(node, listener)
     gate = make_gate(node, listener, inventory, allocated, other_drivers)
     passthrough = make_passthrough(node, listener, gate)
-    gates: list[OfferGate] = [gate] if gate is not None else []
-    if passthrough is not None:
-        gates.append(passthrough.returned)
     users = DeviceUsers(node.api, node.identity, node.ledger)
     health = make_health(node, inventory, listener, users, gate)
-    if health is not None:
-        gates.append(health)
+    returned = passthrough.returned if passthrough is not None else None
+    gates: list[OfferGate] = [part for part in (gate, returned, health) if part is not None]
     offer = _offer(node, inventory, allocated=allocated, sharing=sharing, other_drivers=other_drivers, gates=gates)
     own_changes = OwnChanges()
     stages = _stages(node, offer, health, passthrough)

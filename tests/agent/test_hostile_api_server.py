@@ -102,7 +102,7 @@ def peak_mib(agent) -> float:
 def test_an_api_server_that_lies_does_not_fill_the_memory_and_unprepare_works(here, monkeypatch, lie):
     agent = here.start("simulated:dgx-h100", is_warm=False)
     plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
-    until(lambda: len(here.devices()) == 8, "8 devices")
+    until(lambda: len(here.devices()) == 8, "8 devices", timeout_s=150)
     held = claim(here, here.devices()[0], "held")
     assert not isinstance(plugin.prepare([held])[held.uid], str)
     until(lambda: here.api.open_watches == 1)
