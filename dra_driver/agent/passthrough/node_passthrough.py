@@ -34,11 +34,9 @@ def make_passthrough(
     rules = read_passthrough_rules(path).of_node(node.options.node) if path is not None else PassthroughRules()
     access = access_of(node)
     kept = RememberedGpus(node.options.data_dir, node.identity.boot_id)
-    return NodePassthrough(
-        access,
-        PassthroughGpus(rules, access.roots, kept),
-        ReturnedGpus(kept, node.hardware, access.roots, listener, tests),
-    )
+    returned = ReturnedGpus(kept, node.hardware, access.roots, listener, tests)
+    returned.stop()  # until this instance has the role
+    return NodePassthrough(access, PassthroughGpus(rules, access.roots, kept), returned)
 
 
 def access_of(node: OpenedNode) -> BusAccess:
