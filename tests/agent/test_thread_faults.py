@@ -27,8 +27,8 @@ EVERYTHING = (
     "--validate=/bin/true",
 )
 # The threads that an agent needs from its start on, or from the moment when it has the node's role.
-OF_START = ("status", "status-page", f"driver-{NVIDIA_DRIVER}", "same-name", "device-plugin", "foreign-claims")
-OF_SERVICE = ("scanner", "role", "late-log", "rpc")
+OF_START = ("log", "status", "status-page", f"driver-{NVIDIA_DRIVER}", "same-name", "device-plugin", "foreign-claims")
+OF_SERVICE = ("scanner", "role", "registration_0", "prepare_0", "unprepare_0")
 OF_ROLE = (
     *("validation", "health", "slice-watch", "publisher", "reaper", "metering", "remediation", "claim-status"),
     "health-condition",
@@ -155,7 +155,8 @@ def test_an_agent_with_few_threads_ends_or_works_as_a_whole(here, limit):
     raise_limit(here)  # with too few, a device is published only once the command that tests it could be started
     until(lambda: agent.poll() is not None or (is_ready(here) and len(here.devices()) == 8), "an end, or all devices")
     if agent.poll() is not None:
-        assert agent.poll() in {1, 5}  # 1: the test's own thread could not be started
+        # 1: the test's own thread could not be started; SIGABRT: grpcio ends the process that gets no thread for it
+        assert agent.poll() in {1, 5, -signal.SIGABRT}
         return
     assert_works(here)
     plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)

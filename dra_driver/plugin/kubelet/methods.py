@@ -45,7 +45,7 @@ class CallPool(ThreadPoolExecutor):
         try:
             super().submit(int).result()
         except RuntimeError as error:
-            raise no_thread(name, error) from error
+            raise no_thread(f"{name}_0", error) from error
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
         """Have a function called by one of the threads. The future never ends if no thread could be started for it."""

@@ -184,7 +184,7 @@ def test_a_pool_without_a_first_thread_is_refused(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(NodeError, match="calls can't be started"):
+    with pytest.raises(NodeError, match="calls_0 can't be started"):
         CallPool(4, "calls")
 
 
