@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -28,6 +27,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
+MAX_FAULTS = 1000  # of one section; a file with more has no hope
 _MAX_VALUE = 64  # characters of a value that a mistake repeats
 _COMPLETE = "dra_driver"  # the type of errors whose message is complete
 _DURATION = re.compile(r"(?P<number>[1-9][0-9]{0,6})(?P<unit>[smhd])")
@@ -41,6 +41,7 @@ _EXPECTED = {
     "string_too_short": "a string",
 }
 
+_Tree = dict[str | int, "_Tree"]
 T = TypeVar("T")
 Choice = Annotated[T, Strict(strict=False)]  # a member of an enumeration, given by its value
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -79,10 +80,10 @@ class Section(BaseModel):
                 section = validate(right)
                 break
             except ValidationError as error:
-                found = error.errors(include_url=False)
+                found = error.errors(include_url=False)[: MAX_FAULTS + 1]
                 faults = faults or [fault(complete(one) or cls.message_of(one, fields), *one["loc"]) for one in found]
-                before, right = right, _constants(fields) | _without(right, [one["loc"] for one in found])
-                if right == before:  # a field that must be given is missing
+                before, right = right, _constants(fields) | _without(right, _tree(one["loc"] for one in found))
+                if right == before or len(faults) > MAX_FAULTS:  # a field is missing, or the rest does not matter
                     raise ValidationError.from_exception_data(cls.__name__, faults) from None
         section._given, section._context = frozenset(given), info.context  # noqa: SLF001 - its own class
         faults += section.combined_faults()
@@ -151,11 +152,9 @@ def _message_of(error: ErrorDetails, fields: Mapping[str, FieldInfo]) -> str:
     if kind == "too_short":
         return f"expected {(len(where) == 1 and field.description) or 'at least one entry'}, got none"
     expected = _expected(kind, context, field)
-    return (
-        f"missing, expected {expected}"
-        if kind == "missing"
-        else f"expected {expected}, got {described(error['input'])}"
-    )
+    if kind == "missing":
+        return f"missing, expected {expected}"
+    return f"expected {expected}, got {described(error['input'])}"
 
 
 def _expected(kind: str, context: Mapping[str, Any], field: FieldInfo) -> str:
@@ -186,15 +185,23 @@ def _constants(fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
     return {name: words[0] for name, words in values.items() if len(words) == 1}
 
 
-def _without(given: dict[str, Any], wrong_fields: Iterable[Sequence[str | int]]) -> dict[str, Any]:
+def _tree(places: Iterable[Sequence[str | int]]) -> _Tree:
+    """Return the places as a tree of names and indices."""
+    tree: _Tree = {}
+    for place in places:
+        node = tree
+        for part in place:
+            node = node.setdefault(part, {})
+    return tree
+
+
+def _without(fields: dict[str, Any], wrong_fields: _Tree) -> dict[str, Any]:
     """Return the fields without the wrong ones, the lists with a wrong entry, and the sections that lack a field."""
-    right = deepcopy(given)
-    for where in wrong_fields:
-        fields = right
-        for name, inner in zip(where, (*where[1:], None), strict=True):
-            found = fields.get(str(name))
-            if not isinstance(found, dict) or inner not in found:
-                fields.pop(str(name), None)
-                break
-            fields = found
+    right: dict[str, Any] = {}
+    for name, value in fields.items():
+        inner = wrong_fields.get(name)
+        if inner is None:
+            right[name] = value
+        elif inner and isinstance(value, dict) and all(part in value for part in inner):
+            right[name] = _without(value, inner)
     return right

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from dra_driver.documents.document import line_of, read_document
-from dra_driver.documents.section import Section, complete, shortened
+from dra_driver.documents.section import MAX_FAULTS, Section, complete, shortened
 from dra_driver.model.errors import InputError
 
 MAX_LISTED = 50  # mistakes of one file
@@ -50,8 +50,9 @@ def read_strictly(
     placed = sorted(((line_of(_path(one["loc"]), lines), one) for one in found), key=lambda place: place[0] or 0)
     listed = [_line(line, one) for line, one in placed[:MAX_LISTED]]
     if len(found) > MAX_LISTED:
-        listed.append(f"… and {len(found) - MAX_LISTED} more")
-    count = f"{len(found)} {'mistakes' if len(found) > 1 else 'mistake'}"
+        listed.append("…")
+    count = f"more than {MAX_FAULTS}" if len(found) > MAX_FAULTS else str(len(found))
+    count += " mistakes" if len(found) > 1 else " mistake"
     raise InputError(code, "\n  ".join([f"{what} {path} has {count}:", *listed]), hint=hint)
 
 

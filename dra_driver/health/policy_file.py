@@ -43,13 +43,13 @@ def read_health_policy(path: Path) -> HealthPolicy:
     Raises: InputError("input.health-policy") with every mistake; "input.unreadable", "input.too-large",
     "input.not-yaml".
     """
-    file = read_strictly(path, _PolicyFile, "health-policy", "health policy")
+    file = read_strictly(path, _HealthFile, "health-policy", "health policy")
     given = {key: section.rule(DEFAULT_RULES[key]) for key, section in file.faults.items() if section is not None}
     limit = EvictionLimit(file.evictions.devices, int(file.evictions.period))
     return HealthPolicy({**DEFAULT_RULES, **given}, frozenset(file.ignore_xids), limit)
 
 
-class _RuleSection(Section):
+class _FaultSection(Section):
     effect: Choice[TaintEffect] | None = None
     ignore: bool = False
     time_to_live: Annotated[float, seconds()] | None = None
@@ -71,12 +71,12 @@ def _ignorable(xid: int) -> int:
     return xid
 
 
-class _PolicyFile(Section):
+class _HealthFile(Section):
     version: Literal["health/v1"]
     ignore_xids: list[Annotated[int, Field(ge=0, le=MAX_XID), AfterValidator(_ignorable)]] = Field(
         [], description=f"a number from 0 to {MAX_XID}"
     )
-    faults: dict[Choice[FaultKey], _RuleSection | None] = Field(default={})
+    faults: dict[Choice[FaultKey], _FaultSection | None] = Field(default={})
     evictions: _EvictionsSection = _EvictionsSection()
 
     def combined_faults(self) -> Iterator[InitErrorDetails]:

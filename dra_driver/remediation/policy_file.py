@@ -46,7 +46,7 @@ def read_remediation_policy(path: Path) -> RemediationPolicy:
     Raises: InputError("input.remediation-policy") with every mistake; "input.unreadable", "input.too-large",
     "input.not-yaml".
     """
-    file = read_strictly(path, _PolicyFile, "remediation-policy", "remediation policy")
+    file = read_strictly(path, _RemediationFile, "remediation-policy", "remediation policy")
     return RemediationPolicy(
         {**DEFAULT_ACTIONS, **{key: action for key, action in file.actions.items() if action is not None}},
         file.nodes,
@@ -106,7 +106,7 @@ class _CommandSection(Section):
         return SiteCommand(tuple(self.argv), self.timeout, self.root)
 
 
-class _PolicyFile(Section):
+class _RemediationFile(Section):
     version: Literal["remediation/v1"]
     actions: dict[Choice[FaultKey], Choice[RemediationAction] | None] = Field(default={})
     tries: int = Field(_DEFAULT.tries, ge=1, le=MAX_TRIES)

@@ -23,7 +23,7 @@ _UUID = re.compile(r"GPU-[0-9A-Za-z-]{1,60}")
 
 def read_passthrough_rules(path: Path) -> PassthroughRules:
     """Read the file. Raises: InputError("input.passthrough") with every fault; those of `read_document`."""
-    file = read_strictly(path, _RulesFile, "passthrough", "file of GPUs for virtual machines")
+    file = read_strictly(path, _PassthroughFile, "passthrough", "file of GPUs for virtual machines")
     return PassthroughRules(
         tuple(
             PassthroughRule(tuple(row.nodes), tuple(row.devices), is_only_passed=row.use == "vm", driver=row.driver)
@@ -57,6 +57,6 @@ class _GpusSection(Section):
     )
 
 
-class _RulesFile(Section):
+class _PassthroughFile(Section):
     version: Literal["passthrough/v1"]
     gpus: list[_GpusSection] = Field(max_length=MAX_RULES, description="a list of rules")

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator, ValidationError
 from pydantic_core import InitErrorDetails
 
-from dra_driver.documents.section import Section, Text, described, fault, wrong
+from dra_driver.documents.section import MAX_FAULTS, Section, Text, described, fault, wrong
 from dra_driver.inventory.sharing.rules import MAX_REPLICAS, DeviceMatch, SharingRule, SharingRules
 from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import MpsSettings, SharingSettings, Tenants, TimeSlicingSettings
@@ -37,12 +37,9 @@ def _devices(value: object) -> _Devices:
         return (), value
     if not isinstance(value, list) or not value:
         raise wrong(f"expected all, a number of devices, or a list of indices and UUIDs, got {described(value)}")
-    faults = [
-        fault(f"expected an index (0, 0:1) or a UUID, got {described(device)}", index)
-        for index, device in enumerate(value)
-        if not _ID.fullmatch(str(device))
-    ]
-    if faults:
+    if unknown := [index for index, device in enumerate(value) if not _ID.fullmatch(str(device))][: MAX_FAULTS + 1]:
+        expected = "expected an index (0, 0:1) or a UUID"
+        faults = [fault(f"{expected}, got {described(value[index])}", index) for index in unknown]
         raise ValidationError.from_exception_data("devices", faults)
     return tuple(map(str, value)), None
 
@@ -115,13 +112,13 @@ class DevicePluginFile(Section):
         is_single = isinstance(self.flags, dict) and self.flags.get("migStrategy") == "single"
         gpus = (DeviceType.GPU, DeviceType.MIG) if is_single else (DeviceType.GPU,)
         ways: tuple[tuple[str, _WaySection | None, SharingSettings], ...] = (
-            ("sharing.timeSlicing", self.sharing.time_slicing, TimeSlicingSettings()),
-            ("sharing.mps", self.sharing.mps, MpsSettings(multi_user=True)),  # its pods' users are not known in advance
+            ("timeSlicing", self.sharing.time_slicing, TimeSlicingSettings()),
+            ("mps", self.sharing.mps, MpsSettings(multi_user=True)),  # its pods' users are not known in advance
         )
         rules = [
-            resource.rule(f"{path}.resources[{number}]", settings, gpus)
-            for path, section, settings in ways
+            resource.rule(f"sharing.{way}.resources[{number}]", settings, gpus)
+            for way, section, settings in ways
             for number, resource in enumerate(section.resources if section else ())
         ]
-        notes = [note for path, section, _ in ways if section for note in section.notes(path)]
+        notes = [note for way, section, _ in ways if section for note in section.notes(f"sharing.{way}")]
         return SharingRules(tuple(rules), notes=tuple(notes))

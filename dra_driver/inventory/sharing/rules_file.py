@@ -64,9 +64,9 @@ def read_rules(path: Path, read_settings: ReadSettings, tenants: Tenants = Tenan
     return replace(file.sharing_rules(), tenants=tenants)
 
 
-def _model_of(content: object) -> type[_RulesFile | DevicePluginFile]:
+def _model_of(content: object) -> type[_SharingFile | DevicePluginFile]:
     is_device_plugin = isinstance(content, dict) and content.get("version") == DEVICE_PLUGIN_VERSION
-    return DevicePluginFile if is_device_plugin else _RulesFile
+    return DevicePluginFile if is_device_plugin else _SharingFile
 
 
 def _vendor(name: str) -> str:
@@ -270,7 +270,7 @@ class _RuleSection(Section):
             yield fault("does not go with mps.tenants=namespace, which keeps namespaces apart", "acrossNamespaces")
 
 
-class _RulesFile(Section):
+class _SharingFile(Section):
     version: Literal["rules/v1"] = Field(
         description=f"'rules/v1', or {DEVICE_PLUGIN_VERSION!r} for a file of NVIDIA's device plugin"
     )
