@@ -4,7 +4,7 @@ import time
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from dra_driver.documents.section import MAX_FAULTS, Section, Text, fault, seconds
 from dra_driver.documents.strict_file import MAX_LISTED, read_strictly
@@ -118,6 +118,9 @@ def test_of_ten_thousand_mistakes_the_first_are_listed_in_a_short_time(faults_of
 
 
 def test_the_number_of_mistakes_is_exact_up_to_a_limit(tmp_path):
+    with pytest.raises(ValidationError) as caught:
+        Car.model_validate({"version": "car/v1", **{f"k{n}": 1 for n in range(10_000)}})
+    assert caught.value.error_count() == MAX_FAULTS + 1, "time and memory are spent on mistakes that nobody reads"
     for number, said in ((60, "has 60 mistakes"), (2 * MAX_FAULTS, f"has more than {MAX_FAULTS} mistakes")):
         (tmp_path / "car.yaml").write_text("version: car/v1\n" + "".join(f"k{n}: 1\n" for n in range(number)))
         with pytest.raises(InputError, match=said):
