@@ -1,4 +1,4 @@
-"""The server that browsers talk to: uvicorn, and the tasks that run beside it.
+"""The server that browsers talk to: its limits, and the tasks that run beside it.
 
 In: an application and a socket. Out: a server that runs until it is interrupted.
 """
@@ -8,14 +8,24 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from dra_driver.model.errors import NodeError
-from dra_driver.webhook.http_server import HttpConnection, HttpServer, configuration
+from dra_driver.serving.connections import ConnectionLimits
+from dra_driver.serving.http_server import HttpServer, configuration
 
+LIMITS = ConnectionLimits(
+    connections=256,
+    of_peer=192,  # all viewers behind one proxy, or behind kubectl port-forward, are one peer
+    handshake=10.0,
+    first=10.0,
+    head=10.0,
+    body=20.0,
+    answer=30.0,
+    following=30.0,
+)
 _BACKLOG = 64
 
 
@@ -23,7 +33,7 @@ class WebServer(HttpServer):
     """A server that calls `begin` in its loop before it listens, and `end` before it waits for unfinished answers."""
 
     def __init__(self, config: uvicorn.Config, begin: Callable[[], None], end: Callable[[], None]) -> None:
-        super().__init__(config)
+        super().__init__(config, LIMITS)
         self._begin, self._end = begin, end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -39,14 +49,12 @@ class WebServer(HttpServer):
 
 def settings(app: ASGIApp, context: ssl.SSLContext | None = None) -> uvicorn.Config:
     """Return the configuration of a server of these pages; with a context, it speaks TLS."""
-    tls: dict[str, Any] = {"ssl_context_factory": lambda *_: context} if context is not None else {}
     return configuration(
         app,
-        http=HttpConnection,
+        context,
         log_level="warning",
         log_config=None if context is not None else uvicorn.config.LOGGING_CONFIG,
-        limit_concurrency=200,
-        **tls,
+        limit_concurrency=2 * LIMITS.connections,  # requests; some outlive their connection for a moment
     )
 
 

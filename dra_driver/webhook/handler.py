@@ -98,7 +98,7 @@ class ReviewApplication:
 
     async def _outcome_of(self, path: str, request: Request) -> tuple[str, Response]:
         """Return outcome and answer. Raises: OverloadedError, ClientDisconnect, CallerGoneError."""
-        if why := self._callers.refusal(request.scope["client_certificate"]):
+        if why := self._callers.refusal(request.state.client_certificate):
             return "stranger", _refusal(403, why)
         if refusal := _refusal_to_read(request.headers):
             return "bad-review", refusal

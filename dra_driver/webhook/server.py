@@ -14,12 +14,22 @@ from collections.abc import Callable, Mapping
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.wire import Wire
+from dra_driver.serving.connections import ConnectionLimits
+from dra_driver.serving.http_server import HttpServer, configuration
 from dra_driver.telemetry.probes import probe_pages
 from dra_driver.webhook.callers import Callers
-from dra_driver.webhook.connections import IDLE_SECONDS, ReviewHttpServer
 from dra_driver.webhook.handler import MAX_HEAD_BYTES, ReviewApplication, Reviewer
-from dra_driver.webhook.http_server import configuration
 
+LIMITS = ConnectionLimits(
+    connections=512,  # three API servers with 150 concurrent changes each; each connection costs some 60 KiB
+    of_peer=512,
+    handshake=5.0,
+    first=90.0,
+    head=5.0,
+    body=5.0,
+    answer=5.0,
+    following=90.0,
+)
 _BACKLOG = 128
 
 
@@ -41,6 +51,7 @@ class ReviewServer:
         metrics: Callable[[], bytes] = bytes,
         answered: Callable[[str, str], None] = lambda _path, _outcome: None,
         callers: Callers | None = None,
+        limits: ConnectionLimits = LIMITS,
     ) -> None:
         callers = callers or Callers()
         callers.prepare(context)
@@ -48,14 +59,15 @@ class ReviewServer:
         self._application = ReviewApplication(reviewers, unread or {}, pages, answered, callers)
         config = configuration(
             self._application,
+            context,
             log_config=None,
             log_level="error",  # strangers may send what is not HTTP as often as they like
-            timeout_keep_alive=IDLE_SECONDS,
+            timeout_keep_alive=int(limits.following),
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         )
         self._socket = _listen(address)
         self.port = int(self._socket.getsockname()[1])
-        self._server = ReviewHttpServer(config, context)
+        self._server = HttpServer(config, limits)
         run = {"sockets": [self._socket]}
         self._thread = threading.Thread(target=self._server.run, kwargs=run, name="webhook", daemon=True)
 

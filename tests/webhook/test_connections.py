@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from dra_driver.webhook import connections
+from dra_driver.serving.connections import READ_BYTES
 from dra_driver.webhook.handler import MAX_BYTES
 from tests.support.waiting import until
 from tests.webhook.support.serving import Serving, ask, is_closed
@@ -49,86 +49,85 @@ def test_clients_that_stop_half_way_through_a_body_delay_no_other(serving):
     until(lambda: serving.answered.count(("/configs", "bad-review")) == 11)
 
 
-def test_a_handshake_has_a_time_limit(serving, monkeypatch):
-    monkeypatch.setattr(connections, "HANDSHAKE_SECONDS", 0.2)
-    with serving.socket() as sock:
+def test_a_handshake_has_a_time_limit():
+    with Serving(handshake=0.2) as serving, serving.socket() as sock:
+        sock.settimeout(30)  # half of what asyncio allows a handshake
         assert is_closed(sock)
 
 
-def test_a_connection_without_requests_has_a_time_limit(monkeypatch):
-    monkeypatch.setattr("dra_driver.webhook.server.IDLE_SECONDS", 1)
-    serving = Serving()
-    unused, used = serving.connect(), serving.connect()
-    unused.connect()
-    assert ask(used)[0] == 200
-    assert is_closed(unused.sock)
-    assert is_closed(used.sock)
-    serving.stop()
+def test_a_connection_without_requests_has_a_time_limit():
+    with Serving(first=1, following=1) as serving:
+        unused, used = serving.connect(), serving.connect()
+        unused.connect()
+        assert ask(used)[0] == 200
+        assert is_closed(unused.sock)
+        assert is_closed(used.sock)
 
 
 @pytest.mark.parametrize(
     "begin", [b"POST /configs HTTP/1.1\r\nX: ", b"POST /configs HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"]
 )
-def test_a_request_that_comes_byte_by_byte_has_one_time_limit_as_a_whole(serving, monkeypatch, begin):
-    monkeypatch.setattr(connections, "READ_SECONDS", 0.5)
-    connection = serving.connect()
-    connection.connect()
-    connection.sock.sendall(begin)
+@pytest.mark.parametrize("requests", [0, 1])
+def test_a_head_or_a_body_that_comes_byte_by_byte_has_one_time_limit_as_a_whole(begin, requests):
+    with Serving(head=0.5, body=0.5) as serving:
+        connection = serving.connect()
+        connection.connect()
+        for _ in range(requests):
+            assert ask(connection)[0] == 200
+        connection.sock.sendall(begin)
 
-    def is_over():
-        try:
-            connection.sock.sendall(b"x")
-        except OSError:
-            return True
-        return False
+        def is_over():
+            try:
+                connection.sock.sendall(b"x")
+            except OSError:
+                return True
+            return False
 
-    until(is_over)
-    connection.close()
-    assert ask(serving.connect())[0] == 200
-
-
-def test_a_client_that_reads_no_answers_is_closed(serving, monkeypatch):
-    monkeypatch.setattr(connections, "WRITE_SECONDS", 0.5)
-    serving.metrics = b"x" * 1_000_000
-    connection = serving.connect()
-    connection.connect()
-    with pytest.raises(OSError):
-        send_forever(connection.sock, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
-    assert ask(serving.connect(), "/healthz", method="GET")[0] == 200
+        until(is_over)
+        connection.close()
+        assert ask(serving.connect())[0] == 200
 
 
-def test_a_new_connection_takes_the_place_of_the_one_that_has_been_idle_longest(serving, monkeypatch):
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
-    idle = [serving.connect() for _ in range(5)]
-    for one in idle:
-        assert ask(one)[0] == 200
-    assert ask(idle[-1])[0] == 200
-    with pytest.raises((OSError, http.client.HTTPException)):
-        ask(idle[0])
-    for one in idle:
-        one.close()
+def test_a_client_that_reads_no_answers_is_closed():
+    with Serving(answer=0.5) as serving:
+        serving.metrics = b"x" * 1_000_000
+        connection = serving.connect()
+        connection.connect()
+        with pytest.raises(OSError) as ended:
+            send_forever(connection.sock, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+        assert not isinstance(ended.value, TimeoutError)
+        assert ask(serving.connect(), "/healthz", method="GET")[0] == 200
 
 
-def test_a_new_connection_takes_the_place_of_an_unfinished_handshake(monkeypatch):
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
-    monkeypatch.setattr(connections, "HANDSHAKE_SECONDS", 600)
-    serving = Serving(is_started=False)
-    unfinished = [serving.socket() for _ in range(4)]
-    serving.server.start()
-    assert is_closed(unfinished[0])
-    assert ask(serving.connect())[0] == 200
-    assert is_closed(unfinished[1])
-    serving.stop()
+def test_a_new_connection_takes_the_place_of_the_one_that_has_been_idle_longest():
+    with Serving(connections=3) as serving:
+        idle = [serving.connect() for _ in range(5)]
+        for one in idle:
+            assert ask(one)[0] == 200
+        assert ask(idle[-1])[0] == 200
+        with pytest.raises((OSError, http.client.HTTPException)):
+            ask(idle[0])
+        for one in idle:
+            one.close()
 
 
-def test_no_connection_is_accepted_while_reviews_run_on_all_others(serving, monkeypatch):
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
-    running = [serving.begin_endless() for _ in range(2)]
-    with pytest.raises((OSError, http.client.HTTPException)):
-        ask(serving.connect())
-    serving.released.set()
-    assert [one.getresponse().status for one in running] == [200, 200]
-    assert ask(serving.connect())[0] == 200
+def test_a_new_connection_takes_the_place_of_an_unfinished_handshake():
+    with Serving(is_started=False, connections=3, handshake=600) as serving:
+        unfinished = [serving.socket() for _ in range(4)]
+        serving.server.start()
+        assert is_closed(unfinished[0])
+        assert ask(serving.connect())[0] == 200
+        assert is_closed(unfinished[1])
+
+
+def test_no_connection_is_accepted_while_reviews_run_on_all_others():
+    with Serving(connections=2) as serving:
+        running = [serving.begin_endless() for _ in range(2)]
+        with pytest.raises((OSError, http.client.HTTPException)):
+            ask(serving.connect())
+        serving.released.set()
+        assert [one.getresponse().status for one in running] == [200, 200]
+        assert ask(serving.connect())[0] == 200
 
 
 def test_a_review_ends_when_its_caller_has_gone(serving):
@@ -138,14 +137,14 @@ def test_a_review_ends_when_its_caller_has_gone(serving):
     until(lambda: ("/endless", "gone") in serving.answered)
 
 
-def test_a_large_body_is_not_taken_in_before_there_is_room_for_it(serving, monkeypatch):
+def test_a_large_body_is_not_taken_in_before_there_is_room_for_it(serving):
     serving.server._application._limits._left = 0
     held = half(serving, MAX_BYTES, b"x" * 100_000)
     held.sock.settimeout(0.2)
     with pytest.raises(TimeoutError):
         send_forever(held.sock, b"x" * 10_000)
     [connection] = serving.server._server.server_state.connections
-    assert len(connection.cycle.body) <= 2 * connections.READ_BYTES
+    assert len(connection.cycle.body) <= 2 * READ_BYTES
     held.sock.settimeout(60)
     assert held.getresponse().status == 503
 

@@ -60,7 +60,7 @@ class LoopbackServer:
 
     def start(self, port: int = 0) -> int:
         """Listen and serve; return the port. With `port` 0 the system chooses one."""
-        server = self._server = _Server(("127.0.0.1", port), partial(_Handler, self._application))
+        server = self._server = _Server(("127.0.0.1", port), partial(_ApiHandler, self._application))
         threading.Thread(target=server.serve_forever, args=(0.05,), name="embedded-api", daemon=True).start()
         return int(server.server_address[1])
 
@@ -100,7 +100,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: the peer has hung up, or does not speak HTTP."""
+        """Ignore an error: the peer has hung up, or does not speak HTTP."""
 
     def close_connections(self) -> None:
         """Close every open connection at once."""
@@ -111,7 +111,7 @@ class _Server(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ApiHandler(BaseHTTPRequestHandler):
     """Hands the requests of one connection to the application."""
 
     protocol_version = "HTTP/1.1"

@@ -7,12 +7,13 @@ import json
 import socket
 import ssl
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from dra_driver.webhook.certificates import make_certificate_pair
 from dra_driver.webhook.identity import load_certificate_pair
 from dra_driver.webhook.review import refuse_unread, review_configs
-from dra_driver.webhook.server import ReviewServer
+from dra_driver.webhook.server import LIMITS, ReviewServer
 from tests.webhook.support.reviews import DRIVER, claim, review
 
 NAME = "localhost"
@@ -27,7 +28,7 @@ def broken(_review, _deadline):
 class Serving:
     """A server whose reviews at /endless end when their callers have gone, or when `released` is set."""
 
-    def __init__(self, *, is_started=True):
+    def __init__(self, *, is_started=True, **limits):
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         load_certificate_pair(self.context, PAIR)
         self.reasons = ()
@@ -46,6 +47,7 @@ class Serving:
             readiness=lambda: self.reasons,
             metrics=lambda: self.metrics,
             answered=lambda path, outcome: self.answered.append((path, outcome)),
+            limits=replace(LIMITS, **limits),
         )
         if is_started:
             self.server.start()
@@ -55,6 +57,12 @@ class Serving:
         while not self.released.is_set():
             deadline.check()
         return review_configs(it, (DRIVER,))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
 
     def stop(self):
         self.released.set()
