@@ -5,26 +5,22 @@ In: messages from the console. Out: a changed board. An object that does not hav
 
 from __future__ import annotations
 
-import io
 import json
 
-from dra_driver.documents.json_stream import load_json
+from dra_driver.documents.shared_values import SharedValues
 from dra_driver.model.errors import DriverError
 from dra_driver.model.wire import Wire
 from dra_driver.views.board.board import Board
-from dra_driver.views.objects.equal_slices import EqualSlices
 from dra_driver.views.objects.shape_checker import ShapeChecker
-from dra_driver.views.progress import NoProgress
+from dra_driver.web.worker.alike_slices import AlikeSlices
 from dra_driver.web.worker.board_updates import BoardUpdate, KindUnreadable, ObjectChanged, PageRead, VersionRead
-
-_DECODER = json.JSONDecoder()
 
 
 class UpdateApplier:
     """Applies updates to a board. Parts that many slices have in common are kept in memory once."""
 
     def __init__(self) -> None:
-        self._slices = EqualSlices(NoProgress("", 0))
+        self._values, self._alike = SharedValues(), AlikeSlices()
         self._checker = ShapeChecker()
 
     def apply(self, board: Board, update: BoardUpdate) -> None:
@@ -43,12 +39,15 @@ class UpdateApplier:
                 board.set_version(kubernetes)
 
     def _objects(self, page: PageRead) -> list[Wire]:
-        if page.kind == "ResourceSlice" and page.is_first:
-            self._slices = EqualSlices(
-                NoProgress("", 0)
-            )  # it accepts each node once, and a new list contains all again
-        found = load_json(io.BytesIO(page.objects), self._slices, _DECODER)["items"]
-        return [one for one in found if self._has_shape(page.kind, one)]
+        objects = json.loads(page.objects)["items"]
+        for wire in objects:
+            self._values.share(wire)
+        objects = [wire for wire in objects if self._has_shape(page.kind, wire)]
+        if page.kind != "ResourceSlice":
+            return objects
+        if page.is_first:
+            self._alike = AlikeSlices()  # a list has each slice once
+        return [self._alike.fold(wire) for wire in objects]
 
     def _has_shape(self, kind: str, wire: Wire) -> bool:
         try:
