@@ -8,7 +8,7 @@ from dra_driver.views.board.board import Board
 from dra_driver.views.board.selector_filter import selector_matches
 from dra_driver.web.worker.board_updates import PageRead
 from dra_driver.web.worker.update_applier import UpdateApplier
-from tests.cli.support.slices import slices
+from tests.support.slices import slices
 
 
 def board_of(*items: list[dict]) -> Board:

@@ -16,7 +16,7 @@ from dra_driver.documents.yaml_values import TooDeepError, load_yaml
 from dra_driver.views.objects.documents import read_documents
 from tests.cli.support.hostile.spoiling import places, spoiled
 from tests.cli.support.hostile.texts import VALUES
-from tests.cli.support.slices import SELECTOR, slices
+from tests.support.slices import SELECTOR, slices
 
 BY_UUID = 'device.attributes["gpu.nvidia.com"].uuid.startsWith("GPU-1")'
 
