@@ -64,7 +64,8 @@ def test_a_slice_with_a_difference_that_does_not_identify_a_device_has_a_shape_o
 
 def test_two_slices_of_one_node_are_both_kept() -> None:
     first, other = slices("t4=2")
-    second = {**first, "metadata": {**first["metadata"], "name": "second"}}
+    second = copy.deepcopy({**first, "metadata": {**first["metadata"], "name": "second"}})
+    second["spec"]["devices"][0]["attributes"]["uuid"] = {"string": "GPU-other"}
     found = board_of([first, second, other]).of("ResourceSlice")
     assert list(map(plain, found)) == [first, second, other]
 
