@@ -10,8 +10,10 @@ JOBS   ?= 6
 # The tests start hundreds of processes of the same modules: those are compiled once, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-# The lock names everything that is needed, so nothing is left to resolve; what is never imported is never compiled.
+# The lock names everything that is needed, so nothing is left to resolve; what is never imported is never compiled. Only
+# wheels are taken: the setup script of a source distribution would run here.
 INSTALL := install --quiet --disable-pip-version-check --no-deps --no-compile
+LOCKED  := --require-hashes --only-binary=:all: -r
 
 .PHONY: help demo test test-browser collected lint format style types laws docs proto image dist bench pythons clean
 
@@ -22,8 +24,8 @@ $(READY): requirements.lock requirements-pip.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "python3 >= 3.11 is needed; set PYTHON=")'
 	@echo "setting up $(VENV) (once)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip $(INSTALL) --require-hashes -r requirements-pip.lock
-	@$(BIN)/python -m pip $(INSTALL) --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip $(INSTALL) $(LOCKED) requirements-pip.lock
+	@$(BIN)/python -m pip $(INSTALL) $(LOCKED) requirements.lock
 	@$(BIN)/python -m pip $(INSTALL) --no-build-isolation --editable .
 	@touch $@
 
@@ -36,7 +38,7 @@ test: $(READY)   ## The fast lane: lint, types, laws, tests.
 	@echo "the same claims on a real Kubernetes: make test-cluster (docs/development.md)"
 
 test-browser: $(READY) ## The console's pages in a headless Chromium (apt-get install chromium).
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-browser.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(LOCKED) requirements-browser.lock
 	$(BIN)/python -m pytest tests/browser -rs
 
 lint: style types laws ## Lint, formatting, types and import laws.

@@ -31,6 +31,7 @@ ACCOUNT = "dra-driver-agent"
 # DRA_DRIVER may hold the command line of another build of the driver, which is then tested instead of this tree's.
 _PROGRAM = shlex.split(os.environ.get("DRA_DRIVER", "")) or [sys.executable, "-m", "dra_driver"]
 _numbers = itertools.count(1)
+_OF_HOURS = ("spans", "claim_totals")  # tables of the ledger whose rows outlive their claims
 
 
 class Agent:
@@ -170,10 +171,10 @@ class Agent:
         return sorted(path for path in self.node.cdi.iterdir() if path.is_file())
 
     def ledger_rows(self) -> list[tuple[Any, ...]]:
-        """Return every row of the ledger that refers to a claim, from all of its tables but one.
+        """Return every row of the ledger that refers to a claim, from all of its tables but two.
 
-        Spans record for how long claims were prepared: they outlive their claims until they are added up. Other stores
-        of the agent record GPUs, not claims.
+        Spans and totals record for how long claims were prepared: spans outlive their claims until they are added up,
+        totals until they have been scraped. Other stores of the agent record GPUs, not claims.
         """
         rows: list[tuple[Any, ...]] = []
         for file in self.data.glob("ledger.db"):
@@ -181,7 +182,7 @@ class Agent:
                 names = [row[0] for row in ledger.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
                 for name in names:
                     columns = [row[1] for row in ledger.execute(f'PRAGMA table_info("{name}")')]
-                    if name != "spans" and any("uid" in column or "claim" in column for column in columns):
+                    if name not in _OF_HOURS and any("uid" in column or "claim" in column for column in columns):
                         rows += [(name, *row) for row in ledger.execute(f'SELECT * FROM "{name}"')]
         return rows
 

@@ -40,6 +40,8 @@ class NodeCondition:
             reasons.append(f"waiting for {parts.inventory.current.waiting_for}")
         if parts.other_drivers.competing_agent:
             reasons.append(parts.other_drivers.competing_agent)
+        if parts.role.is_held and not parts.role.has_begun:
+            reasons.append("not all parts have started")
         status = parts.publisher.status()
         if parts.role.is_held and not status.is_published:
             why = " ".join(status.last_error.split())
@@ -78,7 +80,8 @@ class NodeCondition:
         health = parts.health.problems if parts.health else ()
         limits = parts.limit_watch.problems if parts.limit_watch else ()
         found = parts.inventory.current.problems
-        return (*found, *status.problems, *parts.declared_mig.problems, *sharing, *health, *limits)
+        others = (*parts.declared_mig.problems, *parts.unreleased.problems)
+        return (*found, *status.problems, *others, *sharing, *health, *limits)
 
 
 def count_claims(ledger: Ledger) -> int:

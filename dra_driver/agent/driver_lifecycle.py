@@ -19,6 +19,7 @@ from dra_driver.hardware.port import Hardware
 from dra_driver.hardware.presence import vendors_on_bus
 from dra_driver.model.errors import DriverError
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.part_thread import PartThread
 
 if TYPE_CHECKING:
     from dra_driver.agent.node import NodeAgent
@@ -37,10 +38,12 @@ class DriverLifecycle:
         self._changed = changed
         self._ended = threading.Event()
         self._over = threading.Event()
+        self._thread = PartThread(f"driver-{options.driver}", self._run)
         self._hardware: Hardware | None = None
         self.agent: NodeAgent | None = None  # None until there is something to do
         self.error: Exception | None = None  # why the last attempt to start failed
         self.must_restart = False  # whether the driver can only continue in a new process
+        self._has_started = False  # whether every part of the agent that does not depend on the role has started
         self.is_idle = False  # whether this driver has nothing to do, as far as is known
 
     @property
@@ -49,11 +52,12 @@ class DriverLifecycle:
         return self._hardware.vendor if self._hardware is not None else self.options.vendor
 
     def start(self) -> None:
-        """Begin, in a thread that does not keep the process alive."""
-        threading.Thread(target=self._run, name=f"driver-{self.options.driver}", daemon=True).start()
+        """Begin, in a thread that does not keep the process alive. Raises: NodeError("node.thread")."""
+        self._thread.start()
 
     def end(self) -> None:
         """Ask the driver to end; `wait` waits for it."""
+        self._thread.release()
         self._ended.set()
 
     def wait(self, seconds: float) -> bool:
@@ -64,15 +68,18 @@ class DriverLifecycle:
         """Return why the driver is not ready; empty while it has nothing to do."""
         if self.error is not None:
             return (f"cannot start: {self.error}",)
-        if self.agent is not None:
+        if self.agent is not None and self._has_started:
             return self.agent.unready()
         return () if self.is_idle else ("it is starting",)
 
-    def _run(self) -> None:
+    def _run(self, _thread: PartThread) -> None:
         try:
             while self._await_work() and not self._serve():
                 if self._ended.wait(AGAIN_SECONDS):
                     break
+        except Exception as error:  # without this thread, the driver would never work again
+            self._fail(error)
+            raise
         finally:
             self._over.set()
 
@@ -112,25 +119,32 @@ class DriverLifecycle:
         return self._hardware
 
     def _serve(self) -> bool:
-        """Create the agent and run it; return False if it could not start and another attempt makes sense."""
+        """Create the agent and run it; return False if a part could not start and another attempt makes sense."""
         agent = None
         try:
             agent = self._make_agent()
             self.agent = agent
             agent.start()
+            self.error, self._has_started = None, True
+            self.must_restart = agent.wait(self._ended)
         except Exception as error:  # noqa: BLE001 - a fault of one driver is not the end of the others
             if agent is not None:
-                agent.stop()
-            self.agent = None
+                self._stop(agent)
+            self.agent, self._has_started = None, False
             self._fail(error)
             return False
-        self.error = None
-        self.must_restart = agent.wait(self._ended)
         if self.must_restart:
             self._changed()
             self._ended.wait()
-        agent.stop()
+        self._stop(agent)
         return True
+
+    @staticmethod
+    def _stop(agent: NodeAgent) -> None:
+        try:
+            agent.stop()
+        except Exception:
+            log.exception("driver did not end in order")
 
     def _make_agent(self) -> NodeAgent:
         hardware = self._open_hardware()

@@ -47,16 +47,21 @@ def main(argv: Sequence[str]) -> int:
     try:
         values = _parse(argv)
         logs.set_up(values["log_format"], is_in_background=True)
-        _run(drivers_of(values, is_named=_is_driver_named(argv)))
-    except DriverError as error:
-        if is_json:
-            log.error("agent cannot continue", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
-        else:
-            print(f"dra-driver agent: {error} [{error.code}]", file=sys.stderr)
-        return error.exit_code
-    except Exception:
-        log.exception("bug: unexpected error")
+        _run(drivers_of(values, is_named=_is_driver_named(argv)), is_json=is_json)
+    except Exception as error:  # noqa: BLE001 - reported here
+        return _report(error, is_json=is_json)
+
+
+def _report(error: Exception, *, is_json: bool) -> int:
+    """Log why the agent ends, and return the exit status."""
+    if not isinstance(error, DriverError):
+        log.error("bug: unexpected error", exc_info=error)
         return ExitCode.BUG
+    if is_json:
+        log.error("agent cannot continue", extra=fields(code=error.code, err=str(error)))
+    else:
+        print(f"dra-driver agent: {error} [{error.code}]", file=sys.stderr)
+    return error.exit_code
 
 
 class _AgentParser(argparse.ArgumentParser):
@@ -119,7 +124,7 @@ class Signals:
         self.stop.set()
 
 
-def _run(drivers: Sequence[Options]) -> NoReturn:
+def _run(drivers: Sequence[Options], *, is_json: bool) -> NoReturn:
     from dra_driver.agent.node_process import NodeProcess
 
     signals = Signals()
@@ -129,7 +134,11 @@ def _run(drivers: Sequence[Options]) -> NoReturn:
     _collect_seldom()
     process = NodeProcess(drivers)
     signals.forward_to(process)
-    status = process.run(signals.stop)
+    try:
+        status = process.run(signals.stop)
+    except Exception as error:  # noqa: BLE001 - reported here, because the process ends here
+        status = _report(error, is_json=is_json)
+        sys.stderr.flush()
     logs.finish()
     os._exit(status)  # a thread that hangs in a hardware call must not keep the process alive
 

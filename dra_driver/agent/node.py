@@ -55,7 +55,10 @@ class NodeAgent:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Register, scan the hardware, and try to get the node's role. Raises: NodeError."""
+        """Register, scan the hardware, and try to get the node's role.
+
+        Raises: NodeError and others, if a part can't start; `stop` then ends those that have started.
+        """
         parts = self._parts
         parts.other_drivers.start()
         parts.scanner.start()
@@ -66,8 +69,13 @@ class NodeAgent:
             self._serve()
 
     def wait(self, stop: threading.Event) -> bool:
-        """Wait until asked to stop or until this process can't go on; return whether it has to be restarted."""
+        """Wait until asked to stop or until this process can't go on; return whether it has to be restarted.
+
+        Raises: the error of a part that works only with the node's role, if it could not start.
+        """
         while not stop.wait(POLL_SECONDS):
+            if self._parts.role.failure is not None:
+                raise self._parts.role.failure
             if self._must_restart.is_set():
                 return True
             if self._condition.is_serving and not self._parts.server.is_reachable:
@@ -151,8 +159,9 @@ class NodeAgent:
         """Register, because the other driver of our name is gone."""
         try:
             self._serve()
-        except DriverError as error:
-            log.warning("restarting the process to register", extra=fields(code=error.code, err=str(error)))
+        except Exception as error:  # noqa: BLE001 - reported by the restart; a new process can register
+            code = error.code if isinstance(error, DriverError) else "driver.bug"
+            log.warning("restarting the process to register", extra=fields(code=code, err=str(error)))
             self._must_restart.set()
 
     def answered(self, rpc: str, seconds: float, code: str) -> None:
@@ -166,6 +175,7 @@ class NodeAgent:
         if rpc != "unprepare":
             return
         self._parts.other_drivers.claim_ended()
+        self._parts.unreleased.claim_ended()
         if self._parts.health is not None:
             self._parts.health.claim_ended()
         if self._parts.remediation is not None:
@@ -186,11 +196,15 @@ class NodeAgent:
     def role_lost(self) -> None:
         """Leave publishing and cleaning up to another instance."""
         for part in reversed(self._parts.of_role()):
-            part.stop()
+            try:
+                part.stop()
+            except Exception:
+                log.exception("a part did not end in order")
 
     def tidy(self) -> int:
         """Check other software on the node, remove sockets of instances that died, and partition GPUs as declared."""
         self._parts.other_drivers.check()
+        self._parts.unreleased.claim_ended()  # another instance may have unprepared a claim
         if self._parts.offer.claim_ended():  # the kubelet may have reported a claim that was just being unprepared
             self._parts.publisher.publish_changes()
         return self._parts.server.tidy() + self._apply_geometry() + self._destroy_abandoned()

@@ -22,7 +22,7 @@ from dra_driver.agent.validation.validation_gate import ValidationGate
 from dra_driver.hardware.evidence import XidReport
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.port import HealthReporter
-from dra_driver.health.affected_devices import DevicePlace, is_within, taints_of, verdicts_of
+from dra_driver.health.affected_devices import DevicePlace, is_within, taints_of, verdicts_of, with_unknown
 from dra_driver.health.cordons import CordonFile
 from dra_driver.health.eviction_budget import EvictionBudget, Slots
 from dra_driver.health.fault import Fault, FaultKey, Subject
@@ -31,9 +31,11 @@ from dra_driver.health.monitor import HealthMonitor
 from dra_driver.health.policy import FaultVerdict, HealthPolicy, HeldBackReason
 from dra_driver.health.store import HealthStore
 from dra_driver.health.xid_table import row_of
-from dra_driver.inventory.offering import CurrentInventory
+from dra_driver.inventory.offering import CurrentInventory, Inventory
+from dra_driver.model.machine import boot_time
 from dra_driver.plugin.kubelet.health_stream import DeviceReport, DeviceState, HealthStream
 
+PATIENCE_SECONDS = 30.0  # how long the slices stay as they are while it is not known which GPUs must not be offered
 STALE_SECONDS = 30.0  # the monitor's knowledge is no longer used if it has completed no turn for this many seconds
 
 
@@ -70,7 +72,9 @@ class NodeHealth:
         self._new_faults = NewFaults(events)
         self._refreshing = threading.RLock()  # ensures that the later of two results is the newer one
         self._latest: Mapping[str, tuple[FaultVerdict, ...]] = {}
-        self._held: tuple[Fault, ...] = ()
+        self._held: tuple[Fault, ...] | None = ()  # None while it is not known which GPUs remediation keeps from claims
+        self._started_at = self._started = 0.0
+        self._is_open = False  # whether the taints that were set last name all GPUs that must not be offered
         self.stream = HealthStream(self)
 
     def _make_monitor(
@@ -86,6 +90,7 @@ class NodeHealth:
             changed=self.refresh,
             application_error=self._report_application_error,
             failed_tests=gate.failed if gate else _no_tests,
+            wall=time.time,
         )
 
     def start(self) -> None:
@@ -94,7 +99,8 @@ class NodeHealth:
         Faults that are known from before are reported before this returns.
         """
         with self._refreshing:  # until the faults on disk are known, another thread would take them for new ones
-            self._is_running = True
+            self._is_running, self._is_open = True, False
+            self._started_at, self._started = time.time(), boot_time()
             self._new_faults.begin()
             self._monitor.start()
             self.refresh()
@@ -122,19 +128,44 @@ class NodeHealth:
         if not self._is_running:
             return
         with self._refreshing:
+            is_known = self._is_known()
+            may_open = is_known or self._is_impatient()
             verdicts = self._latest = self._verdicts()
             self._listener.health_changed(taints_of(verdicts, self._domain))
+            if may_open and not self._is_open:
+                self._is_open = True  # only now, because the taints come first
+                self._listener.validation_changed()
             self.stream.changed()
-            self._new_faults.report(verdicts, self._monitor.now.faults)
+            if is_known:
+                self._new_faults.report(verdicts, self._monitor.now.faults)
             if self.held_back().get(HeldBackReason.NODE):
                 text = "more than half of this node's GPUs are faulty: their pods stay"
                 self._events.send_node_event(HELD_BACK_REASON, text)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Return whether what was known before could be read."""
+        return self._monitor.is_loaded
+
+    def withheld(self, inventory: Inventory) -> frozenset[str] | None:
+        """Return None while the slices have to stay as they are, and no device after that: the taints then say enough.
+
+        They stay as they are for a while if it is not known which GPUs must not be offered.
+        """
+        del inventory
+        return frozenset() if self._is_open else None
+
+    def _is_known(self) -> bool:
+        return self._monitor.is_known and self._held is not None
+
+    def _is_impatient(self) -> bool:
+        return boot_time() - self._started > PATIENCE_SECONDS
 
     def reports(self) -> tuple[DeviceReport, ...]:
         """Return the health of every device in the form for the kubelet."""
         if not self._is_running or self._monitor.turned_at == 0.0:
             return ()
-        is_stale = time.time() - self._monitor.turned_at > STALE_SECONDS
+        is_stale = boot_time() - self._monitor.turned_at > STALE_SECONDS
         verdicts = {} if is_stale else self._verdicts()
         names = dict.fromkeys(device.name for device in self._inventory.current.offering.every())
         if is_stale:
@@ -147,14 +178,14 @@ class NodeHealth:
         """Return the current faults, without those that hold GPUs back for their remediation."""
         return self._monitor.now.faults
 
-    def hold(self, faults: tuple[Fault, ...]) -> None:
-        """Treat these faults, which no source reports, as current from now on."""
-        if faults != self._held:
+    def hold(self, faults: tuple[Fault, ...] | None) -> None:
+        """Treat these faults, which no source reports, as current from now on; None if it is not known which."""
+        if faults is None or faults != self._held:
             self._held = faults
             self.refresh()
 
     def was_read_since(self, gpu: str, at: float) -> bool:
-        """Return whether a GPU's health was read after a time (seconds since 1970)."""
+        """Return whether a GPU's health was read after a time (boot time)."""
         return self._monitor.read_at(gpu) > at
 
     def forget_errors(self, gpu: str) -> None:
@@ -171,7 +202,7 @@ class NodeHealth:
     @property
     def is_silent(self) -> bool:
         """Return whether what is known is too old to be relied on, because the monitor or the library has stopped."""
-        is_stale = time.time() - self._monitor.turned_at > STALE_SECONDS
+        is_stale = boot_time() - self._monitor.turned_at > STALE_SECONDS or not self._is_known()
         return is_stale or any(one.key is FaultKey.UNMONITORED for one in self._monitor.now.faults)
 
     def blocking(self) -> tuple[FaultVerdict, ...] | None:
@@ -189,7 +220,7 @@ class NodeHealth:
 
     def fault_counts(self) -> Mapping[str, int]:
         """Return the number of GPUs with each fault, by key."""
-        return Counter(str(fault.key) for fault in (*self._monitor.now.faults, *self._held))
+        return Counter(str(fault.key) for fault in (*self._monitor.now.faults, *(self._held or ())))
 
     def xid_counts(self) -> Mapping[tuple[str, str], int]:
         """Return how often each Xid was reported since the agent started, by code and class."""
@@ -201,8 +232,11 @@ class NodeHealth:
         if not places:  # no fault is judged before the first scan of the hardware
             return {}
         limited = self._budget.limited if self._budget else tuple
-        faults = (*now.faults, *self._held)
-        return verdicts_of(places, faults, self._policy, time.time(), now.cordons, limited=limited)
+        faults = (*now.faults, *(self._held or ()))
+        verdicts = verdicts_of(places, faults, self._policy, time.time(), now.cordons, limited=limited)
+        if self._is_known() or not self._is_impatient():
+            return verdicts
+        return with_unknown(verdicts, places, self._started_at)
 
     def held_back(self) -> Mapping[str, int]:
         """Return how many GPUs and partitions keep their pods although the policy says NoExecute, by reason."""

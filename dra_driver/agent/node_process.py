@@ -43,13 +43,13 @@ class NodeProcess:
     def run(self, stop: StopRequest) -> int:
         """Serve until asked to stop, and return the exit status; if a new process is needed, replace this one.
 
-        Raises: DriverError if no driver can start.
+        Raises: the error of a driver, if none can start or go on; DriverError if there can be no status page.
         """
-        self._page = self._open_page()
-        for life in self._lives:
-            life.start()
         must_restart = False
         try:
+            self._page = self._open_page()
+            for life in self._lives:
+                life.start()
             while not must_restart and not stop.wait(POLL_SECONDS):
                 must_restart = self._must_restart()
         finally:

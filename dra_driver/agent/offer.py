@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -27,7 +27,7 @@ from dra_driver.inventory.offering import ALL_KEPT, NOTHING, Inventory, KeptFiel
 from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
 from dra_driver.model.names import partition_name, replicated_name
-from dra_driver.model.taints import DeviceTaints
+from dra_driver.model.taints import DeviceTaint, DeviceTaints, TaintEffect
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.telemetry.logs import fields
@@ -35,6 +35,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 NOT_ON_DEMAND = "MigNotOnDemand"
+UNRELEASED = "unreleased"  # the taint's key, after the driver's name
 
 
 class OfferGate(Protocol):
@@ -57,12 +58,13 @@ class NodeOffer:
         other_drivers: OtherDrivers,
         gates: Sequence[OfferGate],
         events: NodeEvents,
+        driver: str,
         is_mig_dynamic: bool,
         has_all_profiles: bool,
     ) -> None:
         self._inventory, self._owners, self._allocated_devices = inventory, owners, allocated
         self._sharing, self._other_drivers, self._events, self._gates = sharing, other_drivers, events, gates
-        self._is_dynamic, self._with_all = is_mig_dynamic, has_all_profiles
+        self._driver, self._is_dynamic, self._with_all = driver, is_mig_dynamic, has_all_profiles
         self._ownership = Ownership()
         self._allocated: frozenset[str] = frozenset()  # the last answer of the API, kept while placements are withdrawn
         self._looked_for: frozenset[str] = frozenset()  # the withdrawals before which the API was asked
@@ -72,6 +74,7 @@ class NodeOffer:
         self._deciding = threading.Lock()  # ensures that the later of two decisions is made on the newer inventory
         self._keeps = ALL_KEPT  # the fields kept by the server that was asked last
         self._taints: DeviceTaints = {}
+        self._unreleased: frozenset[str] = frozenset()  # devices that a process of an ended claim has open
         self._decided: tuple[Offering | None] | None = None  # None until everything is known
 
     # -- from facts to devices -----------------------------------------------------------------------------------------
@@ -136,6 +139,22 @@ class NodeOffer:
         self._taints = taints
         return self.decide()
 
+    def keep_unreleased(self, devices: Collection[str]) -> bool:
+        """Taint these devices, and no others, as not released yet; return whether that changes what is offered."""
+        if self._unreleased == frozenset(devices):
+            return False
+        self._unreleased = frozenset(devices)
+        return self.decide()
+
+    def _all_taints(self, inventory: Inventory) -> DeviceTaints:
+        """Return the taints of all devices, with that of those which are not released yet and of their parts."""
+        if not self._unreleased:
+            return self._taints
+        taint = (DeviceTaint(f"{self._driver}/{UNRELEASED}", "", TaintEffect.NO_SCHEDULE),)
+        parts = tuple(f"{device}-" for device in self._unreleased)
+        kept = (name for name in inventory.by_name if name in self._unreleased or name.startswith(parts))
+        return {**self._taints, **{name: (*self._taints.get(name, ()), *taint) for name in kept}}
+
     def decide(self) -> bool:
         """Decide again, and return whether the offer changed. Before everything is known, nothing is offered."""
         with self._deciding:
@@ -152,7 +171,7 @@ class NodeOffer:
             else:
                 other_drivers.record_other_names(inventory)
                 offering = inventory.offering.narrowed(other_drivers.offer).without(withheld)
-                decided = replace(offering, taints=self._taints)
+                decided = replace(offering, taints=self._all_taints(inventory))
             before, self._decided = self._decided, (decided,)
             return before != self._decided
 
@@ -190,7 +209,7 @@ class NodeOffer:
 
     def claim_ended(self) -> bool:
         """Return whether the offer may have changed because a claim was unprepared."""
-        return not self._keeps.taints and bool(self._taints)
+        return not self._keeps.taints and bool(self._taints or self._unreleased)
 
     def used(self) -> frozenset[str]:
         """Return the devices that claims were allocated, under our names or another driver's. Raises: DriverError."""

@@ -9,6 +9,7 @@ from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.agent.offer import NodeOffer
 from dra_driver.agent.other_drivers import OtherDrivers
+from dra_driver.agent.reports.unreleased_devices import UnreleasedDevices
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.controller.publisher import Publisher
 from dra_driver.plugin.instances.roles import NodeRole
@@ -64,13 +65,15 @@ class Parts:
     passthrough: NodePassthrough | None
     health_condition: HealthCondition | None
     limit_watch: LimitWatch | None
+    unreleased: UnreleasedDevices
 
     def of_role(self) -> tuple[RolePart, ...]:
         """Return the parts that work only with the node's role, in the order in which they have to start.
 
         Tests and health come first, so that the first slices already show what is known of them.
         """
-        known: tuple[RolePart | None, ...] = (self.gate, self.health)
-        always = (self.publisher, self.reaper)
+        returned = self.passthrough.returned if self.passthrough is not None else None
+        known: tuple[RolePart | None, ...] = (self.gate, returned, self.health)
+        always = (self.publisher, self.reaper, self.unreleased)
         others = (self.limit_watch, self.meter, self.remediation, self.claim_status, self.health_condition)
         return tuple(part for part in (*known, *always, *others) if part is not None)

@@ -37,6 +37,7 @@ from dra_driver.agent.optional_parts import (
 from dra_driver.agent.other_drivers import OtherDrivers
 from dra_driver.agent.parts import Parts
 from dra_driver.agent.reports.device_users import DeviceUsers
+from dra_driver.agent.reports.unreleased_devices import UnreleasedDevices
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.controller.competing_agents import AgentMark
 from dra_driver.controller.publisher import Publisher
@@ -75,12 +76,11 @@ def join_parts(node: OpenedNode, listener: ChangeListener) -> Parts:
     other_drivers = _other_drivers(node, listener)
     gate = make_gate(node, listener, inventory, allocated, other_drivers)
     passthrough = make_passthrough(node, listener, gate)
-    gates: list[OfferGate] = [gate] if gate is not None else []
-    if passthrough is not None:
-        gates.append(passthrough.returned)
-    offer = _offer(node, inventory, allocated=allocated, sharing=sharing, other_drivers=other_drivers, gates=gates)
     users = DeviceUsers(node.api, node.identity, node.ledger)
     health = make_health(node, inventory, listener, users, gate)
+    returned = passthrough.returned if passthrough is not None else None
+    gates: list[OfferGate] = [part for part in (gate, returned, health) if part is not None]
+    offer = _offer(node, inventory, allocated=allocated, sharing=sharing, other_drivers=other_drivers, gates=gates)
     own_changes = OwnChanges()
     stages = _stages(node, offer, health, passthrough)
     scanner = Scanner(node.hardware, inventory, stages, own_changes=own_changes, listener=listener)
@@ -118,6 +118,7 @@ def join_parts(node: OpenedNode, listener: ChangeListener) -> Parts:
         passthrough=passthrough,
         health_condition=make_health_condition(node, health, remediation),
         limit_watch=make_limit_watch(node, work.limiter),
+        unreleased=UnreleasedDevices(node.ledger, node.identity.boot_id, offer, publisher, node.events),
     )
 
 
@@ -125,7 +126,7 @@ def _stages(
     node: OpenedNode, offer: NodeOffer, health: NodeHealth | None, passthrough: NodePassthrough | None
 ) -> FactsStage:
     """Return the stages from the facts of a scan to the findings: the offer, and each part that adds to it."""
-    stage: FactsStage = LostGpusStage(offer, health.completed) if health else offer
+    stage: FactsStage = LostGpusStage(offer, health) if health else offer
     if passthrough is not None:
         stage = with_passthrough_stage(stage, passthrough)
     return with_channel_stage(stage, node)
@@ -158,6 +159,7 @@ def _offer(
         other_drivers=other_drivers,
         gates=gates,
         events=node.events,
+        driver=node.options.driver,
         is_mig_dynamic=node.options.is_mig_dynamic,
         has_all_profiles=node.options.has_all_profiles,
     )

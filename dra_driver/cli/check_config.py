@@ -66,10 +66,9 @@ def _read_sharing(path: Path, tenants: Tenants) -> list[str]:
 
 
 def _read_mig(path: Path, _tenants: Tenants) -> list[str]:
-    from dra_driver.documents.document import read_document
     from dra_driver.inventory.mig.geometry_file import read_configurations
 
-    found = read_configurations(read_document(path), str(path))
+    found = read_configurations(path)
     return [f"configuration {name}: {_count(len(entries), 'entry', 'entries')}" for name, entries in found.items()]
 
 

@@ -31,6 +31,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "check-config": CommandEntry("check_config", "Check files for the agents before they are rolled out.", _CHANGE),
     "cordon": CommandEntry("health.cordon", "Take a device of this node out of use; its pods stay.", _CHANGE),
     "uncordon": CommandEntry("health.uncordon", "End the cordon of a device.", _CHANGE),
+    "release": CommandEntry(
+        "health.release", "Devices that wait for a container to end; release one by force.", _CHANGE
+    ),
     "validate": CommandEntry("health.validate", "Test the free devices of this node.", _WHY),
     "health": CommandEntry("health.group", "Faults and cordons of this node; forget a GPU that is gone.", _WHY),
     "remediation": CommandEntry(

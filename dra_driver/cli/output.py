@@ -20,7 +20,8 @@ from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import OutputDocument
 
 PIPE_WIDTH = 500
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# The controls of terminals (C0, C1), those that change the direction or the lines of text, and halves of pairs.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
@@ -30,6 +31,11 @@ def printable(text: str) -> str:
     'name?[2J'
     """
     return _CONTROL.sub("\ufffd", text)
+
+
+def _escaped(text: str) -> str:
+    """Return JSON or YAML whose control characters are escaped; those of YAML must be in double quotes."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def console(*, stderr: bool = False, is_quiet: bool = False) -> Any:
@@ -121,7 +127,7 @@ def print_code(out: Any, text: str, *, indent: int = 0, style: str = "") -> None
 def write_document(document: OutputDocument, form: str) -> None:
     """Write a document as "json" or "yaml" to standard output."""
     if form == "json":
-        click.echo(json.dumps(document.wire(), indent=2, ensure_ascii=False))
+        click.echo(_escaped(json.dumps(document.wire(), indent=2, ensure_ascii=False)))
     else:
         click.echo(yaml_text(document.wire()), nl=False)
 
@@ -135,4 +141,9 @@ def yaml_text(content: Wire) -> str:
             """Write equal parts out each time, so that the reader does not have to follow anchors."""
             return True
 
-    return str(yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True))
+        def represent_str(self, data: str) -> Any:
+            """Quote a text with control characters, because only in quotes they can be escaped."""
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if _CONTROL.search(data) else None)
+
+    Dumper.add_representer(str, Dumper.represent_str)
+    return _escaped(str(yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True)))

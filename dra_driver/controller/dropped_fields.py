@@ -35,6 +35,7 @@ class DroppedFields:
         self._pool, self._clock = pool, clock
         self.fields = known  # fields in `known` were reported before, and are not reported again
         self.unsafe: frozenset[str] = frozenset()
+        self._assumed: frozenset[str] = frozenset()  # those that the server refused to show
         self._taints_asked_at = 0.0
 
     @property
@@ -79,18 +80,26 @@ class DroppedFields:
     def add(self, other: DroppedFields) -> None:
         """Add the dropped fields that were found elsewhere."""
         self.fields |= other.fields
+        self._assumed = (self._assumed | other._assumed) & self.fields
         self._add_unsafe(other.unsafe)
 
     def assume(self, lost: frozenset[str], *, version: str) -> None:
         """Record fields as lost and unsafe, because the server refused to show whether it keeps them."""
-        self._report(lost - self.fields, version)
+        self._assumed |= lost
+        if new := lost - self.fields:
+            self._report(new, version)
         self.fields |= lost
         self._add_unsafe(lost)
 
     def forget_taints(self) -> None:
         """Forget that taints were dropped, because the server is asked again."""
-        self.fields -= {TAINT_FIELD}
-        self.unsafe -= {TAINT_FIELD}
+        self.forget_fields(frozenset({TAINT_FIELD}))
+
+    def forget_fields(self, lost: frozenset[str]) -> None:
+        """Forget that some fields were dropped, because the server is asked again."""
+        self.fields -= lost
+        self.unsafe -= lost
+        self._assumed -= lost
 
     def forget_harmless(self) -> None:
         """Forget the fields whose loss is harmless, because they will be sent again with new content."""
@@ -98,13 +107,14 @@ class DroppedFields:
 
     def forget(self) -> None:
         """Forget all dropped fields: another server may keep what the last one dropped."""
-        self.fields = self.unsafe = frozenset()
+        self.fields = self.unsafe = self._assumed = frozenset()
 
     def problems(self) -> tuple[Problem, ...]:
         """Return a problem that lists the dropped fields; none if no field was dropped."""
         if not self.fields:
             return ()
-        message = f"the API server dropped {_listed(self.fields)}; {_hint(self.fields)}"
+        verb = "may drop" if self.fields <= self._assumed else "dropped"
+        message = f"the API server {verb} {_listed(self.fields)}; {_hint(self.fields, self._assumed)}"
         return (Problem(FIELDS_DROPPED, self._pool, message),)
 
     def _add_unsafe(self, lost: frozenset[str]) -> None:
@@ -113,7 +123,7 @@ class DroppedFields:
         self.unsafe |= lost
 
     def _report(self, lost: frozenset[str], version: str) -> None:
-        keys = fields(pool=self._pool, reason=_listed(lost), version=version, hint=_hint(lost))
+        keys = fields(pool=self._pool, reason=_listed(lost), version=version, hint=_hint(lost, self._assumed))
         log.warning("the API server dropped fields of our slices", extra=keys)
 
 
@@ -121,13 +131,15 @@ def _listed(lost: frozenset[str]) -> str:
     return ", ".join(sorted(lost))
 
 
-def _hint(lost: frozenset[str]) -> str:
+def _hint(lost: frozenset[str], assumed: frozenset[str]) -> str:
     gates = ", ".join(gates_behind(lost)) or "unknown"
     instead = "whole GPUs and existing partitions are offered; " if lost.intersection(COUNTER_FIELDS) else ""
     if SHARE_FIELD in lost:
         instead += "shared devices are offered as their replicas, or whole if none are configured; "
     if TAINT_FIELD in lost:
         instead += "tainted devices that no claim has are withheld; "
+    if lost <= assumed:
+        return f"{instead}it refused the dry run that would show whether it keeps them, and is asked again soon"
     only_taints = lost == {TAINT_FIELD}
     then = (
         "the server is asked again every ten minutes" if only_taints else "restart this agent after switching them on"

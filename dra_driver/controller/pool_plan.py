@@ -63,6 +63,7 @@ class PoolPlanner:
             if self._dropped_fields.taints_are_due:
                 self._probe.forget_taints()
                 self._dropped_fields.forget_taints()
+            self._dropped_fields.forget_fields(self._probe.expired())
         while True:
             with self._changed:
                 kept = self._dropped_fields.kept

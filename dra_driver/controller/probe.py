@@ -5,13 +5,19 @@ devices in that request overlap: from 1.35 on it holds the counter sets alone; o
 of their devices, one set and one device. The writer still compares every answer afterwards, because one address may
 lead to two servers.
 
+A server that refuses the dry run may do so for reasons of its own: one that has just started refuses everything until
+it has read its roles. The last answer then stays in force: that of this process, or else the one that the stored slices
+show, since a field that they hold was kept. Without any, the fields count as dropped. Either is an assumption, and the
+server is asked again after a growing delay.
+
 Source: Kubernetes API concepts, dry-run; fields of gates that are off are dropped silently at create.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection, Iterable
 
 from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, TAINT_FIELD, differing_fields
 from dra_driver.controller.content import PoolContent
@@ -19,6 +25,7 @@ from dra_driver.controller.diff import created
 from dra_driver.controller.dropped_fields import DroppedFields
 from dra_driver.controller.layout import SliceSpec
 from dra_driver.controller.writer import SliceWriter
+from dra_driver.kube.backoff import Backoff
 from dra_driver.model import limits
 from dra_driver.model.errors import ApiError
 from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
@@ -29,32 +36,68 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 COUNTERS, SHARES, TAINTS = "counters", "shares", "taints"
+_FIELDS = {COUNTERS: COUNTER_FIELDS, SHARES: (SHARE_FIELD,), TAINTS: (TAINT_FIELD,)}
+_AGAIN_SECONDS = 2.0  # roles are read within seconds
+AGAIN_MAX_SECONDS = 600.0  # a server that refuses every dry run (a webhook supports none) is asked about this often
 _UNSURE = (0, 408, 409, 429)  # statuses without an answer, or with one that does not concern our object
 # This taint is only sent in requests that store nothing.
 _TAINT = DeviceTaint("dra-driver/probe", "", TaintEffect.NO_SCHEDULE).wire()
 
 
 class Probe:
-    """Asks one server once about each thing that it may drop, and again after `forget`. Not thread-safe."""
+    """Asks one server once about each thing that it may drop, and again after `forget`. Not thread-safe.
 
-    def __init__(self, writer: SliceWriter) -> None:
-        self._writer = writer
+    `held` returns the names of the fields that our stored slices hold.
+    """
+
+    def __init__(
+        self,
+        writer: SliceWriter,
+        *,
+        held: Callable[[], frozenset[str]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._writer, self._held, self._clock = writer, held, clock
         self._known: set[str] = set()
+        self._last: dict[str, frozenset[str]] = {}  # what the server would have dropped when it answered last
+        self._assumed: dict[str, frozenset[str]] = {}  # what counts as dropped since it refused to answer
+        self._due_at: dict[str, float] = {}  # until when each assumption counts
+        self._refusals: dict[str, Backoff] = {}
+
+    @property
+    def due_s(self) -> float | None:
+        """Return the seconds until an assumption expires; None if there is none."""
+        return max(0.0, min(self._due_at.values()) - self._clock()) if self._due_at else None
 
     def forget(self) -> None:
-        """Forget the answers, since the server may be another one now; the next `ask` asks again."""
+        """Ask about everything again, since the server may be another one now."""
         self._known.clear()
+        self._assumed.clear()
+        self._due_at.clear()
+        self._refusals.clear()
 
     def forget_taints(self) -> None:
-        """Forget the answer about taints."""
-        self._known.discard(TAINTS)
+        """Ask about taints again."""
+        self._forget(TAINTS)
+
+    def expired(self) -> frozenset[str]:
+        """End the assumptions whose time is over; return the fields that counted as dropped because of them."""
+        now = self._clock()
+        ended = [what for what, at in self._due_at.items() if at <= now]
+        return frozenset().union(*(self._forget(what) for what in ended))
+
+    def _forget(self, what: str) -> frozenset[str]:
+        self._known.discard(what)
+        self._due_at.pop(what, None)
+        return self._assumed.pop(what, frozenset())
 
     def ask(self, content: PoolContent, empty: SliceSpec, *, minor: int, known: frozenset[str]) -> DroppedFields:
         """Return which fields of this content the server would drop, without those that it was asked about before.
 
-        `known` are dropped fields that were reported before. A server that refuses the dry run is assumed to drop what
-        it was asked about. The exception is counters on a server from 1.35 on: the first write, which holds counters
-        and nothing else, will show whether it keeps them. Raises: ApiError if the server gives no answer.
+        `known` are dropped fields that were reported before. A server that refuses the dry run, and never answered, is
+        assumed to drop what it was asked about. The exception is counters on a server from 1.35 on: the first write,
+        which holds counters and nothing else, will show whether it keeps them. Raises: ApiError if the server gives no
+        answer.
         """
         found = DroppedFields(empty.pool, known)
         is_old = 0 < minor < COUNTERS_APART_MINOR
@@ -70,20 +113,42 @@ class Probe:
         return found
 
     def _try(self, what: str, assumed: Collection[str], sent: SliceWire, found: DroppedFields, minor: int) -> None:
-        """Make one dry run; if the server refuses it, the fields `assumed` count as dropped."""
+        """Make one dry run; if the server refuses it, its last answer or else `assumed` decides for some time."""
         version = f"1.{minor}" if minor else "unknown"
         try:
             answer = self._writer.try_create(sent)
         except ApiError as error:
             if error.status in _UNSURE or error.status >= 500:
                 raise
-            keys = fields(pool=sent["spec"]["pool"]["name"], err=str(error))
-            log.warning("the API server refuses the dry run about %s", what, extra=keys)
-            if assumed:
-                found.assume(frozenset(assumed), version=version)
+            lost = self._last.get(what)
+            if lost is None:
+                lost = frozenset() if self._held().intersection(_FIELDS[what]) else frozenset(assumed)
+            self._assume(what, lost, sent, error)
+            if lost:
+                found.assume(lost, version=version)
         else:
-            found.record(sent, answer, version=version)
+            self._refusals.pop(what, None)
+            _, self._last[what] = found.record(sent, answer, version=version)
         self._known.add(what)
+
+    def _assume(self, what: str, lost: frozenset[str], sent: SliceWire, error: ApiError) -> None:
+        backoff = self._refusals.setdefault(what, Backoff(base_s=_AGAIN_SECONDS, max_s=AGAIN_MAX_SECONDS, factor=4.0))
+        level = logging.DEBUG if backoff.attempts else logging.WARNING
+        delay_s = backoff.next_s(least_s=error.retry_after_s)
+        self._assumed[what], self._due_at[what] = lost, self._clock() + delay_s
+        keys = fields(pool=sent["spec"]["pool"]["name"], err=str(error), reason=", ".join(sorted(lost)))
+        log.log(level, "the API server refuses the dry run about %s; it is asked again", what, extra=keys)
+
+
+def held_fields(slices: Iterable[SliceWire]) -> frozenset[str]:
+    """Return which of the fields that a server may drop these stored slices hold."""
+    held = set()
+    for spec in (stored["spec"] for stored in slices):
+        devices = spec.get("devices") or ()
+        held |= {"sharedCounters"} if spec.get("sharedCounters") else set()
+        held |= {TAINT_FIELD} if any(device.get("taints") for device in devices) else set()
+        held |= {SHARE_FIELD} if any(device.get("allowMultipleAllocations") for device in devices) else set()
+    return frozenset(held)
 
 
 def keeps_counters(writer: SliceWriter, content: PoolContent, empty: SliceSpec, *, minor: int) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import KubeApi, ServerVersion
 from dra_driver.model.errors import ApiError, Retry
+from dra_driver.model.kubernetes import ORDERED_VERSIONS_MINOR
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 
@@ -40,6 +41,11 @@ class ServerFacts:
     def git_version(self) -> str:
         """The version that the server reported last; "" before the first answer."""
         return self._version.git
+
+    @property
+    def orders_versions(self) -> bool:
+        """Whether the resourceVersions of this server are numbers that grow, which is promised from 1.35 on."""
+        return self._version.minor >= ORDERED_VERSIONS_MINOR
 
     @property
     def is_fresh(self) -> bool:

@@ -9,6 +9,7 @@ from collections import Counter
 
 from dra_driver.controller.competing_agents import CompetingAgents
 from dra_driver.controller.diff import WritePlan
+from dra_driver.controller.slice_room import check_room_for
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import REQUEST_SECONDS, KubeApi
 from dra_driver.kube.pages import Listing
@@ -46,6 +47,7 @@ class SliceWriter:
             for wire in page.objects:
                 check_slice(wire)
             found = [*([] if page.is_first else found), *page.objects]
+            check_room_for(found)
         return found, page.resource_version
 
     def create(self, wire: SliceWire) -> SliceWire:

@@ -99,15 +99,11 @@ def _check_depth(text: bytes) -> None:
             raise RecursionError(f"nested more than {MAX_NESTING} levels deep")
 
 
-def with_line(fault: str, lines: Mapping[str, int]) -> str:
-    """Return the text of a fault with its line in front.
-
-    The text begins with a path; the line is that of the path itself, or of the nearest field around it.
-    """
-    path = fault.partition(": ")[0]
+def line_of(path: str, lines: Mapping[str, int]) -> int | None:
+    """Return the line of a path, or that of the nearest field around it; None for an empty document."""
     while path not in lines and path:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
-    return f"line {lines[path]}: {fault}" if path in lines else fault
+    return lines.get(path)
 
 
 def _record_lines(node: yaml.Node, path: str, lines: dict[str, int], seen: set[int]) -> None:

@@ -1,4 +1,4 @@
-"""Fields: strict decoding of documents, with all faults at once and the path of each.
+"""Fields: strict decoding of the profiles of simulated hardware, with all faults at once and the path of each.
 
 In: nested dicts and lists of str, int, bool and None. Out: typed values, and a list of faults. After a fault, reading
 continues with a harmless substitute, so that one run shows every fault; the caller must not use the values if there are
@@ -13,8 +13,6 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 _MAX_TEXT = 1024
-_DURATION = re.compile(r"(?P<number>[1-9][0-9]{0,6})(?P<unit>[smhd])")
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Fields:
@@ -82,12 +80,6 @@ class Fields:
             self._wrong(key, f"a whole number from {minimum} to {maximum}", value)
             return None
         return value
-
-    def optional_seconds(self, key: str) -> float | None:
-        """Return a duration in seconds, given as a number with its unit; None if it is not given."""
-        text = self.optional_text(key, pattern=_DURATION.pattern, what="a duration such as 90s, 10m, 24h or 7d")
-        match = _DURATION.fullmatch(text or "")
-        return float(int(match["number"]) * _UNIT_SECONDS[match["unit"]]) if match else None
 
     def optional_flag(self, key: str) -> bool | None:
         """Return true or false; None if it is not given."""

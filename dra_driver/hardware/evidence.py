@@ -1,7 +1,7 @@
 """Evidence: what a vendor observes about the health of its GPUs, frozen and without judgement.
 
-A GPU is named by its PCI address, as in `GpuFacts.pci_address`. Times are seconds since 1970. None means that this GPU
-or this driver does not report the value; it never means that all is well.
+A GPU is named by its PCI address, as in `GpuFacts.pci_address`. Times are in boot time (`model.machine`). None means
+that this GPU or this driver does not report the value; it never means that all is well.
 """
 
 from __future__ import annotations

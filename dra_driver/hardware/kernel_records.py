@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from dra_driver.model.machine import boot_time
+
 KERNEL_LOG = "kmsg"  # below the folder of devices
 RECORD_BYTES = 8192  # the kernel returns no longer record
 MAX_RECORDS = 20_000  # in one turn
@@ -43,9 +45,9 @@ class KernelRecords:
     def new(self) -> Iterator[tuple[int, float, str]]:
         """Yield the sequence number, time and text of the kernel's own records that were written since the last call.
 
-        Times are seconds since 1970. There are none where the log can't be read.
+        Times are in boot time. There are none where the log can't be read.
         """
-        now = time.time()
+        now = boot_time()
         began = now - time.clock_gettime(time.CLOCK_MONOTONIC)
         is_first, self._has_looked = not self._has_looked, True
         for number, line in enumerate(self._lines()):

@@ -112,6 +112,7 @@ class ProcessUse:
 class Reading:
     """The measurements of one moment on one GPU, or on one of its GPU instances.
 
+    `at` is monotonic time, in seconds, so that steps of the wall clock change neither its age nor what is added up.
     `gi_id` is the id of the instance, or `GpuFacts.part_number` if the hardware itself divides its GPUs.
     `processes` is None if they were not asked for or the driver does not list them.
     """

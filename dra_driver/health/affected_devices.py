@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from dra_driver.health.cordons import Cordon
-from dra_driver.health.fault import Fault, FaultKey, Subject
+from dra_driver.health.fault import UNKNOWN, Fault, FaultKey, Subject
 from dra_driver.health.policy import FaultVerdict, HealthPolicy
 from dra_driver.model.names import gpu_name
 from dra_driver.model.taints import DeviceTaint, DeviceTaints, TaintEffect
@@ -75,6 +75,20 @@ def verdicts_of(
         if worst:
             found[place.name] = tuple(worst[key] for key in sorted(worst, key=lambda one: one.rank))
     return found
+
+
+def with_unknown(
+    verdicts: Mapping[str, tuple[FaultVerdict, ...]], places: Iterable[DevicePlace], since: float
+) -> Mapping[str, tuple[FaultVerdict, ...]]:
+    """Return the verdicts with one more on each device: it is not known whether it may be offered."""
+
+    def of(place: DevicePlace) -> tuple[FaultVerdict, ...]:
+        fault = Fault(FaultKey.UNMONITORED, Subject(place.gpu), UNKNOWN, since, since)
+        others = (one for one in verdicts.get(place.name, ()) if one.fault.key is not FaultKey.UNMONITORED)
+        found = (*others, FaultVerdict(fault, TaintEffect.NO_SCHEDULE, since))
+        return tuple(sorted(found, key=lambda one: one.fault.key.rank))
+
+    return {place.name: of(place) for place in places}
 
 
 def taints_of(verdicts: Mapping[str, tuple[FaultVerdict, ...]], domain: str) -> DeviceTaints:

@@ -1,7 +1,8 @@
 """Cordons: devices that an administrator took out of use, in a file on the node.
 
 In: `dra-driver cordon` and `uncordon`. Out: the cordons that are in force. The file survives restarts of the agent and
-reboots. While the file can't be read, the agent keeps the cordons that it read last.
+reboots. While the file can't be read, the agent keeps the cordons that it read last, which the health store has too. A
+file that people write is never set aside: they are told, and repair it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import os
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,9 +90,12 @@ class CordonFile:
         try:
             with self._path.with_suffix(".lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                wire = {"version": VERSION, "cordons": [asdict(one) for one in edit(self.read())]}
+                wire = {"version": VERSION, "cordons": cordons_wire(edit(self.read()))}
                 new = self._path.with_suffix(".new")
-                new.write_text(json.dumps(wire, indent=1) + "\n", "utf-8")
+                with new.open("w", encoding="utf-8") as file:
+                    file.write(json.dumps(wire, indent=1) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
                 new.replace(self._path)
         except OSError as error:
             hint = "is the agent's data folder on this node, and may you write there?"
@@ -103,30 +108,49 @@ class KnownCordons:
     def __init__(self, file: CordonFile) -> None:
         self._file = file
         self._stamp: Hashable = None
-        self._cordons: tuple[Cordon, ...] = ()
+        self.last: tuple[Cordon, ...] | None = None  # as last read, also those that have ended; None if not known
         self.problem = ""
 
+    def remember(self, cordons: tuple[Cordon, ...] | None) -> None:
+        """Take the cordons that an earlier agent read last, unless the file could be read."""
+        if self.last is None:
+            self.last = cordons
+
     def refresh(self) -> None:
-        """Read the file again if it has changed."""
+        """Read the file again if it has changed, or could not be read."""
         stamp = self._file.fingerprint()
-        if stamp == self._stamp:
+        if stamp == self._stamp and self.last is not None and not self.problem:
             return
-        self._stamp = stamp
         try:
-            self._cordons, self.problem = self._file.read(), ""
+            self.last, self.problem = self._file.read(), ""
         except InputError as error:
+            if str(error) != self.problem:
+                log.warning("cordons can't be read, the last known ones stay in force", extra=fields(err=str(error)))
             self.problem = str(error)
-            log.warning("cordons can't be read, the last known ones stay in force", extra=fields(err=str(error)))
+        self._stamp = stamp
 
     def in_force(self, now: float) -> tuple[Cordon, ...]:
         """Return the cordons that are in force at a time."""
-        return tuple(one for one in self._cordons if one.is_in_force(now))
+        return tuple(one for one in self.last or () if one.is_in_force(now))
+
+
+def cordons_wire(cordons: Iterable[Cordon]) -> list[dict[str, Any]]:
+    """Return cordons as JSON values."""
+    return [asdict(one) for one in cordons]
+
+
+def cordons_of(wire: Any) -> tuple[Cordon, ...]:
+    """Return what `cordons_wire` described. Raises: ValueError for anything else."""
+    try:
+        return tuple(_cordon(one) for one in wire[:MAX_CORDONS])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not cordons: {error!r}") from error
 
 
 def _cordons(wire: Any) -> tuple[Cordon, ...]:
     if not isinstance(wire, dict) or wire.get("version") != VERSION:
         raise ValueError(f"expected version {VERSION!r}")
-    return tuple(_cordon(one) for one in wire["cordons"][:MAX_CORDONS])
+    return cordons_of(wire["cordons"])
 
 
 def _cordon(wire: Any) -> Cordon:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from dra_driver.health.fault import Subject
 from dra_driver.health.policy import FaultVerdict, HeldBackReason
 from dra_driver.health.store import GRANTS, HealthStore
-from dra_driver.model.errors import ApiError, DriverError
+from dra_driver.model.errors import ApiError, DriverError, NodeError
 from dra_driver.model.names import gpu_name
 from dra_driver.model.taints import TaintEffect
 from dra_driver.telemetry.logs import fields
@@ -82,13 +82,19 @@ class EvictionBudget:
         if is_over:
             self._save(granted)
         if wanted - granted:
-            self._loop.resume()
+            self._ask_soon()
         return tuple(
             replace(one, effect=TaintEffect.NO_SCHEDULE, held_back=HeldBackReason.BUDGET)
             if one.effect is TaintEffect.NO_EXECUTE and one.fault.subject not in granted
             else one
             for one in verdicts
         )
+
+    def _ask_soon(self) -> None:
+        try:
+            self._loop.resume()
+        except NodeError as error:  # the next verdicts ask again
+            log.warning("a slot of the budget is not asked for", extra=fields(code=error.code, err=str(error)))
 
     def _turn(self) -> float | None:
         """Ask for one slot; return the seconds until the next request, None if no slot is needed."""
@@ -130,20 +136,25 @@ class EvictionBudget:
         self._changed()
 
     def _load(self) -> None:
-        """Read once what was granted before a restart. Grants that can't be read are requested again by name."""
+        """Read once what was granted before a restart. Until it can be read, no grant is known, and none is written."""
         if self._is_loaded:
             return
-        self._is_loaded = True
         try:
             stored: Any = self._store.read().get(GRANTS)
             rows = stored if isinstance(stored, list) else []
-            self._granted = frozenset(
+            self._granted |= frozenset(
                 Subject(str(gpu), None if at is None else (int(at[0]), int(at[1]))) for gpu, at in rows
             )
-        except (DriverError, ValueError, TypeError, IndexError) as error:
+        except (ValueError, TypeError, IndexError) as error:
+            log.warning("the devices whose pods may be deleted are recorded wrongly", extra=fields(err=str(error)))
+        except DriverError as error:
             log.warning("the devices whose pods may be deleted can't be read", extra=fields(err=str(error)))
+            return
+        self._is_loaded = True
 
     def _save(self, granted: frozenset[Subject]) -> None:
+        if not self._is_loaded:
+            return
         try:
             self._store.write({GRANTS: [[one.gpu, one.partition] for one in sorted(granted, key=_name)]})
         except DriverError as error:  # after a restart the Lease still has this node's name, and is taken for ours

@@ -65,9 +65,10 @@ SENTENCES = {
 }
 """What each key means, in one sentence that stays the same while the fault lasts."""
 
-DRIVER_RESET, RESET_FAILED = "driver-reset", "reset-failed"
+DRIVER_RESET, RESET_FAILED, UNKNOWN = "driver-reset", "reset-failed", "unknown"
 _SENTENCES_OF_VALUES = {
     DRIVER_RESET: "the kernel driver reset the GPU: programs have lost their data on it, and have to start again",
+    UNKNOWN: "what the agent knew of the GPU before its restart can't be read; until it can, no new claim gets the GPU",
     RESET_FAILED: "the kernel driver could not reset the GPU: reboot the machine",
 }
 

@@ -82,6 +82,11 @@ class FaultTrack:
             return replace(self, bad=0, good=good)
         return replace(self, bad=0, good=good, count=0, is_raised=False, value="", is_mild=False)
 
+    def shifted(self, seconds: float) -> Self:
+        """Return the track with other times."""
+        raised = tuple(at + seconds for at in self.raised)
+        return replace(self, since=self.since + seconds, last_bad=self.last_bad + seconds, raised=raised)
+
     def to_wire(self) -> dict[str, Any]:
         """Return the track as JSON values."""
         return {name: getattr(self, name) for name in self.__slots__}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -19,15 +18,15 @@ from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.cordons import Cordon, CordonFile, KnownCordons
 from dra_driver.health.fault import Fault, Subject
 from dra_driver.health.forgetting import ForgetFile
-from dra_driver.health.known_gpus import KnownGpus, read_gpus
+from dra_driver.health.known_gpus import KnownGpus
 from dra_driver.health.own_indications import record_missing, record_silence, record_test_results
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.health.record import HealthRecord, subject_of
-from dra_driver.health.record_wire import record_among, record_wire
-from dra_driver.health.store import GPUS, RECORD, HealthStore
+from dra_driver.health.store import HealthStore
+from dra_driver.health.stored_health import FreshLook, StoredHealth, documents_of, joined
 from dra_driver.health.xid_counts import XidCounts
 from dra_driver.health.xid_table import is_application_error
-from dra_driver.model.errors import DriverError, LedgerError
+from dra_driver.model.machine import PeopleTime, boot_time
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -43,12 +42,17 @@ SAVE_SECONDS = 60.0  # pause between saves while no fault changes
 
 @dataclass(frozen=True, slots=True)
 class HealthNow:
-    """What is wrong now. `cordons` are those in force; `xids` counts Xids by code since the agent started."""
+    """What is wrong now. `cordons` are those in force; `xids` counts Xids by code since the agent started.
+
+    Times of faults are those that people read. `read` is when each GPU was read last, in boot time; the faults that
+    were found then are among `faults`.
+    """
 
     faults: tuple[Fault, ...] = ()
     cordons: tuple[Cordon, ...] = ()
     problems: tuple[Problem, ...] = ()
     xids: Mapping[int, int] = field(default_factory=dict)
+    read: Mapping[str, float] = field(default_factory=dict)
 
 
 class HealthMonitor:
@@ -65,6 +69,8 @@ class HealthMonitor:
         application_error: called by that thread with an Xid that an application caused, once in each turn.
         failed_tests: called in each turn with the faults; returns the devices that failed a test, with the reasons, or
             None while that is not known.
+        clock: the boot time, or another clock that nobody sets.
+        wall: the time that people read; by default `clock`.
     """
 
     def __init__(
@@ -79,31 +85,33 @@ class HealthMonitor:
         changed: Callable[[], None],
         application_error: Callable[[Subject, XidReport], None] = lambda *_: None,
         failed_tests: Callable[[Iterable[Fault]], Mapping[Subject, str] | None] = lambda _: {},
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = boot_time,
+        wall: Callable[[], float] | None = None,
     ) -> None:
-        self._reporter, self._store, self._forget_file, self._policy = reporter, store, forget, policy
+        self._people = people = PeopleTime(clock, wall or clock)
+        self._reporter, self._forget_file, self._policy = reporter, forget, policy
+        self._store, self._stored, self._look = store, StoredHealth(store, boot_id, people), FreshLook()
         self._cordons = KnownCordons(cordons)
-        self._boot_id, self._changed, self._clock = boot_id, changed, clock
+        self._changed, self._clock, self._failed_tests = changed, clock, failed_tests
         self._application_error, self._started_at = application_error, clock()
-        self._failed_tests = failed_tests
         self._mutex = threading.Lock()  # guards the known GPUs, which the scanner's thread completes
         self._known = KnownGpus(reporter.bus_states)
         self._record = HealthRecord(boot_id)
         self._xid_counts = XidCounts()
         self._loop = Loop("health", self._turn, failure="health monitor failed")
-        self._bus_at = self._saved_at = float("-inf")
-        self._saved_revision = -1
+        self._bus_at = self._saved_at = self._hurried_until = float("-inf")
+        self._saved_revision, self._saved_lost = -1, False
+        self._has_turned = self._is_complete = False  # complete: the facts of the last scan have the missing GPUs
         self._remediated: set[str] = set()  # GPUs whose earlier errors are to be forgotten; guarded by the mutex
-        self._hurried_until = 0.0
         self._problems: tuple[Problem, ...] = ()
         self._meaning: Hashable = None
-        self.turned_at = 0.0  # when the last turn was completed, in seconds since 1970; 0 before the first
+        self.turned_at = 0.0  # when the last turn was completed, in boot time; 0 before the first
         self.now = HealthNow()
-        self._load()  # so that a GPU that was lost before a restart is missed from the first scan on
+        self._load(has_role=False)  # so that a GPU that was lost before a restart is missed from the first scan on
 
     def start(self) -> None:
         """Load the record from disk, report its faults, and start to watch."""
-        self._load()
+        self._load(has_role=True)
         self._cordons.refresh()
         self._conclude(self._clock())
         self._reporter.watch_health(self._loop.wake, log_position=self._record.log_position)
@@ -112,12 +120,17 @@ class HealthMonitor:
     @property
     def is_needed(self) -> bool:
         """Whether memory or disk holds something that a newly started agent would not find out again."""
-        try:
-            stored = record_among(self._store.read()) or HealthRecord(self._boot_id)
-            is_stored = stored.in_boot(self._boot_id).has_history
-        except (DriverError, ValueError):
-            is_stored = True  # a store that can't be read may hold something that is needed
-        return is_stored or bool(self.now.faults)
+        return bool(self.now.faults) or self._stored.holds_history()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether what was known before could be read; when that changes, the hardware has to be assessed again."""
+        return self._stored.is_loaded
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known which GPUs must not be offered: what was known before, or what a new look has shown."""
+        return self.is_loaded and self._is_complete and self._look.is_over and self._cordons.last is not None
 
     def stop(self) -> None:
         """Stop watching."""
@@ -131,9 +144,8 @@ class HealthMonitor:
         self._loop.wake()
 
     def read_at(self, gpu: str) -> float:
-        """Return when a GPU's health was read last, in seconds since 1970; 0 if it could not be read."""
-        state = self._record.gpus.get(gpu)
-        return max(state.action_at, 0.0) if state is not None else 0.0
+        """Return when a GPU's health was read last, in boot time; minus infinity if it was not."""
+        return self.now.read.get(gpu, float("-inf"))
 
     def completed(self, facts: Facts) -> Facts:
         """Return the facts with the missing GPUs added as they were last seen, and marked as lost."""
@@ -141,6 +153,7 @@ class HealthMonitor:
             before = self._known.missing
             is_first = not self._known.by_address
             whole = self._known.completed(facts)
+            self._is_complete = self.is_loaded
             is_changed = is_first or self._known.missing != before
         if is_changed:
             self._loop.wake()
@@ -148,6 +161,9 @@ class HealthMonitor:
 
     def _turn(self) -> float:
         now = self._clock()
+        if not self.is_loaded:
+            self._load(has_role=True)
+        self._has_turned = True
         self._drop_forgotten()
         self._drop_remediated(now)
         report = self._report(now)
@@ -161,6 +177,7 @@ class HealthMonitor:
         self._xid_counts.count(xid for xid in report.xids if xid.gpu in known)
         self._report_applications(report, known)
         self._cordons.refresh()
+        self._look.follow(self._record, known, now)
         self._update_problems(report)
         self._conclude(now)
         self.turned_at = now
@@ -174,7 +191,7 @@ class HealthMonitor:
             if is_new and is_application_error(xid.code):
                 new[subject_of(xid, known[xid.gpu])] = xid
         for subject, xid in new.items():
-            self._application_error(subject, xid)
+            self._application_error(subject, replace(xid, at=xid.at + self._people.offset))
 
     def _report(self, now: float) -> HealthReport:
         """Return what the vendor observed; every `BUS_SECONDS` the bus is checked too.
@@ -185,7 +202,7 @@ class HealthMonitor:
             if not self._known.by_address:
                 return HealthReport()
         report = self._reporter.health(is_urgent=self._is_hurried(now), patience_s=PATIENCE_SECONDS)
-        if now - self._bus_at < BUS_SECONDS:
+        if 0 <= now - self._bus_at < BUS_SECONDS:
             return report
         self._bus_at = now
         with self._mutex:
@@ -196,7 +213,8 @@ class HealthMonitor:
 
     def _update_problems(self, report: HealthReport) -> None:
         """Record the sources that can't be read, and log those that could be read before."""
-        found = (("health.source", report.problem), ("health.cordons", self._cordons.problem))
+        stored = ("health.store", self._stored.problem)
+        found = (("health.source", report.problem), ("health.cordons", self._cordons.problem), stored)
         problems = tuple(Problem(code, "node", text) for code, text in found if text)
         if report.problem and report.problem not in {one.message for one in self._problems}:
             log.warning("a source of health information can't be read", extra=fields(err=report.problem))
@@ -204,46 +222,49 @@ class HealthMonitor:
 
     def _conclude(self, now: float) -> None:
         """Save the faults if they changed, and then report them. A save that fails is tried again later."""
-        faults = self._record.faults(now, self._policy.ignored_xids)
-        cordons = self._cordons.in_force(now)
-        verdicts = self._policy.verdicts(faults, len(self._known.by_address), now)
+        offset = self._people.offset
+        found = self._record.faults(now, self._policy.ignored_xids)
+        faults = tuple(replace(one, since=one.since + offset, last_seen=one.last_seen + offset) for one in found)
+        cordons = self._cordons.in_force(now + offset)
+        verdicts = self._policy.verdicts(faults, len(self._known.by_address), now + offset)
         before = self.now
-        meaning = (tuple(map(_meaning, faults)), cordons, tuple((one.fault.key, one.effect) for one in verdicts))
+        lasting = tuple(replace(fault, last_seen=0.0, count=0) for fault in faults)
+        meaning = (lasting, cordons, tuple((one.fault.key, one.effect) for one in verdicts))
         is_changed = meaning != self._meaning
         if is_changed or self._is_save_due(now):
             self._save(now)
         self._meaning = meaning
-        self.now = HealthNow(faults, cordons, self._problems, self._xid_counts.counts)
+        read = {gpu: state.action_at for gpu, state in self._record.gpus.items()}
+        self.now = HealthNow(faults, cordons, self._problems, self._xid_counts.counts, read)
         if is_changed:
             self._log(before.faults, faults)
+        if is_changed or not self.is_known:
             self._changed()
 
     def _is_save_due(self, now: float) -> bool:
-        return self._known.revision != self._saved_revision or now - self._saved_at >= SAVE_SECONDS
+        is_other = (self._known.revision, not self._look.is_over) != (self._saved_revision, self._saved_lost)
+        return is_other or not 0 <= now - self._saved_at < SAVE_SECONDS
 
     def _save(self, now: float) -> None:
         with self._mutex:
-            documents = {RECORD: record_wire(self._record), GPUS: self._known.to_wire()}
-            revision = self._known.revision
-        try:
-            self._store.write(documents)
-            self._saved_at, self._saved_revision = now, revision
-        except LedgerError as error:
-            log.warning("health is not saved", extra=fields(code=error.code, err=str(error)))
+            revision, is_lost, offset = self._known.revision, not self._look.is_over, self._people.offset
+            documents = documents_of(self._record, offset, self._known, self._cordons.last, is_lost=is_lost)
+        if self._stored.save(documents):
+            self._saved_at, self._saved_revision, self._saved_lost = now, revision, is_lost
+        else:
+            self._saved_revision = -1  # tried again in the next turn
 
-    def _load(self) -> None:
-        documents: Mapping[str, object] = {}
-        try:
-            documents = self._store.read()
-            self._record = record_among(documents) or self._record
-        except (DriverError, ValueError) as error:
-            log.error("health store can't be read, starting over", extra=fields(err=str(error)))  # noqa: TRY400
-            self._store.set_aside()
-        is_same_boot = self._record.boot == self._boot_id
-        self._record = self._record.in_boot(self._boot_id)
+    def _load(self, *, has_role: bool) -> None:
+        """Read what was known before, unless that is impossible now. What was observed meanwhile is added to it."""
+        before = self._stored.load(has_role=has_role)
+        if before is None:
+            return
+        self._record = joined(before.record, self._record) if self._has_turned else before.record
+        self._cordons.remember(before.cordons)
+        if before.is_lost:
+            self._look.begin(self._clock())
         with self._mutex:
-            if is_same_boot:
-                self._known.restore(read_gpus(documents.get(GPUS)))
+            self._known.restore(before.gpus)
 
     def _drop_forgotten(self) -> None:
         """Forget the GPUs that an administrator declared gone."""
@@ -273,8 +294,3 @@ class HealthMonitor:
         for fault in before:
             if (fault.subject, fault.key) not in current:
                 log.info("fault over", extra=fields(device=fault.subject.gpu, problem=fault.sentence))
-
-
-def _meaning(fault: Fault) -> Fault:
-    """Return a fault without the parts that change while it lasts."""
-    return replace(fault, last_seen=0.0, count=0)

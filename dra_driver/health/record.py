@@ -49,6 +49,11 @@ class XidHistory:
         counts = tuple((source, *known[source]) for source in sorted(known))
         return XidHistory(min(self.first, report.at), max(self.last, report.at), counts)
 
+    def shifted(self, seconds: float) -> XidHistory:
+        """Return the history with other times."""
+        counts = tuple((source, count, newest + seconds) for source, count, newest in self.counts)
+        return XidHistory(self.first + seconds, self.last + seconds, counts)
+
 
 @dataclass(slots=True)
 class GpuState:
@@ -58,6 +63,11 @@ class GpuState:
     action_at: float = float("-inf")
     links: tuple[bool, ...] = ()
     replays: tuple[float, int] | None = None
+
+    def shifted(self, seconds: float) -> GpuState:
+        """Return the state with other times."""
+        replays = (self.replays[0] + seconds, self.replays[1]) if self.replays else None
+        return GpuState(self.action, self.action_at + seconds, self.links, replays)
 
 
 @dataclass(slots=True)
@@ -112,6 +122,16 @@ class HealthRecord:
             return self
         sticky = {key: track for key, track in self.tracks.items() if key[1] in STICKY}
         return HealthRecord(boot, tracks=sticky)
+
+    def shifted(self, seconds: float) -> HealthRecord:
+        """Return the record with other times, as those of another clock."""
+        return HealthRecord(
+            self.boot,
+            {key: seen.shifted(seconds) for key, seen in self.xids.items()},
+            {key: track.shifted(seconds) for key, track in self.tracks.items()},
+            {gpu: state.shifted(seconds) for gpu, state in self.gpus.items()},
+            self.log_position,
+        )
 
     @property
     def has_suspicion(self) -> bool:

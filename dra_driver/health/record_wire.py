@@ -17,10 +17,12 @@ from dra_driver.health.record import GpuState, HealthRecord, XidHistory
 from dra_driver.health.store import RECORD
 
 
-def record_wire(record: HealthRecord) -> dict[str, Any]:
-    """Return a record as JSON values."""
+def record_wire(record: HealthRecord, offset: float = 0.0) -> dict[str, Any]:
+    """Return a record in boot time as JSON values, whose times are what people read at this offset."""
+    record = record.shifted(offset)
     return {
         "boot": record.boot,
+        "offset": offset,
         "logPosition": record.log_position,
         "sightings": [
             [_subject_wire(subject), code, seen.first, seen.last, [list(one) for one in seen.counts]]
@@ -48,6 +50,16 @@ def read_record(wire: Mapping[str, Any]) -> HealthRecord:
         return HealthRecord(str(wire["boot"]), xids, tracks, gpus, int(wire["logPosition"]))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a record of health: {error!r}") from error
+
+
+def record_in_boot_time(documents: Mapping[str, Any], boot: str, offset: float) -> HealthRecord:
+    """Return the record among the documents in the time of a boot, with what is still true in it. Raises: ValueError.
+
+    In the same boot, the times are as they were when they were written, although the clock was set since.
+    """
+    record = record_among(documents) or HealthRecord(boot)
+    before = documents[RECORD].get("offset") if record.boot == boot and RECORD in documents else None
+    return record.shifted(-(float(before) if isinstance(before, int | float) else offset)).in_boot(boot)
 
 
 def record_among(documents: Mapping[str, object]) -> HealthRecord | None:

@@ -10,12 +10,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from dra_driver.kube.document_size import COSTLIEST, memory_of
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import Wire
 
-# HTTP status -> (code, whether the same request can succeed later, what to do).
+# HTTP status -> (code, whether the same request can succeed later, what to do). Webhooks deny with 400 and policies
+# with 422 as well, so even these may end without a change of what is sent.
 _CODES: dict[int, tuple[str, Retry, str]] = {
-    400: ("bad-request", Retry.NEVER, ""),
+    400: ("bad-request", Retry.LATER, ""),
     401: ("unauthorized", Retry.LATER, "the token is not accepted: check the ServiceAccount or the kubeconfig"),
     403: (
         "forbidden",
@@ -26,8 +28,8 @@ _CODES: dict[int, tuple[str, Retry, str]] = {
     408: ("timeout", Retry.NOW, ""),
     409: ("conflict", Retry.NOW, ""),
     410: ("gone", Retry.NOW, ""),
-    413: ("too-large", Retry.NEVER, ""),
-    422: ("invalid", Retry.NEVER, ""),
+    413: ("too-large", Retry.LATER, ""),
+    422: ("invalid", Retry.LATER, ""),
     429: ("too-many-requests", Retry.NOW, ""),
 }
 # A 404 without a Status object proves nothing about the object: a proxy may have sent it, or a server that lacks the
@@ -36,6 +38,7 @@ _NOT_SERVED = ("not-served", Retry.NOW, "check the server's address; resource.k8
 FORBIDDEN = "api.forbidden"  # the server knows who asks, and does not permit it
 NOT_FOUND = "api.not-found"  # the server has no such object
 CONFLICT = "api.conflict"  # another client wrote the object meanwhile, or it exists already
+MEMORY_BYTES = 32 << 20  # of one parsed answer; a page of a list that is larger is requested again with fewer objects
 _MESSAGE_CHARS = 500
 _WAIT_MAX_SECONDS = 300  # an API server never asks for more, and a longer wait would stop all publishing and preparing
 _DIGITS = 9
@@ -43,7 +46,7 @@ _DIGITS = 9
 Parse = Callable[[bytes], Any]
 
 
-def refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     """Refuse a constant that Python's reader accepts as a number but JSON does not have. Raises: ValueError."""
     raise ValueError(f"{name} is not a JSON number")
 
@@ -54,11 +57,20 @@ def _finite(text: str) -> float:
     return number
 
 
-_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
-def parse(body: bytes) -> Any:
-    """Read JSON. Raises: ValueError, also for text that is nested too deeply, and for NaN, infinities and 1e999."""
+class TooMuchMemoryError(ValueError):
+    """A document would take more memory than is allowed once it is parsed."""
+
+
+def parse(body: bytes, *, memory: int = MEMORY_BYTES) -> Any:
+    """Read JSON that takes at most about `memory` bytes once it is read.
+
+    Raises: TooMuchMemoryError; ValueError, also for text that is nested too deeply, NaN, infinities and 1e999.
+    """
+    if len(body) * COSTLIEST > memory and memory_of(body) > memory:
+        raise TooMuchMemoryError(f"{len(body)} bytes would take more than {memory >> 20} MiB of memory")
     try:
         return _DECODER.decode(body.decode())
     except RecursionError:
@@ -72,6 +84,11 @@ def decode(status: int, body: bytes, retry_after: str, *, method: str, path: str
     """
     try:
         answer = parse(body)
+    except TooMuchMemoryError as err:
+        if status < 300:
+            what = f"{method} {path}: the answer ({status}) is too large: {err}"
+            raise ApiError("answer-too-large", what, retry=Retry.LATER) from err
+        answer = None
     except ValueError as err:
         if status < 300:
             raise bad_answer(f"{method} {path}: the answer ({status}) is not a JSON object: {err}", status) from err

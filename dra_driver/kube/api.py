@@ -26,6 +26,7 @@ from dra_driver.kube.shapes import check_node
 from dra_driver.kube.transport.bounds import MAX_BYTES, BrokenError, TooLargeError
 from dra_driver.kube.transport.connection import CertificateError, Connection
 from dra_driver.kube.transport.connections import Connections
+from dra_driver.kube.transport.large_answers import LargeTurn
 from dra_driver.kube.transport.stream import LineStream
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
@@ -95,10 +96,17 @@ class KubeApi:
         """
         encoded = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         target = self._target(path, query)
-        until = time.monotonic() + timeout_s
-        answer = self._send(method, target, encoded, until, content_type)
-        if answer.status == 401 and self._tokens.reread():
-            answer = self._send(method, target, encoded, until, content_type)
+        turn = LargeTurn(time.monotonic() + timeout_s)
+        try:
+            answer = self._send(method, target, encoded, content_type, turn)
+            if answer.status == 401 and self._tokens.reread():
+                answer = self._send(method, target, encoded, content_type, turn)
+            return self._decoded(answer, method, path, parse)
+        finally:
+            turn.end()
+
+    def _decoded(self, answer: _Answer, method: str, path: str, parse: Parse) -> Wire:
+        """Return the object of an answer. Raises: ApiError."""
         try:
             return answers.decode(answer.status, answer.body, answer.retry_after, method=method, path=path, parse=parse)
         except ApiError as err:
@@ -159,7 +167,7 @@ class KubeApi:
             headers["Authorization"] = authorization
         return headers
 
-    def _send(self, method: str, target: str, body: bytes | None, until: float, content_type: str) -> _Answer:
+    def _send(self, method: str, target: str, body: bytes | None, content_type: str, turn: LargeTurn) -> _Answer:
         """Send a request; repeat it once if it provably had no effect (or is a GET) and a new connection may help."""
         headers = self._headers()
         if body is not None:
@@ -167,20 +175,20 @@ class KubeApi:
         is_retry = False
         while True:
             try:
-                return self._exchange(method, target, headers, body, until)
+                return self._exchange(method, target, headers, body, turn)
             except (OSError, ValueError) as err:  # a ValueError means that the request itself can't be written
                 if is_retry or not _may_resend(method, err):
                     raise self._unanswered(method, target, err) from err
                 is_retry = True
 
     def _exchange(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, until: float
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, turn: LargeTurn
     ) -> _Answer:
         """Send a request on one of the connections, and read the whole answer."""
-        connection, has_failed = self._connections.acquire(until), True
+        connection, has_failed = self._connections.acquire(turn.until), True
         try:
-            answer = connection.ask(method, target, headers, body, until)
-            whole = answer.whole()
+            answer = connection.ask(method, target, headers, body, turn.until)
+            whole = answer.whole(turn)
             has_failed = False
         finally:
             self._connections.release(connection, has_failed=has_failed)

@@ -14,19 +14,20 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Backoff:
-    """Random delays below a step that doubles from `base_s` to `max_s`, in seconds.
+    """Random delays below a step that grows from `base_s` to `max_s`, each time by `factor`, in seconds.
 
     `uniform` is random.uniform, or a substitute in tests.
     """
 
     base_s: float = 0.1
     max_s: float = 30.0
+    factor: float = 2.0
     uniform: Callable[[float, float], float] = random.uniform
     attempts: int = field(default=0, init=False)
 
     def next_s(self, *, least_s: float = 0.0) -> float:
         """Return the next delay in seconds: `least_s` plus the jitter of this step."""
-        step = min(self.max_s, self.base_s * 2.0 ** min(self.attempts, 32))
+        step = min(self.max_s, self.base_s * self.factor ** min(self.attempts, 32))
         self.attempts += 1
         return least_s + self.uniform(0.0, step)
 

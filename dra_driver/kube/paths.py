@@ -26,6 +26,7 @@ NODE_FEATURES = "/apis/nfd.k8s-sigs.io/v1alpha1/nodefeatures"
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 OWN_ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
+OWN_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 POLICIES = f"{_ADMISSION}/validatingadmissionpolicies"
 POLICY_BINDINGS = f"{_ADMISSION}/validatingadmissionpolicybindings"
 WEBHOOKS = f"{_ADMISSION}/validatingwebhookconfigurations"

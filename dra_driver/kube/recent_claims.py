@@ -16,6 +16,7 @@ from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.model.wire import ClaimWire
 
 MAX_CLAIMS = 16  # as many as a node has GPUs
+CLAIM_MEMORY = 4 << 20  # of one parsed claim: many are read at once; one with a few devices takes 50 KiB
 MAX_BYTES = 16 * 1024  # a larger claim is not kept; one with a few devices and their owners has 2 KiB
 
 
@@ -33,7 +34,7 @@ class ClaimReading:
         if self.is_known:
             return self.claim
         self.body = body
-        return parse(body)
+        return parse(body, memory=CLAIM_MEMORY)
 
 
 class RecentClaims:

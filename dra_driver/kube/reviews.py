@@ -2,16 +2,16 @@
 
 In: a token or a user. Out: the user, or None; whether the access is allowed. The API server answers both questions, and
 its answers are not kept here.
-Source: Kubernetes, TokenReview (authentication.k8s.io/v1), SubjectAccessReview and SelfSubjectAccessReview
-(authorization.k8s.io/v1).
+Source: Kubernetes, TokenReview and SelfSubjectReview (authentication.k8s.io/v1), SubjectAccessReview and
+SelfSubjectAccessReview (authorization.k8s.io/v1).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from dra_driver.kube.answers import bad_answer
-from dra_driver.kube.paths import ACCESS_REVIEWS, OWN_ACCESS_REVIEWS, TOKEN_REVIEWS, group_of
+from dra_driver.kube.paths import ACCESS_REVIEWS, OWN_ACCESS_REVIEWS, OWN_REVIEWS, TOKEN_REVIEWS, group_of
 from dra_driver.model.wire import Wire
 
 
@@ -31,10 +31,20 @@ def owner_of(token: str, api: ReviewApi) -> Wire | None:
     status = _status(api.request("POST", TOKEN_REVIEWS, body=review))
     if status.get("authenticated") is not True:
         return None
-    user = status.get("user")
-    if not isinstance(user, dict) or not isinstance(user.get("username"), str) or not user["username"]:
-        raise bad_answer("TokenReview.status.user has no username")
-    return user
+    return _user(status.get("user"), "TokenReview.status.user")
+
+
+def own_user(api: ReviewApi) -> Wire:
+    """Return the user whose credentials `api` has, as the API server describes it. Raises: ApiError."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    status = _status(api.request("POST", OWN_REVIEWS, body=review))
+    return _user(status.get("userInfo"), "SelfSubjectReview.status.userInfo")
+
+
+def _user(found: Any, where: str) -> Wire:
+    if not isinstance(found, dict) or not isinstance(found.get("username"), str) or not found["username"]:
+        raise bad_answer(f"{where} has no username")
+    return found
 
 
 def may_read(user: Wire, path: str, api: ReviewApi) -> bool:

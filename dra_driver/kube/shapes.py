@@ -14,6 +14,7 @@ from dra_driver.kube.answers import bad_answer
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 
+_NAME_CHARACTERS = 253
 _NOUNS = {str: "a string", int: "a whole number", bool: "true or false"}
 
 
@@ -129,8 +130,13 @@ _TEXT = _Shape(str)
 def check_slice(wire: SliceWire, *, is_stored: bool = True) -> None:
     """Check a ResourceSlice; one that was not stored has no resourceVersion. Raises: ApiError("api.bad-answer")."""
     _SLICE.check(wire, "ResourceSlice")
+    metadata = wire["metadata"]
     if is_stored:
-        _TEXT.check(wire["metadata"].get("resourceVersion"), "ResourceSlice.metadata.resourceVersion")
+        _TEXT.check(metadata.get("resourceVersion"), "ResourceSlice.metadata.resourceVersion")
+    if max(len(metadata.get(name) or "") for name in ("name", "uid", "resourceVersion")) > _NAME_CHARACTERS:
+        raise bad_answer(
+            f"a ResourceSlice has a name, uid or resourceVersion of more than {_NAME_CHARACTERS} characters"
+        )
 
 
 def check_claim(wire: ClaimWire, namespace: str, name: str) -> None:

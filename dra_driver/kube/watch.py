@@ -77,6 +77,7 @@ class Watch:
         self._stream: LineStream | None = None
         self._version = ""
         self._is_renewal = False
+        self._unusable: ApiError | None = None
         self.fault: ApiError | None = None  # why there are no events at the moment
 
     def events(self) -> Iterator[Event]:
@@ -96,6 +97,17 @@ class Watch:
             if self._stopping.is_set():
                 return
             self._pause(fault, opened_at)
+
+    def start_over(self, fault: ApiError) -> None:
+        """List again after a pause, because the last event can't be used; for the thread that reads `events`."""
+        self._unusable = fault
+
+    def _check_usable(self) -> None:
+        """Raise the fault of the last event, if the reader found one; then everything is listed again."""
+        fault, self._unusable = self._unusable, None
+        if fault is not None:
+            self._version, self._listing = "", None
+            raise fault
 
     def stop(self) -> None:
         """End `events` now, whatever it is waiting for."""
@@ -131,6 +143,7 @@ class Watch:
             self.fault, version = None, page.resource_version
             yield Listed(page.objects, version, page.is_first, page.is_last)
             del page  # free this page before the next one is read
+            self._check_usable()
             if self._stopping.is_set():
                 return
         self._version, self._listing = version, None
@@ -167,6 +180,7 @@ class Watch:
                 event = self._decode(line)
                 if event is not None:
                     yield event
+                    self._check_usable()
                 if self._stopping.is_set():
                     return
             self._is_renewal = self._clock() >= over_at

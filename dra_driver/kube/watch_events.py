@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from dra_driver.kube import answers
 from dra_driver.model.wire import Wire
 
+EVENT_MEMORY = 16 << 20  # of one parsed event
+
 
 @dataclass(frozen=True, slots=True)
 class Listed:
@@ -54,7 +56,7 @@ Event = Listed | Changed | Deleted | Connected
 
 def read_line(line: bytes) -> tuple[str, Wire]:
     """Return the type and the object of the event in a line. Raises: ValueError for an invalid one."""
-    event = answers.parse(line)
+    event = answers.parse(line, memory=EVENT_MEMORY)
     if not isinstance(event, dict):
         raise ValueError("it is not an object")  # noqa: TRY004  one kind of error for every invalid event
     kind, wire = event.get("type"), event.get("object")

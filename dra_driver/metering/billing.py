@@ -5,8 +5,9 @@ model the time of GPUs that no claim had. Allocated time is the exact length of 
 shorter than the time between two turns count in full. Time in which no agent ran counts as allocated if a claim lasted
 through it, and otherwise not at all.
 
-Only totals that are already on disk are shown: if a counter fell because an agent was killed, Prometheus would take it
-for a counter that was reset, and add its whole value once more.
+No total ever falls: Prometheus would take that for a counter that was reset, and add its whole value once more. Only
+totals and times that are already on disk are shown, times are those of the usage clock, and what a device counts is
+recorded with its claim.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from dra_driver.inventory.offering import Inventory
-from dra_driver.metering.charges import Charge, UsageKey, charges_of
+from dra_driver.metering.charges import Charge, UsageKey, charges_of, charges_of_text, text_of_charges, usage_key
 from dra_driver.metering.measured import HolderReading
 from dra_driver.metering.subjects import gpus_of
-from dra_driver.plugin.ledger.spans import ClaimSpans, Span, UsageTotal
+from dra_driver.plugin.ledger.spans import ClaimSpans
+from dra_driver.plugin.ledger.usage.span import SettledSpan, Span, TotalKey, UsageTotal
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind, labels_text, sample_line
 
 ALLOCATED = FamilyHead("dra_allocated_seconds_total", SampleKind.COUNTER, "Device-seconds that claims had devices.")
@@ -32,7 +34,6 @@ GPU_PART = FamilyHead(
     "dra_gpu_part", SampleKind.GAUGE, "Part of a GPU that a device of this model and profile takes (0 to 1)."
 )
 UNCLAIMED = FamilyHead("dra_unclaimed_seconds_total", SampleKind.COUNTER, "GPU-seconds that no claim had.")
-SAVE_SECONDS = 60.0
 LONGEST_GAP_SECONDS = 300.0  # seconds between two turns; a longer gap means that the node was suspended
 _OF_CLAIMS, _UNCLAIMED = "claims", "unclaimed"
 NONE = UsageTotal()
@@ -43,46 +44,40 @@ class Billing:
 
     def __init__(self, spans: ClaimSpans, driver: str, pool: str) -> None:
         self._spans, self._driver, self._pool = spans, driver, pool
-        self._charges: dict[int, tuple[Charge, ...]] = {}
+        self._charges: dict[str, tuple[Charge, ...]] = {}
         self._parts: dict[tuple[str, str], float] = {}
-        self._saved: dict[tuple[str, ...], UsageTotal] = {}
-        self._pending: dict[tuple[str, ...], UsageTotal] = {}
-        self._shown: dict[tuple[str, ...], UsageTotal] = {}
+        self._saved: dict[TotalKey, UsageTotal] = {}
+        self._pending: dict[TotalKey, UsageTotal] = {}
+        self._shown: dict[TotalKey, UsageTotal] = {}
+        self._ledger = ""
         self._turned_at: float | None = None
-        self._saved_at = self._caught_up_at = float("-inf")
 
-    def begin(self, now: float) -> None:
-        """Load the saved totals, and the claims that were prepared while nothing was metered. Raises: LedgerError."""
-        self._spans.catch_up(now)
-        self._saved, self._pending, self._turned_at = self._spans.totals(), {}, None
-        self._caught_up_at, self._saved_at = now, float("-inf")
+    def begin(self) -> None:
+        """Load the saved totals. Raises: LedgerError."""
+        self._saved, self._pending, self._turned_at, self._ledger = self._spans.totals(), {}, None, ""
 
-    def update(self, inventory: Inventory, readings: Iterable[HolderReading], now: float) -> tuple[Span, ...]:
-        """Add up what happened since the last turn, and return the spans. Raises: LedgerError."""
-        if not 0 <= now - self._caught_up_at < SAVE_SECONDS:  # this is also true if the clock was set back
-            self._spans.catch_up(now)
-            self._caught_up_at = now
-        spans = self._spans.every()
-        for span in spans:
-            known = self._charges.get(span.number, ())
-            if not known or not all(charge.is_known for charge in known):
-                charges = tuple(charges_of(span.namespace, span.allocation, inventory))
-                self._charges[span.number] = charges
-                parts = (
-                    ((one.key.model, one.key.profile), one.gpu_part / one.weight) for one in charges if one.is_known
-                )
-                self._parts.update(parts)
+    def update(self, inventory: Inventory, readings: Iterable[HolderReading]) -> tuple[float, tuple[Span, ...]]:
+        """Add up what happened since the last turn; return the usage clock's time and the spans. Raises: LedgerError.
+
+        What can't be saved now is saved by a later turn.
+        """
+        time, spans = self._spans.turn()
+        if self._ledger not in {"", time.ledger}:  # the file was lost and made anew
+            self._saved = {}
+            for key, total in self._shown.items():
+                self._add(key, total)
+        self._ledger = time.ledger
+        new = tuple(self._charged(spans, inventory))
         self._add_readings(spans, readings)
-        self._add_unclaimed(inventory, spans, now)
-        self._settle([span for span in spans if span.ended is not None], now)
-        self._show([span for span in spans if span.ended is None], now)
-        numbers = {span.number for span in spans}
-        self._charges = {number: found for number, found in self._charges.items() if number in numbers}
-        return spans
-
-    def save(self, now: float) -> None:
-        """Save the totals that are not saved yet. Raises: LedgerError."""
-        self._settle((), now, is_forced=True)
+        self._add_unclaimed(inventory, spans, time.now)
+        ended = [SettledSpan(span, self._allocated(span, time.now)) for span in spans if span.ended is not None]
+        added, self._pending = self._spans.settle(time, self._pending, ended, new), {}
+        for key, total in added.items():
+            self._saved[key] = self._saved.get(key, NONE).plus(total)
+        self._show([span for span in spans if span.ended is None], time.now)
+        keys = {span.key for span in spans}
+        self._charges = {key: found for key, found in self._charges.items() if key in keys}
+        return time.now, spans
 
     def lines(self) -> Iterator[str]:
         """Yield the totals as lines of the text format."""
@@ -114,15 +109,22 @@ class Billing:
 
     def allocated_of(self, span: Span, now: float) -> dict[UsageKey, float]:
         """Return the device-seconds of a claim so far, by kind of device."""
-        found: dict[UsageKey, float] = {}
-        for key, seconds in self._allocated(span, now):
-            usage = UsageKey(*key[1:])
-            found[usage] = found.get(usage, 0.0) + seconds
-        return found
+        return {usage_key(key): seconds for key, seconds in self._allocated(span, now).items()}
 
     def charge_of(self, span: Span, reading: HolderReading) -> Charge | None:
         """Return the charge of the device of a reading; None if the claim does not have the device."""
-        return next((one for one in self._charges.get(span.number, ()) if _is_of(one, reading)), None)
+        return next((one for one in self._charges.get(span.key, ()) if _is_of(one, reading)), None)
+
+    def _charged(self, spans: tuple[Span, ...], inventory: Inventory) -> Iterator[Span]:
+        """Find out what the devices of spans count. Yield those spans for which that is not recorded yet."""
+        for span in spans:
+            text = span.charges or text_of_charges(charges_of(span.namespace, span.allocation, inventory))
+            if not span.charges:
+                yield span._replace(charges=text)
+            if span.key not in self._charges:
+                charges = self._charges[span.key] = charges_of_text(span.namespace, text)
+                known = (one for one in charges if one.is_known)
+                self._parts.update({(one.key.model, one.key.profile): one.gpu_part / one.weight for one in known})
 
     def _add_readings(self, spans: tuple[Span, ...], readings: Iterable[HolderReading]) -> None:
         by_uid = {span.uid: span for span in spans if span.ended is None}
@@ -143,39 +145,28 @@ class Billing:
         for gpu in {one.pci_address: one for one in gpus_of(inventory)}.values():  # one for all parts of a divided GPU
             free[gpu.product_name or ""] += now - before
         for span in spans:
-            overlap = min(now, span.ended or now) - max(before, span.began)
-            for charge in self._charges[span.number] if overlap > 0 else ():
+            overlap = min(now, now if span.ended is None else span.ended) - max(before, span.began)
+            for charge in self._charges[span.key] if overlap > 0 else ():
                 free[charge.key.model] -= overlap * charge.gpu_part
         for model, seconds in free.items():
             self._add((_UNCLAIMED, model), UsageTotal(allocated=max(0.0, seconds)))
 
-    def _settle(self, ended: Iterable[Span], now: float, *, is_forced: bool = False) -> None:
-        more = dict(self._pending)
-        numbers = []
-        for span in ended:
-            numbers.append(span.number)
-            for key, seconds in self._allocated(span, now):
-                more[key] = more.get(key, NONE).plus(UsageTotal(allocated=seconds))
-        if not numbers and not (more and (is_forced or not 0 <= now - self._saved_at < SAVE_SECONDS)):
-            return
-        self._spans.add(more, numbers)
-        for key, total in more.items():
-            self._saved[key] = self._saved.get(key, NONE).plus(total)
-        self._pending, self._saved_at = {}, now
-
     def _show(self, current: Iterable[Span], now: float) -> None:
         shown = dict(self._saved)
         for span in current:
-            for key, seconds in self._allocated(span, now):
+            for key, seconds in self._allocated(span, now).items():
                 shown[key] = shown.get(key, NONE).plus(UsageTotal(allocated=seconds))
+        # Sums in another order differ by rounding.
         self._shown = {key: _never_less(total, self._shown.get(key, NONE)) for key, total in shown.items()}
 
-    def _allocated(self, span: Span, now: float) -> Iterator[tuple[tuple[str, ...], float]]:
-        seconds = max(0.0, (span.ended or now) - span.began)
-        for charge in self._charges.get(span.number, ()):
-            yield (_OF_CLAIMS, *charge.key), charge.weight * seconds
+    def _allocated(self, span: Span, now: float) -> dict[TotalKey, float]:
+        found: dict[TotalKey, float] = {}
+        for charge in self._charges[span.key]:
+            key = (_OF_CLAIMS, *charge.key)
+            found[key] = found.get(key, 0.0) + charge.weight * span.seconds(now)
+        return found
 
-    def _add(self, key: tuple[str, ...], more: UsageTotal) -> None:
+    def _add(self, key: TotalKey, more: UsageTotal) -> None:
         self._pending[key] = self._pending.get(key, NONE).plus(more)
 
 
@@ -184,7 +175,6 @@ def _is_of(charge: Charge, reading: HolderReading) -> bool:
 
 
 def _never_less(total: UsageTotal, before: UsageTotal) -> UsageTotal:
-    """Return a total with no part below the one shown before, even if a clock was set back or a share resized."""
     return UsageTotal(
         max(total.allocated, before.allocated), max(total.busy, before.busy), max(total.measured, before.measured)
     )

@@ -7,7 +7,8 @@ up to at most 1, so hours of shares add up to the hours of their device. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dra_driver.claims.allocated.records import devices_of_record
@@ -16,6 +17,7 @@ from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.quantity_text import QuantityError
+from dra_driver.model.records import json_text
 from dra_driver.model.wire import Wire
 
 WHOLE = "gpu"  # the profile of a device that is not a partition
@@ -28,6 +30,11 @@ class UsageKey(NamedTuple):
     device_class: str
     model: str
     profile: str
+
+
+def usage_key(key: tuple[str, ...]) -> UsageKey:
+    """Return the key of a total of claims without what it is a total of."""
+    return UsageKey(*key[1:])
 
 
 class Charge(NamedTuple):
@@ -54,6 +61,19 @@ def charges_of(namespace: str, allocation: Wire, inventory: Inventory) -> Iterat
         weight = _weight(device, dict(held.consumed), inventory)
         key = UsageKey(namespace, device_class, device.gpu.product_name or "", _profile(device))
         yield Charge(key, name, share_id, weight, weight * _gpu_part(device, inventory), is_known=True)
+
+
+def text_of_charges(charges: Iterable[Charge]) -> str:
+    """Return charges as they are recorded; the namespace is that of the claim."""
+    return json_text([[*one.key[1:], *one[1:]] for one in charges])
+
+
+def charges_of_text(namespace: str, text: str) -> tuple[Charge, ...]:
+    """Return charges that were recorded; fields that a newer agent added are ignored."""
+    return tuple(
+        Charge(UsageKey(namespace, device_class, model, profile), *more[: len(Charge._fields) - 1])
+        for device_class, model, profile, *more in json.loads(text)
+    )
 
 
 def _profile(device: Device) -> str:
@@ -93,7 +113,7 @@ def _gpu_part(device: Device, inventory: Inventory) -> float:
     if device.gpu.part_number is not None:
         address = device.gpu.pci_address
         siblings = {one.gpu.part_number for one in inventory.by_name.values() if one.gpu.pci_address == address}
-        return 1.0 / len(siblings - {None})
+        return 1.0 / max(1, len(siblings - {None}))
     if device.placement is not None:
         return _of_slices(device.gpu, device.placement.profile.gi_profile_id, device.placement.profile.memory_bytes)
     if device.partition is not None:

@@ -1,19 +1,20 @@
 """Claim tallies: what each claim used, kept for a few minutes after its end so that a scrape finds it.
 
 In: spans, measurements. Out: lines, by claim. The allocated time comes from the ledger; the other values count from the
-agent's start. Claims that have ended are kept for five minutes, up to a limited number.
+agent's start. A claim that is prepared again goes on from the hours that it had. Claims that have ended are kept for
+five minutes, up to a limited number, and also by an agent that has started since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dra_driver.claims.allocated.records import pod_names_of_record
-from dra_driver.metering.charges import Charge, UsageKey
+from dra_driver.metering.charges import Charge, UsageKey, usage_key
 from dra_driver.metering.measured import HolderReading
-from dra_driver.plugin.ledger.spans import Span
+from dra_driver.plugin.ledger.usage.claim_totals import ClaimTotals, only_pod
+from dra_driver.plugin.ledger.usage.span import Span
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind, labels_text, sample_line
 
 KEPT_SECONDS = 300.0
@@ -50,6 +51,7 @@ class ClaimTally:
     """The use of one claim, and its hours by kind of device."""
 
     labels: str
+    settled: dict[UsageKey, float] = field(default_factory=dict)  # of spans that have ended
     allocated: Mapping[UsageKey, float] = field(default_factory=dict)
     busy: dict[UsageKey, float] = field(default_factory=dict)
     measured: dict[UsageKey, float] = field(default_factory=dict)
@@ -59,6 +61,10 @@ class ClaimTally:
     activity_sum: float = 0.0
     activity_count: int = 0
     ended: float | None = None
+
+    def show(self, more: Mapping[UsageKey, float]) -> None:
+        """Show the hours of the spans that have ended, and `more` of one that has not."""
+        self.allocated = {key: self.settled.get(key, 0.0) + more.get(key, 0.0) for key in {**self.settled, **more}}
 
     def add(self, one: HolderReading, charge: Charge | None) -> None:
         """Add the measurements of one device; `charge` is that device's charge."""
@@ -79,26 +85,48 @@ class ClaimTally:
 class ClaimTallies:
     """The tallies of one node. Not thread-safe."""
 
-    def __init__(self, pool: str) -> None:
-        self._pool = pool
-        self._tallies: dict[int, ClaimTally] = {}
+    def __init__(self, totals: ClaimTotals, pool: str) -> None:
+        self._totals, self._pool = totals, pool
+        self._tallies: dict[str, ClaimTally] = {}
 
-    def update(self, spans: Iterable[Span], readings: Iterable[HolderReading], now: float, usage: UsageOfSpans) -> None:
-        """Add new measurements, and drop the claims that ended long ago."""
-        by_uid = {}
-        for span in spans:
-            tally = self._tallies.get(span.number)
-            if tally is None:
-                tally = self._tallies[span.number] = ClaimTally(_labels(span))
-            tally.allocated, tally.ended = usage.allocated_of(span, now), span.ended
-            by_uid[span.uid] = tally, span
+    def begin(self, now: float) -> None:
+        """Load the claims that have ended lately, while another agent metered this node. Raises: LedgerError."""
+        for total in self._totals.ended_since(now - KEPT_SECONDS):
+            if total.uid not in self._tallies:
+                labels = _labels(total.namespace, total.name, total.uid, total.pod)
+                self._tallies[total.uid] = ClaimTally(labels, ended=total.ended)
+            self._load_settled(total.uid)
+
+    def update(self, spans: Sequence[Span], readings: Iterable[HolderReading], now: float, usage: UsageOfSpans) -> None:
+        """Add new measurements, and drop the claims that ended long ago. Raises: LedgerError."""
+        latest = {span.uid: span for span in spans}
+        is_new = {uid for uid in latest if uid not in self._tallies}
+        for uid, span in latest.items():
+            labels = _labels(span.namespace, span.name, uid, only_pod(span.allocation))
+            self._tallies.setdefault(uid, ClaimTally(labels)).labels = labels
+        for uid in is_new.union(span.uid for span in spans if span.ended is not None):
+            self._load_settled(uid)
+        for uid, tally in self._tallies.items():
+            if uid in latest:
+                tally.show(usage.allocated_of(latest[uid], now) if latest[uid].ended is None else {})
+                tally.ended = latest[uid].ended
+            elif tally.ended is None:  # another agent has settled its span
+                self._load_settled(uid)
+                tally.ended = now
         for one in readings:
-            if one.holder.uid in by_uid:
-                tally, span = by_uid[one.holder.uid]
-                tally.add(one, usage.charge_of(span, one))
-        ended = sorted((tally.ended, number) for number, tally in self._tallies.items() if tally.ended is not None)
-        for _, number in ended[: max(0, len(ended) - MAX_ENDED)] + [e for e in ended if now - e[0] > KEPT_SECONDS]:
-            self._tallies.pop(number, None)
+            if one.holder.uid in latest:
+                self._tallies[one.holder.uid].add(one, usage.charge_of(latest[one.holder.uid], one))
+        self._drop_ended(now)
+
+    def _load_settled(self, uid: str) -> None:
+        tally = self._tallies[uid]
+        tally.settled = {usage_key(total.key): total.allocated for total in self._totals.of_claim(uid)}
+        tally.show({})
+
+    def _drop_ended(self, now: float) -> None:
+        ended = sorted((tally.ended, uid) for uid, tally in self._tallies.items() if tally.ended is not None)
+        for _, uid in ended[: max(0, len(ended) - MAX_ENDED)] + [e for e in ended if now - e[0] > KEPT_SECONDS]:
+            self._tallies.pop(uid, None)
 
     def lines(self) -> Iterator[str]:
         """Yield the tallies as lines of the text format."""
@@ -135,13 +163,12 @@ def _family(head: FamilyHead, rows: Iterable[tuple[str, float | None]]) -> Itera
         yield from found
 
 
-def _labels(span: Span) -> str:
-    names = sorted({name for _, name in pod_names_of_record(span.allocation)})
+def _labels(namespace: str, name: str, uid: str, pod: str) -> str:
     pairs = (
-        ("namespace", span.namespace),
-        ("pod", names[0] if len(names) == 1 else ""),
-        ("dra_claim_name", span.name),
-        ("dra_claim_namespace", span.namespace),
-        ("dra_claim_uid", span.uid),
+        ("namespace", namespace),
+        ("pod", pod),
+        ("dra_claim_name", name),
+        ("dra_claim_namespace", namespace),
+        ("dra_claim_uid", uid),
     )
     return labels_text(pairs)

@@ -19,6 +19,7 @@ from dra_driver.hardware.metric_names import RECENT_CLOCK_EVENTS
 from dra_driver.hardware.port import Metered
 from dra_driver.inventory.offering import CurrentInventory, Inventory
 from dra_driver.metering.billing import Billing
+from dra_driver.metering.charges import charges_of, text_of_charges
 from dra_driver.metering.claim_tally import ClaimTallies
 from dra_driver.metering.holders import Holder, Subject, holders_of
 from dra_driver.metering.measured import Intervals
@@ -29,6 +30,7 @@ from dra_driver.metering.selection import Selection
 from dra_driver.metering.series import MeterSnapshot, lines_of
 from dra_driver.metering.subjects import LabelStyle, gpus_of
 from dra_driver.model.errors import DriverError, LedgerError, NodeError
+from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.node_claims.claim_results import ClaimName
@@ -67,7 +69,7 @@ class NodeMeter:
         *,
         settings: MeterSettings,
         inventory: CurrentInventory,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hardware, self._ledger, self._kubelet = hardware, ledger, kubelet
         self._settings, self._inventory, self._clock = settings, inventory, clock
@@ -78,11 +80,12 @@ class NodeMeter:
         self._users: Mapping[ClaimName, tuple[ClaimUser, ...]] = {}
         self._shared: frozenset[str] = frozenset()
         self._is_kubelet_silent = False
-        ledger.keeps_spans = True
+        ledger.keeps_spans, ledger.charges_of = True, self._charges_of
         self._intervals = Intervals(settings.beat_s, settings.proc)
         self._billing = Billing(ledger.spans, settings.style.driver, settings.pool)
-        self._tallies = ClaimTallies(settings.pool)
+        self._tallies = ClaimTallies(ledger.claim_totals, settings.pool)
         self._is_billing = False
+        self._adding = threading.Lock()  # held while hours are added up, which a turn that hung may do after `stop`
         self._recent = RecentEvents()
         self._page: tuple[bytes, ReadingAges | None] = (b"", None)
 
@@ -102,12 +105,8 @@ class NodeMeter:
         """Stop metering; nothing is published from now on."""
         self._loop.stop(1.0)
         self._hardware.end_metering()
-        self._page = (b"", None)
-        if self._is_billing:
-            try:
-                self._billing.save(self._clock())
-            except LedgerError as error:
-                log.warning("usage is not saved", extra=fields(code=error.code, err=str(error)))
+        with self._adding:
+            self._page = (b"", None)
 
     def claims_changed(self) -> None:
         """React to a claim that was prepared or unprepared."""
@@ -133,10 +132,13 @@ class NodeMeter:
         self._read_claims()
         holders = holders_of(self._records, inventory, self._users)
         self._shared = frozenset(gpu for (gpu, _), found in holders.items() if len(found) > 1)
-        self._bill(inventory, report, holders)
-        self._recent.update(report, self._clock())
-        snapshot = self._snapshot(inventory, report, holders)
-        self._page = (self._text(snapshot), ReadingAges(snapshot))
+        with self._adding:
+            if self._loop.is_stopped:
+                return self._settings.beat_s
+            self._bill(inventory, report, holders)
+            self._recent.update(report, self._clock())
+            snapshot = self._snapshot(inventory, report, holders)
+            self._page = (self._text(snapshot), ReadingAges(snapshot))
         return self._settings.beat_s
 
     def _snapshot(
@@ -163,17 +165,26 @@ class NodeMeter:
         """Add up the hours. While the ledger can't be used, they do not change, and are added up later."""
         if inventory.waiting_for:
             return
-        now = self._clock()
         try:
             if not self._is_billing:
-                self._billing.begin(now)
-                self._is_billing = True
+                self._billing.begin()
             readings = tuple(self._intervals.of(report.readings, holders))
-            spans = self._billing.update(inventory, readings, now)
+            now, spans = self._billing.update(inventory, readings)
+            if not self._is_billing:
+                self._tallies.begin(now)
+                self._is_billing = True
+            self._tallies.update(spans, readings, now, self._billing)
         except LedgerError as error:
             log.warning("usage is not added up", extra=fields(code=error.code, err=str(error)))
-            return
-        self._tallies.update(spans, readings, now, self._billing)
+
+    def _charges_of(self, namespace: str, allocation: Wire) -> str:
+        """Return what a claim's devices count now, for the ledger; "" if one is not known yet."""
+        try:
+            charges = tuple(charges_of(namespace, allocation, self._inventory.current))
+        except Exception:  # whatever is wrong, no claim waits for its hours
+            log.exception("what a claim counts is not known")
+            return ""
+        return text_of_charges(charges) if all(charge.is_known for charge in charges) else ""
 
     def _read_claims(self) -> None:
         """Read the claims and the pods that have them; if that fails, keep what is known."""

@@ -14,6 +14,8 @@ VERSIONS = tuple(f"1.{minor}" for minor in range(OLDEST_MINOR, NEWEST_MINOR + 1)
 
 # From this minor on, shared counters are in slices without devices; 1.34 requires them beside the devices.
 COUNTERS_APART_MINOR = 35
+# From this minor on, resourceVersions are promised to be numbers that grow (KEP-5504).
+ORDERED_VERSIONS_MINOR = 35
 # From this minor on, a kubelet always lists claims: KubeletPodResourcesDynamicResources can't be switched off.
 KUBELET_LISTS_CLAIMS_MINOR = 36
 

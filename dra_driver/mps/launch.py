@@ -19,6 +19,7 @@ from pathlib import Path
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.mps import children, mounts
 from dra_driver.mps.daemon_folder import DaemonFolder
+from dra_driver.telemetry.thread_start import start_thread
 
 PROGRAM = "nvidia-cuda-mps-control"
 _HERE = Path("/")
@@ -174,7 +175,7 @@ def _run(call: _Call) -> ProgramExit:
 
     # In a separate thread, because its mount namespace ends with it.
     thread = threading.Thread(target=run_in_private_view, name=f"launch-{call.folder.key}", daemon=True)
-    thread.start()
+    start_thread(thread)
     thread.join()
     result = results[0]
     if isinstance(result, BaseException):

@@ -23,6 +23,7 @@ from dra_driver.mps.supervision.reports import DaemonReport
 from dra_driver.mps.supervision.supervisor import DaemonSupervisor
 from dra_driver.mps.wire import MpsCommand
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.thread_start import start_thread
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +52,15 @@ class SupervisorServer:
                     log.exception("MPS socket failed", extra=fields(socket=str(self._path)))
                 return
             connection.settimeout(REQUEST_S)
-            if self._free.acquire(blocking=False):
-                threading.Thread(target=self._serve, args=(connection,), name="request", daemon=True).start()
-            else:
+            if not self._free.acquire(blocking=False):
                 _send(connection, _failed(SharingError("mps-busy", "too many requests at once", retry=Retry.NOW)))
+                connection.close()
+                continue
+            try:
+                start_thread(threading.Thread(target=self._serve, args=(connection,), name="request", daemon=True))
+            except NodeError as error:  # this request fails, and the supervisor goes on
+                self._free.release()
+                _send(connection, _failed(SharingError("mps-busy", str(error), retry=Retry.NOW)))
                 connection.close()
 
     def stop(self) -> None:

@@ -36,8 +36,10 @@ from dra_driver.plugin.mig.partitioner import Partitioner
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare.claim_undo import ClaimUndo
+from dra_driver.plugin.prepare.claims_on_nodes import ClaimsOnNodes
 from dra_driver.plugin.prepare.device_wait import DeviceWait
 from dra_driver.plugin.prepare.interruptible_pause import InterruptiblePause
+from dra_driver.plugin.prepare.node_numbers import NodeNumbers
 from dra_driver.plugin.prepare.planner import Planner
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.plugin.prepare.release_watch import ReleaseWatch
@@ -158,8 +160,17 @@ def _performers(context: ClaimContext) -> _Performers:
 def _undo_parts(context: ClaimContext, performers: _Performers) -> _UndoParts:
     ledger, folders = context.ledger, context.folders
     pause = InterruptiblePause(ledger)
-    release_watch = ReleaseWatch(ledger, context.node.boot_id, folders.pods, waiting=pause, proc=folders.proc)
     names = DriverCdiNames(context.node.driver)
+    numbers = NodeNumbers(context.store, names)
+    release_watch = ReleaseWatch(
+        ledger,
+        context.node.boot_id,
+        folders.pods,
+        numbers=numbers,
+        others=ClaimsOnNodes(ledger, numbers, context.api),
+        waiting=pause,
+        proc=folders.proc,
+    )
     undo = ClaimUndo(
         ledger,
         context.locks,

@@ -10,19 +10,18 @@ import grpc
 
 
 def call_once(
-    path: Path, method: str, request: Any, response: Any, *, seconds: float, max_bytes: int
-) -> tuple[Any, Mapping[str, str]]:
+    path: Path, method: str, request: Any, *, seconds: float, max_bytes: int
+) -> tuple[bytes, Mapping[str, str]]:
     """Call a method of the server that listens at `path`, on a connection of its own.
 
     Args:
         path: the socket.
         method: "/service/method".
         request: the message to send.
-        response: the class of the answer's message.
         seconds: how long the whole call may take.
         max_bytes: how long the answer may be.
 
-    Returns: the answer's message, and the text values among its trailing metadata.
+    Returns: the answer's message as it came, and the text values among its trailing metadata.
 
     Raises: grpc.RpcError, whose text `fault_text` returns.
     """
@@ -34,9 +33,7 @@ def call_once(
     )
     with grpc.insecure_channel(f"unix:{path}", options=options) as channel:
         function = channel.unary_unary(
-            method,
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=response.FromString,
+            method, request_serializer=lambda message: message.SerializeToString(), response_deserializer=bytes
         )
         answer, call = function.with_call(request, timeout=seconds)
         return answer, {key: value for key, value in call.trailing_metadata() or () if isinstance(value, str)}

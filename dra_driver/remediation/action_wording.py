@@ -10,7 +10,7 @@ MAX_NAMED = 5  # claims or processes in one sentence
 DRAIN, BLOCKED, GAVE_UP = "RemediationDrain", "RemediationBlocked", "RemediationEscalated"
 RETURNED, ACTION = "RemediationReturned", "RemediationAction"
 _PLURALS = {"claim": "claims", "process": "processes"}
-_NOUNS = {"reset": "a reset", "reboot": "a reboot", "command": "the site's command"}
+_NOUNS = {"reset": "a reset", "reboot": "a reboot", "command": "the site's command", "none": "an examination"}
 _VERBS = {"reset": "done", "reboot": "asked for", "command": "run"}
 
 

@@ -16,7 +16,7 @@ WEEK_SECONDS = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class ActionRow:
-    """One action that was begun: when (seconds since 1970), on which GPU, which action, and how it ended."""
+    """One action that was begun: when (boot time; below 0 in an earlier boot), on which GPU, which, how it ended."""
 
     at: float
     uuid: str

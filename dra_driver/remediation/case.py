@@ -1,7 +1,7 @@
 """RemediationCase: the state of one GPU's remediation, as a value that is on disk after every change.
 
-Times are seconds since 1970. The stages follow each other in the order of `Stage`; a failed attempt leads back to
-DRAIN_ASKED, or to ESCALATED if no further one is allowed.
+Times are in boot time (`model.machine`), and seconds since 1970 on disk. The stages follow each other in the order of
+`Stage`; a failed attempt leads back to DRAIN_ASKED, or to ESCALATED if no further one is allowed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.fault import FaultKey
 from dra_driver.remediation.policy import RemediationAction
 
+SUPPORT, EXAMINED = "support", "examined"
+
 
 class Stage(enum.StrEnum):
     """The stages of a case. A stage is reached once that is recorded on disk."""
@@ -23,7 +25,7 @@ class Stage(enum.StrEnum):
     TAINTED = "tainted"  # the slices that keep new claims from the GPU are published
     DRAIN_ASKED = "drain-asked"  # the users of the GPU were informed
     DRAINED = "drained"  # no claim holds it, and the cluster's budget allows this node to act
-    NVML_LET_GO = "nvml-let-go"  # no process has it open, not even this agent
+    NVML_LET_GO = "nvml-let-go"  # no process has it open, not even this agent, and the action is under way
     ACTED = "acted"  # the action was carried out
     SAME_UUID_FOUND = "same-uuid-found"  # the same GPU is in its place again
     VALIDATED = "validated"  # it has passed a test
@@ -43,12 +45,13 @@ class Stage(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RemediationCase:
-    """The remediation of one GPU. `key` and `value` are those of the fault, and `since` is when the fault began.
+    """The remediation of one GPU. `key` and `value` are those of the fault.
 
-    `tries` counts the actions that were begun; `boot` is the boot in which the last one was begun. `persistence` are
-    the GPUs whose persistence mode was switched off, `peers` those that were drained too. `waits_for` is a sentence
-    about what the case waits for, or why it ended; `not_before` is when the next try may begin. `is_acting` is true
-    from before an action begins until its end is on disk, `is_unproven` after a failed validation.
+    `since` is when the fault began, a time that people read, also in memory. `tries` counts the actions that were
+    begun; `boot` is the boot in which the last one was begun. `persistence` are the GPUs whose persistence mode was
+    switched off, `peers` those that were drained too. `waits_for` is a sentence about what the case waits for, or why
+    it ended; `not_before` is when the next try may begin. `is_acting` is true from before an action begins until its
+    end is on disk, `is_unproven` after a failed validation.
     """
 
     gpu: str  # PCI address
@@ -69,9 +72,21 @@ class RemediationCase:
     is_acting: bool = False
     is_unproven: bool = False
 
+    @property
+    def reason(self) -> str:
+        """Why the GPU is kept from claims: its action, EXAMINED if there is none, SUPPORT if it waits for a person."""
+        if self.stage is Stage.ESCALATED:
+            return SUPPORT
+        return EXAMINED if self.action is RemediationAction.NONE else str(self.action)
+
     def at(self, stage: Stage, now: float, **changes: Any) -> Self:
         """Return the case at another stage, with other changes. It no longer waits for anything."""
         return replace(self, stage=stage, stage_at=now, **{"waits_for": "", **changes})
+
+    def shifted(self, seconds: float) -> Self:
+        """Return the case with other times, as those of another clock."""
+        times = {name: getattr(self, name) + seconds for name in ("began", "stage_at")}
+        return replace(self, **times, not_before=self.not_before + seconds if self.not_before else 0.0)
 
     def gpu_among(self, gpus: Iterable[GpuFacts]) -> GpuFacts | None:
         """Return the case's GPU as last read; None if it is gone."""

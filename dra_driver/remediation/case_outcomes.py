@@ -1,6 +1,6 @@
 """CaseOutcomes: what follows if a step did not help: another attempt, or escalation to a person.
 
-In: a case, and the reason. Out: the case before its next attempt, or escalated; its locks and its slot are released.
+In: a case, and the reason. Out: the case before its next attempt, or escalated; its slot is released.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class CaseOutcomes:
 
     def failed(self, case: RemediationCase, why: str) -> RemediationCase:
         """Return the case after an attempt that did not help: before another one, or escalated."""
-        self._node.resume()
         now = self._clock()
         again = case.at(Stage.DRAIN_ASKED, now, is_acting=False, not_before=now + PAUSE_SECONDS, waits_for=why)
         self._journal.write(again, outcome=f"failed: {why}")
@@ -52,7 +51,6 @@ class CaseOutcomes:
 
     def escalated(self, case: RemediationCase, why: str, *, keeps_request: bool = False) -> RemediationCase:
         """Return the case as escalated to a person. A request for a reboot is withdrawn unless `keeps_request`."""
-        self._node.resume()
         if not keeps_request:
             self._node.withdraw_reboot()
         self._node.release_slot()

@@ -1,4 +1,4 @@
-"""GpuDrain: the steps until nothing uses a GPU, neither claims nor processes nor this agent's own library.
+"""GpuDrain: the steps until nothing uses a GPU, neither claims nor processes.
 
 In: a case. Out: the same case one stage further, or with what it waits for.
 """
@@ -64,26 +64,32 @@ class GpuDrain:
             if why:
                 return self._reported(case, why)
         try:
-            wait = self._node.acquire_slot()
+            why = self.slot_hindrance()
         except ApiError as error:
             return self._reported(case, f"a slot of the cluster's budget, which can't be read: {error}")
-        if wait > 0:
-            return case.waiting("other nodes of the cluster to finish their remediations")
-        return case.at(Stage.DRAINED, now)
+        return case.waiting(why) if why else case.at(Stage.DRAINED, now)
 
-    def release_library(self, case: RemediationCase) -> RemediationCase:
-        """Make this agent release the GPU, unless it is in use again. Raises: DriverError."""
-        gpus = case.acted_on_among(self._node.gpus())
-        if case.action is RemediationAction.RESET and self._awaits_driver(case):
+    def awaited(self, case: RemediationCase) -> RemediationCase | None:
+        """Return a drained case with what a reset still waits for; None if the action may begin."""
+        if case.action is not RemediationAction.RESET:
+            return None
+        if self._awaits_driver(case):
             return self._await_driver(case)
-        if case.action is RemediationAction.RESET and any(gpu.partitions for gpu in gpus):
+        if any(gpu.partitions for gpu in case.acted_on_among(self._node.gpus())):
             return self._await_partitions(case)
-        why = self._node.release_library(gpus) or self._used(case) or self._blocked(gpus)
-        if not why:
-            return case.at(Stage.NVML_LET_GO, self._clock())
-        self._node.resume()
-        self._node.release_slot()
-        return case.at(Stage.DRAIN_ASKED, self._clock(), waits_for=why)
+        return None
+
+    def slot_hindrance(self) -> str:
+        """Take one of the slots of the cluster, or keep the one that was taken; return why there is none, or "".
+
+        Raises: ApiError.
+        """
+        is_free = self._node.acquire_slot() <= 0
+        return "" if is_free else "other nodes of the cluster to finish their remediations"
+
+    def use(self, case: RemediationCase, gpus: tuple[GpuFacts, ...]) -> str:
+        """Return which claims or processes use a case's GPU or its peers, or "". Raises: DriverError."""
+        return self._used(case) or self._blocked(gpus)
 
     def _awaits_driver(self, case: RemediationCase) -> bool:
         gpu = case.gpu_among(self._node.gpus())

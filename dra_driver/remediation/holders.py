@@ -26,7 +26,7 @@ def claims_on(gpus: Collection[str], ledger: Ledger, allocated: UnpreparedDevice
     """
     roots = tuple(map(gpu_name, gpus))
     found = [one.full_name for one in ledger.records() if _touches(one.owned_names(), roots)]
-    kept = (one for one in ledger.unreleased.of_boot(boot_id) if not one.is_over and _touches(one.devices, roots))
+    kept = (one for one in ledger.unreleased.of_boot(boot_id) if one.is_in_force and _touches(one.devices, roots))
     found += [f"{one.namespace}/{one.name} (its pod still runs)" for one in kept]
     if not found:  # asked last, because it may cost a request
         names = [name for name in sorted(allocated.names()) if _touches([name], roots)]

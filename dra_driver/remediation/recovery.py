@@ -62,18 +62,27 @@ class GpuRecovery:
         """Wait until the GPU's readings are good, and then test it."""
         now = self._clock()
         gpu = case.gpu_among(self._node.gpus())
-        faults = [one for one in self._node.faults() if one.subject.gpu == case.gpu]
+        is_read = self._node.was_read_since(case.gpu, case.stage_at)
+        faults = [one for one in self._node.faults() if one.subject.gpu == case.gpu]  # asked last
         choice = choose_action(gpu, faults, self._policy) if gpu else None
-        is_here = gpu is not None and not gpu.is_lost and self._node.was_read_since(case.gpu, case.stage_at)
+        is_here = gpu is not None and not gpu.is_lost and is_read
+        is_examined = case.action is RemediationAction.NONE  # nothing was done to it, so no attempt can have failed
+        if is_examined and choice is not None:
+            return replace(case, action=choice.action).at(Stage.DETECTED, now)
+        if is_examined and gpu is not None and now - case.stage_at > SETTLED_SECONDS:
+            is_here = True  # what can't be read of its health does not keep it out for good
         if gpu is None or not is_here or choice is not None:
             is_flapping = any(one.is_flapping for one in faults)
             if now - max(case.stage_at, self._began_at) > (FLAPPING_SECONDS if is_flapping else SETTLED_SECONDS):
                 what = choice.fault.sentence if choice else "its health can't be read"
-                return self._outcomes.failed(case, f"the GPU is not healthy: {what}")
+                why = f"the GPU is not healthy: {what}"
+                return self._outcomes.escalated(case, why) if is_examined else self._outcomes.failed(case, why)
             return case.waiting("the GPU's health to be read as good")
         found = self._node.validate(gpu)
         if found.verdict is ValidationVerdict.FAILED:
             why = f"validation failed: {found.reason} {found.detail}".rstrip()
+            if is_examined:
+                return self._outcomes.escalated(case, why)
             return self._outcomes.failed(replace(case, is_unproven=True), why)
         return case.at(Stage.VALIDATED, now)
 

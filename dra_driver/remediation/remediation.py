@@ -8,15 +8,16 @@ role.
 from __future__ import annotations
 
 import logging
-import time
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.model.errors import DriverError, LedgerError
+from dra_driver.model.machine import PeopleTime, boot_time
 from dra_driver.remediation.action_choice import ActionChoice, choose_action
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal
@@ -24,19 +25,23 @@ from dra_driver.remediation.policy import RemediationPolicy
 from dra_driver.remediation.remediation_node import RemediationNode
 from dra_driver.remediation.requests import RemediationRequest, RequestFile
 from dra_driver.remediation.steps import RemediationSteps
+from dra_driver.remediation.stored_cases import StoredCases, opened
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
 TURN_SECONDS, IDLE_SECONDS, STOP_SECONDS = 2.0, 5.0, 20.0
-SUPPORT, PEER = "support", "peer"
+PEER = "peer"
 _UPDATABLE = (Stage.DETECTED, Stage.TAINTED, Stage.DRAIN_ASKED, Stage.DRAINED)
 _ACTING = (Stage.DRAINED, Stage.NVML_LET_GO, Stage.ACTED, Stage.SAME_UUID_FOUND, Stage.VALIDATED)
 
 
 class Remediation:
-    """The remediation of one node's GPUs. `folder` is the agent's data folder. Any thread may call any method."""
+    """The remediation of one node's GPUs. `folder` is the agent's data folder. Any thread may call any method.
+
+    `clock` is the boot time, `wall` the time that people read; by default the same as a given `clock`.
+    """
 
     def __init__(
         self,
@@ -45,32 +50,38 @@ class Remediation:
         policy: RemediationPolicy,
         *,
         boot_id: str,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = boot_time,
+        wall: Callable[[], float] | None = None,
     ) -> None:
+        self._people = PeopleTime(clock, wall or clock)
         self._node, self._policy, self._clock = node, policy, clock
-        self._journal, self._requests = RemediationJournal(folder), RequestFile(folder)
+        self._journal, self._requests = RemediationJournal(folder, self._people, boot_id), RequestFile(folder)
         self._boot_id = boot_id
-        self._steps = RemediationSteps(node, self._journal, policy, boot_id=boot_id, clock=clock)
+        self._steps = RemediationSteps(node, self._journal, policy, boot_id=boot_id, begun=self._accept, clock=clock)
         self._cases: dict[str, RemediationCase] = {}  # by PCI address; replaced as a whole
+        self._stored = StoredCases(node, self._journal, boot_id=boot_id, clock=clock)
+        self._is_loaded = False
+        self._may_have_slot = False  # whether a process before this one may have left a slot behind
         self._actions: Mapping[tuple[str, str], int] = {}
-        self._loop = Loop("remediation", self.turn, failure="remediation failed")
+        self._loop = Loop("remediation", self.turn, failure="remediation failed", hang_s=math.inf)
 
     def load(self) -> None:
-        """Read the cases on disk, and keep the GPUs under remediation from claims."""
-        try:
-            self._cases = {case.gpu: self._in_this_boot(case) for case in self._journal.cases()}
-            self._count_actions()
-        except LedgerError as error:
-            log.error("remediation journal can't be read, starting over", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
-            self._journal.set_aside()
-        self._hold()
+        """Read the cases on disk, and keep the GPUs under remediation from claims.
 
-    def _in_this_boot(self, case: RemediationCase) -> RemediationCase:
-        """Return a case as it is after a reboot: the GPU has to be drained again, and closed by all processes."""
-        is_stale = case.stage in (Stage.DRAINED, Stage.NVML_LET_GO) and not case.is_acting
-        if case.boot == self._boot_id or not is_stale:
-            return case
-        return case.at(Stage.DRAIN_ASKED, self._clock(), boot=self._boot_id)
+        While that is impossible, no GPU is offered that was not offered before, and every turn tries again.
+        """
+        self._is_loaded = False
+        self._stored.begin()
+        self._node.hold(None)
+        self._load_again()
+
+    def _load_again(self) -> None:
+        cases = self._stored.read()
+        if cases is not None:
+            self._cases, self._is_loaded = cases, True
+            self._may_have_slot = any(case.stage.is_open for case in cases.values())
+            self._count_actions()
+            self._hold()
 
     def start(self) -> None:
         """Continue the cases that were begun."""
@@ -89,8 +100,8 @@ class Remediation:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the journal holds something that must survive the end of the agent."""
-        return bool(self._cases)
+        """Whether the journal holds something that must survive the end of the agent, or can't be read."""
+        return bool(self._cases) or not self._is_loaded
 
     def is_reboot_asked(self) -> bool:
         """Return whether a reboot of this machine was requested in this boot."""
@@ -105,11 +116,18 @@ class Remediation:
         return self._actions
 
     def turn(self) -> float:
-        """Take a step for each GPU that may take one; return the seconds until the next turn."""
+        """Take a step for each GPU that may take one; return the seconds until the next turn. Raises: DriverError."""
+        if not self._is_loaded:
+            self._load_again()
+            if not self._is_loaded:
+                return TURN_SECONDS
         self._take_requests()
         self._find_cases()
         self._review_escalated()
         acting = self._acting()
+        if self._may_have_slot and acting is None:
+            self._node.release_slot()
+        self._may_have_slot = False
         if acting is not None:
             self._node.renew_slot()
         self._hold()
@@ -156,7 +174,7 @@ class Remediation:
             log.warning(
                 "a step of a remediation failed", extra=fields(device=case.gpu, code=error.code, err=str(error))
             )
-            after = case.waiting(str(error))
+            after = self._cases[case.gpu].waiting(str(error))  # the action may have begun
         if after != case:
             self._accept(after)
         return after
@@ -165,20 +183,23 @@ class Remediation:
 
     def _find_cases(self) -> None:
         """Open a case for each GPU that needs one, and update the cases whose action has not begun."""
-        gpus, faults = self._node.gpus(), self._node.faults()
+        gpus = self._node.gpus()
+        # Until a GPU was read by this process, no fault of it is known to be over.
+        read = {gpu.pci_address for gpu in gpus if self._node.was_read_since(gpu.pci_address, self._stored.began_at)}
+        faults = self._node.faults()  # asked last, so that the faults of the GPUs that were read are among them
         for gpu in gpus:
             choice, case = choose_action(gpu, faults, self._policy, gpus), self._cases.get(gpu.pci_address)
             if case is not None and case.uuid == gpu.uuid and case.stage is Stage.ESCALATED:
                 continue
             if case is None or not case.stage.is_open:
                 if choice is not None:
-                    self._write(self._new(gpu, choice))
+                    self._write(opened(gpu, choice, boot=self._boot_id, now=self._clock()))
             elif case.stage in _UPDATABLE and not case.is_acting:
-                self._update(case, choice)
+                self._update(case, choice, is_read=gpu.pci_address in read)
 
-    def _update(self, case: RemediationCase, choice: ActionChoice | None) -> None:
+    def _update(self, case: RemediationCase, choice: ActionChoice | None, *, is_read: bool) -> None:
         if choice is None:
-            if not case.is_unproven:
+            if not case.is_unproven and is_read:
                 self._cancel(case)
             return
         fault = choice.fault
@@ -202,22 +223,6 @@ class Remediation:
             self._node.release_slot()
         text = "the fault ended by itself"
         self._write(self._steps.outcomes.restored(case).at(Stage.RETURNED, now, waits_for=text))
-
-    def _new(self, gpu: GpuFacts, choice: ActionChoice) -> RemediationCase:
-        now, fault = self._clock(), choice.fault
-        return RemediationCase(
-            gpu.pci_address,
-            gpu.uuid,
-            fault.key,
-            fault.value,
-            fault.since,
-            now,
-            Stage.DETECTED,
-            now,
-            choice.action,
-            boot=self._boot_id,
-            peers=choice.peers,
-        )
 
     def _review_escalated(self) -> None:
         """End escalated cases whose GPU was replaced, and test GPUs whose fault ended with a reboot."""
@@ -245,8 +250,9 @@ class Remediation:
             if request is RemediationRequest.GIVE_UP:
                 self._write(self._steps.outcomes.escalated(case, "given up by hand"))
                 continue
-            self._node.resume()
             self._node.withdraw_reboot()
+            if request is RemediationRequest.RETRY and case.stage in _ACTING:
+                self._node.release_slot()
             if request is RemediationRequest.DONE:
                 self._node.forget_errors(gpu)
             stage = Stage.DETECTED if request is RemediationRequest.RETRY else Stage.SAME_UUID_FOUND
@@ -268,8 +274,9 @@ class Remediation:
             log.warning("remediation", extra=fields(device=case.gpu, problem=what, step=str(case.stage), **why))
 
     def _count_actions(self) -> None:
-        rows = self._journal.actions()
-        self._actions = Counter((row.action, row.outcome.partition(":")[0] or "begun") for row in rows)
+        with suppress(LedgerError):  # they are counted again with the next change
+            rows = self._journal.actions()
+            self._actions = Counter((row.action, row.outcome.partition(":")[0] or "begun") for row in rows)
 
     # -- GPUs that are kept from claims --------------------------------------------------------------------------------
 
@@ -280,12 +287,12 @@ class Remediation:
         for case in self._cases.values():
             is_other = uuids.get(case.gpu, case.uuid) != case.uuid
             if case.stage is Stage.ESCALATED and not is_other:
-                found[case.gpu] = _held(case, case.gpu, SUPPORT)
+                found[case.gpu] = self._held(case, case.gpu, case.reason)
             elif self._is_begun(case):
-                found.update({peer: _held(case, peer, PEER) for peer in case.peers if peer not in found})
-                found[case.gpu] = _held(case, case.gpu, str(case.action))
+                found.update({peer: self._held(case, peer, PEER) for peer in case.peers if peer not in found})
+                found[case.gpu] = self._held(case, case.gpu, case.reason)
         self._node.hold(tuple(found[gpu] for gpu in sorted(found)))
 
-
-def _held(case: RemediationCase, gpu: str, value: str) -> Fault:
-    return Fault(FaultKey.REMEDIATION, Subject(gpu), value, case.began, case.stage_at, boot=case.boot)
+    def _held(self, case: RemediationCase, gpu: str, value: str) -> Fault:
+        read = case.shifted(self._people.offset)
+        return Fault(FaultKey.REMEDIATION, Subject(gpu), value, read.began, read.stage_at, boot=case.boot)

@@ -7,6 +7,7 @@ returned as texts.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from dra_driver.hardware.facts import GpuFacts
@@ -25,13 +26,16 @@ class RemediationNode(Protocol):
         """Return the current faults, without those that `hold` has set."""
 
     def was_seen_since(self, at: float) -> bool:
-        """Return whether the hardware was looked at after a time (seconds since 1970)."""
+        """Return whether the hardware was looked at after a time (boot time)."""
 
     def was_read_since(self, gpu: str, at: float) -> bool:
-        """Return whether the GPU's health was read after a time (seconds since 1970)."""
+        """Return whether the GPU's health was read after a time (boot time)."""
 
-    def hold(self, faults: tuple[Fault, ...]) -> None:
-        """Keep new claims from the subjects of these faults by taints, and from no others."""
+    def hold(self, faults: tuple[Fault, ...] | None) -> None:
+        """Keep new claims from the subjects of these faults by taints, and from no others.
+
+        None means that it is not known which they are: until it is, no GPU is offered that was not offered before.
+        """
 
     def is_published(self) -> bool:
         """Return whether the taints that `hold` has set are published."""
@@ -57,14 +61,12 @@ class RemediationNode(Protocol):
     def set_persistence(self, gpu: GpuFacts, *, enabled: bool) -> None:
         """Switch persistence mode. Raises: DriverError."""
 
-    def release_library(self, gpus: Sequence[GpuFacts]) -> str:
-        """Keep Prepare from these GPUs and release the vendor's library; calls about other GPUs wait meanwhile.
+    def closed(self, gpus: Collection[str]) -> AbstractContextManager[str]:
+        """Return a context that keeps Prepare from these GPUs, and in which this agent does not use its library.
 
-        Return "", or why this is not possible now; nothing has changed then. Idempotent.
+        Calls about other GPUs wait meanwhile. The context yields "", or why this is not possible now. However it ends,
+        the GPUs and the library are usable again after it, and the hardware is looked at.
         """
-
-    def resume(self) -> None:
-        """Undo `release_library` and look at the hardware. Idempotent."""
 
     def reset(self, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
         """Reset these GPUs together. Raises: HardwareError."""

@@ -7,7 +7,6 @@ must not be done twice without being counted, is counted on disk before it begin
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from dra_driver.remediation.action import GpuAction
@@ -15,13 +14,16 @@ from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.case_outcomes import CaseOutcomes
 from dra_driver.remediation.drain import GpuDrain
 from dra_driver.remediation.journal import RemediationJournal
-from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
+from dra_driver.remediation.policy import RemediationPolicy
 from dra_driver.remediation.recovery import GpuRecovery
 from dra_driver.remediation.remediation_node import RemediationNode
 
 
 class RemediationSteps:
-    """The steps of one node's cases. `outcomes` decides how a case continues after a step that did not help."""
+    """The steps of one node's cases. `outcomes` decides how a case continues after a step that did not help.
+
+    `begun` is called with each case whose action is counted on disk and about to begin.
+    """
 
     def __init__(
         self,
@@ -30,19 +32,20 @@ class RemediationSteps:
         policy: RemediationPolicy,
         *,
         boot_id: str,
-        clock: Callable[[], float] = time.time,
+        begun: Callable[[RemediationCase], None],
+        clock: Callable[[], float],
     ) -> None:
         self._journal = journal
         self.outcomes = CaseOutcomes(node, journal, policy, boot_id=boot_id, clock=clock)
-        self._drain = GpuDrain(node, journal, policy, self.outcomes, clock=clock)
-        self._action = GpuAction(node, journal, policy, self.outcomes, boot_id=boot_id, clock=clock)
+        drain = GpuDrain(node, journal, policy, self.outcomes, clock=clock)
+        action = GpuAction(node, journal, policy, self.outcomes, drain, boot_id=boot_id, clock=clock, begun=begun)
         recovery = GpuRecovery(node, policy, self.outcomes, boot_id=boot_id, clock=clock)
         self._steps = {
-            Stage.DETECTED: self._drain.await_taint,
-            Stage.TAINTED: self._drain.ask,
-            Stage.DRAIN_ASKED: self._drain.await_end,
-            Stage.DRAINED: self._release_library,
-            Stage.NVML_LET_GO: self._action.act,
+            Stage.DETECTED: drain.await_taint,
+            Stage.TAINTED: drain.ask,
+            Stage.DRAIN_ASKED: drain.await_end,
+            Stage.DRAINED: action.act,
+            Stage.NVML_LET_GO: action.act,
             Stage.ACTED: recovery.find,
             Stage.SAME_UUID_FOUND: recovery.validate,
             Stage.VALIDATED: recovery.give_back,
@@ -54,7 +57,3 @@ class RemediationSteps:
         if after != case:
             self._journal.write(after)
         return after
-
-    def _release_library(self, case: RemediationCase) -> RemediationCase:
-        """Make the agent release the library; if the action is a reboot, the library stays in use."""
-        return self._action.act(case) if case.action is RemediationAction.REBOOT else self._drain.release_library(case)

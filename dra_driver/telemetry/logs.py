@@ -19,6 +19,8 @@ from contextlib import suppress
 from logging.handlers import QueueHandler
 from typing import Any, TextIO
 
+from dra_driver.telemetry.thread_start import start_thread
+
 KEYS = frozenset(
     [
         "node",
@@ -122,7 +124,7 @@ class BackgroundHandler(QueueHandler):
         self._writer = writer
         self._dropped = 0
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         """Return the record as it is, because it stays in this process."""
@@ -155,7 +157,7 @@ def set_up(
 ) -> None:
     """Send the logs of the process to `stream` (default: standard error) as "text" or "json".
 
-    Raises: RuntimeError if the thread that writes them `is_in_background` can't be started.
+    Raises: NodeError("node.thread") if the thread that writes them `is_in_background` can't be started.
     """
     writer: logging.Handler = logging.StreamHandler(stream or sys.stderr)
     writer.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())

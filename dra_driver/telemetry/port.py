@@ -12,12 +12,12 @@ import contextlib
 import logging
 import selectors
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from dra_driver.telemetry.part_thread import PartThread
 from dra_driver.telemetry.rendering import MAX_CONNECTIONS, Page, Renderer
 from dra_driver.telemetry.status_connection import PageResponse, StatusConnection
 
@@ -71,10 +71,12 @@ class Port:
         self._connections: dict[StatusConnection, None] = {}  # the oldest first
         self._selector = selectors.DefaultSelector()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._serve, name="status", daemon=True)
+        for wake in (self._wake_writer, self._wake_reader):
+            wake.setblocking(False)
+        self._thread = PartThread("status", self._serve)
 
     def start(self) -> None:
-        """Start answering."""
+        """Start answering. Raises: NodeError("node.thread")."""
         for one in (self._listener, self._wake_reader):
             one.setblocking(False)
             self._selector.register(one, selectors.EVENT_READ)
@@ -90,6 +92,7 @@ class Port:
         for renderer in self._renderers.values():
             renderer.stop()
         self._wake()
+        self._thread.release()
         if self._thread.is_alive():
             self._thread.join()
         for connection in list(self._connections):
@@ -100,7 +103,7 @@ class Port:
 
     # -- the serving thread ------------------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
+    def _serve(self, _thread: PartThread) -> None:
         while not self._is_stopping:
             try:
                 for key, _ in self._selector.select(self._wait_s()):
@@ -225,6 +228,7 @@ class Port:
         self._wake()
 
     def _wake(self) -> None:
+        """Wake the serving thread, which may be the calling one: a full socket will wake it in any case."""
         with contextlib.suppress(OSError):
             self._wake_writer.send(b"!")
 

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from dra_driver.telemetry.part_thread import PartThread
 from dra_driver.telemetry.status_connection import PageResponse, StatusConnection
 
 log = logging.getLogger(__name__)
@@ -28,10 +29,10 @@ class Renderer:
         self._changed = threading.Condition()
         self._waiting: list[StatusConnection] = []
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="status-page", daemon=True)
+        self._thread = PartThread("status-page", self._run)
 
     def start(self) -> None:
-        """Start the thread, which does nothing until a page is requested."""
+        """Start the thread, which does nothing until a page is requested. Raises: NodeError("node.thread")."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -39,6 +40,7 @@ class Renderer:
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
+        self._thread.release()
 
     def ask(self, connection: StatusConnection) -> None:
         """Request the page for this connection."""
@@ -47,7 +49,7 @@ class Renderer:
             del self._waiting[:-MAX_CONNECTIONS]
             self._changed.notify_all()
 
-    def _run(self) -> None:
+    def _run(self, thread: PartThread) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_stopping)
@@ -55,7 +57,8 @@ class Renderer:
                     return
                 connections, self._waiting = self._waiting, []
             try:
-                answer = self._page()
+                with thread.turn():
+                    answer = self._page()
             except Exception:
                 log.exception("status page failed")
                 answer = PageResponse(500, b"internal error\n")

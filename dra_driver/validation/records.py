@@ -2,7 +2,8 @@
 
 In: results. Out: the record of a device, if it still applies. Records are kept beside the faults in `health.db`. A
 device that a claim had, or that an agent without tests offered in this boot, is recorded as one that has served, so
-that it is not tested after an upgrade. A reboot, or another driver version, makes all records void.
+that it is not tested after an upgrade. A reboot, or another driver version, makes all records void. Before the records
+of an earlier agent were read, none is written; if they were in a file that was damaged, every device is tested.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class ValidationRecords:
         self._untested: dict[str, UntestedDevice] = {}
         self._offered: frozenset[str] = frozenset()
         self._has_begun = False  # whether devices are tested in this boot; if not, each offered device counts as served
-        self._load()
+        self.is_loaded = False
+        self.load()
 
     @property
     def is_empty(self) -> bool:
@@ -146,14 +148,20 @@ class ValidationRecords:
         records = {uuid: asdict(one) for uuid, one in self._records.items()}
         untested = {uuid: asdict(one) for uuid, one in list(self._untested.items())[-MAX_RECORDS:]}
         wire = {"boot": self._boot_id, BEGUN: self._has_begun, "records": records, UNTESTED: untested}
+        if not self.is_loaded:
+            return
         with suppress(DriverError):  # the next agent then tests again
             self._store.write({DOCUMENT: wire})
 
-    def _load(self) -> None:
+    def load(self) -> bool:
+        """Read the records of an earlier agent, and return whether that was possible."""
+        self.is_loaded = False
         try:
             documents = self._store.read()
         except DriverError:
-            return  # the health monitor reports that
+            return False  # the health monitor reports that, and sets a damaged file aside
+        self.is_loaded = True
+        self._has_begun, self._records, self._untested = self._store.may_have_lost(DOCUMENT, documents), {}, {}
         wire = documents.get(DOCUMENT)
         if isinstance(wire, dict) and wire.get("boot") == self._boot_id:
             self._records = _records(wire.get("records"))
@@ -163,6 +171,7 @@ class ValidationRecords:
             self._offered = frozenset(uuid for uuid, one in self._records.items() if one.is_of_any_driver)
         else:
             self._offered = _offered(documents, self._boot_id)
+        return True
 
 
 def _records(wire: Any) -> dict[str, ValidationRecord]:

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from dra_driver.model.errors import DriverError, InputError
+from dra_driver.model.names import is_dns_label, is_dns_subdomain
 from dra_driver.web.cluster_reader import ClusterReader
 from dra_driver.web.events import MAX_STREAMS, MayContinue, Notices
 from dra_driver.web.lookups.lookups import QUESTIONS, ViewerLookups
@@ -24,6 +25,8 @@ from dra_driver.web.worker.responses import WorkerResponse, of_fault, refusal
 # The parameters of these questions are in the address; those of all other questions are in a JSON body.
 _ASKED_BY_ADDRESS = frozenset({"summary", "attention", "fleet", "device", "claims", "claim", "explanation"})
 
+_MAX_READS = 2  # claims that are read for the viewers of one backend at the same time
+
 
 class ConsoleApi:
     """The handlers of `/api/v1`."""
@@ -32,6 +35,7 @@ class ConsoleApi:
         self, worker: WorkerClient, notices: Notices, reader: ClusterReader | None, lookups: ViewerLookups
     ) -> None:
         self._worker, self._notices, self._reader, self._lookups = worker, notices, reader, lookups
+        self._reads = asyncio.Semaphore(_MAX_READS)
 
     async def question(self, request: Request) -> Response:
         """Answer a question, whose parameters are in the address or in a JSON object."""
@@ -57,7 +61,8 @@ class ConsoleApi:
         asked = {**given, "ask": name}
         if name == "claim" and self._reader is not None:
             try:
-                asked["read"] = await asyncio.to_thread(self._reader.objects_of_claim, *_claim_of(given))
+                async with self._reads:
+                    asked["read"] = await asyncio.to_thread(self._reader.objects_of_claim, *_claim_of(given))
             except DriverError as fault:
                 return _response(of_fault(fault))
         else:
@@ -90,11 +95,11 @@ async def _disconnected(request: Request) -> None:
 
 
 def _claim_of(given: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the namespace and the name of a claim. Raises: InputError for texts that can't be names."""
-    namespace, name = given.get("namespace"), given.get("name")
-    if not all(isinstance(one, str) and 0 < len(one) < 254 for one in (namespace, name)):
+    """Return the namespace and the name of a claim. Raises: InputError for texts that the API has for neither."""
+    namespace, name = str(given.get("namespace")), str(given.get("name"))
+    if not is_dns_label(namespace) or not is_dns_subdomain(name):
         raise InputError("question", "the namespace and the name of a claim are needed")
-    return str(namespace), str(name)
+    return namespace, name
 
 
 def _response(found: WorkerResponse) -> Response:

@@ -23,6 +23,7 @@ from dra_driver.kube.watch import Watch
 from dra_driver.kube.watch_events import Changed, Deleted, Event, Listed
 from dra_driver.model.errors import ApiError, InputError
 from dra_driver.model.kubernetes import nearest_version
+from dra_driver.model.names import is_dns_subdomain
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import UnseenObjects
 from dra_driver.views.board.trimming import trimmed
@@ -103,10 +104,7 @@ class ClusterReader:
         api = self.access.connect()
         try:
             claim = api.request("GET", paths.claim_path(namespace, name))
-            users = (claim.get("status") or {}).get("reservedFor") or ()
-            pods = [
-                self._pod(api, namespace, one["name"]) for one in users[:_MAX_PODS] if one.get("resource") == "pods"
-            ]
+            pods = [self._pod(api, namespace, one) for one in _users(claim)[:_MAX_PODS]]
             found = [trimmed("Pod", one) for one in pods if one is not None]
             return trimmed("ResourceClaim", claim), found
         finally:
@@ -192,6 +190,15 @@ class ClusterReader:
                 self.send(update)
             except (OSError, ValueError):
                 self._stopping.set()  # the worker is gone, so the console is about to end
+
+
+def _users(claim: Wire) -> list[str]:
+    """Return the names of the pods for which a claim is reserved; a name that no pod can have is left out."""
+    status = claim.get("status")
+    users = status.get("reservedFor") if isinstance(status, dict) else None
+    entries = [one for one in users if isinstance(one, dict)] if isinstance(users, list) else []
+    names = [one.get("name") for one in entries if one.get("resource") == "pods"]
+    return [name for name in names if isinstance(name, str) and is_dns_subdomain(name)]
 
 
 def _path(kind: WatchedKind, place: str) -> str:

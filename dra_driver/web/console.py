@@ -14,11 +14,13 @@ from starlette.middleware import Middleware
 from dra_driver.views.access import ClusterAccess
 from dra_driver.web.backend import Backend
 from dra_driver.web.guard import RequestGuard
+from dra_driver.web.lookups.commands import Commands
 from dra_driver.web.lookups.lookups import UsageSource, ViewerLookups
 from dra_driver.web.pages import entry_route, routes
 from dra_driver.web.serving import WebServer, listening_socket, settings
 from dra_driver.web.session import ConsoleSession
 from dra_driver.web.session_authorizer import ENTER, SessionAuthorizer
+from dra_driver.web.work_budget import WorkBudget
 from dra_driver.web.worker.client import WorkerClient
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ class Console:
     """A console on the loopback address. Its address is known before it serves. Raises: NodeError for a taken port."""
 
     def __init__(self, port: int = 0) -> None:
-        self._worker = WorkerClient()
+        self._budget = WorkBudget()
+        self._worker = WorkerClient(self._budget)
         self._socket = listening_socket("127.0.0.1", port)
         self.port: int = self._socket.getsockname()[1]
         hosts = {f"{name}:{self.port}" for name in ("127.0.0.1", "localhost")}
@@ -74,7 +77,7 @@ class Console:
         access = self._access
         named = {"--kubeconfig": access.kubeconfig, "--context": access.context} if access is not None else {}
         words = tuple(word for name, value in named.items() if value for word in (name, value))
-        return ViewerLookups(self._usage, words)
+        return ViewerLookups(self._usage, Commands(self._budget), words)
 
     def _begin(self, backend: Backend) -> None:
         self._worker.listen(backend.on_message)

@@ -13,9 +13,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dra_driver.web.large_bodies import LargeBodies
+from dra_driver.web.places import NoPlaceError
 from dra_driver.web.worker.responses import refusal
 
 MAX_BODY = 2 << 20  # bytes of a request
+MAX_WITHOUT_VIEWER = 20 << 10  # bytes of a request of anybody: a token, to sign in
 _METHODS = frozenset({"GET", "HEAD", "POST"})
 
 
@@ -58,7 +61,7 @@ class RequestGuard:
     """ASGI middleware around all pages."""
 
     def __init__(self, app: ASGIApp, authorizer: Authorizer) -> None:
-        self._app, self._authorizer = app, authorizer
+        self._app, self._authorizer, self._large = app, authorizer, LargeBodies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -78,7 +81,16 @@ class RequestGuard:
         if refused is not None:
             await refused(scope, receive, send_with_headers)
             return
-        await self._app(scope, _bounded(receive), send_with_headers)
+        backend = scope.get("backend")
+        if backend is None or _is_small(scope["method"], Headers(scope=scope)):
+            await self._app(scope, _bounded(receive, MAX_WITHOUT_VIEWER), send_with_headers)
+            return
+        try:
+            async with self._large.place(backend):
+                await self._app(scope, _bounded(receive, MAX_BODY), send_with_headers)
+        except NoPlaceError:
+            busy = document(503, "busy", "other large requests are being answered", "try again in a moment")
+            await busy(scope, receive, send_with_headers)
 
     async def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
@@ -86,7 +98,10 @@ class RequestGuard:
             return PlainTextResponse("The console answers GET, HEAD and POST only.\n", 405)
         if _length(headers) > MAX_BODY:
             return document(413, "input.too-large", f"the request is longer than {MAX_BODY >> 20} MiB")
-        return await self._authorizer.refusal(scope, headers)
+        refused = await self._authorizer.refusal(scope, headers)
+        if refused is None and "backend" not in scope and _length(headers) > MAX_WITHOUT_VIEWER:
+            return document(413, "input.too-large", f"the request is longer than {MAX_WITHOUT_VIEWER >> 10} KiB")
+        return refused
 
 
 def document(status: int, code: str, message: str, hint: str = "") -> Response:
@@ -100,7 +115,14 @@ def _length(headers: Headers) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else MAX_BODY + 1
 
 
-def _bounded(receive: Receive) -> Receive:
+def _is_small(method: str, headers: Headers) -> bool:
+    """Return whether a body is as small as one that anybody may send; without a length, it may be large."""
+    if method == "POST" and "content-length" not in headers:
+        return False
+    return _length(headers) <= MAX_WITHOUT_VIEWER
+
+
+def _bounded(receive: Receive, maximum: int) -> Receive:
     """Return a `receive` that cuts off a body which exceeds the limit, whatever its headers say."""
     seen = 0
 
@@ -108,6 +130,6 @@ def _bounded(receive: Receive) -> Receive:
         nonlocal seen
         message: dict[str, Any] = dict(await receive())
         seen += len(message.get("body", b""))
-        return message if seen <= MAX_BODY else {"type": "http.disconnect"}
+        return message if seen <= maximum else {"type": "http.disconnect"}
 
     return receive_some

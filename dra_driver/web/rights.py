@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dra_driver.model.names import is_dns_label
 from dra_driver.views.access import UnseenObjects
 from dra_driver.web.kinds import KINDS, WatchedKind
 
@@ -43,5 +44,5 @@ def rights_of(may: Callable[[WatchedKind, str], bool], namespaces: Callable[[], 
     """
     everywhere = frozenset(one.name for one in KINDS if may(one, ""))
     others = [one for one in KINDS if one.has_namespaces and one.name not in everywhere]
-    known = namespaces()[:MAX_NAMESPACES] if others else ()
+    known = [name for name in namespaces() if is_dns_label(name)][:MAX_NAMESPACES] if others else ()
     return Rights(everywhere, frozenset((one.name, name) for name in known for one in others if may(one, name)))

@@ -19,31 +19,34 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dra_driver.model.errors import NodeError
+from dra_driver.web.connections import MAX_CONNECTIONS, BrowserConnections, Listener
 from dra_driver.webhook.callers import names_of
 
 _BACKLOG = 64
-_TICK_SECONDS = 1.0  # how often the date in answers is renewed; uvicorn itself wakes ten times as often
+_TICK_SECONDS = 1.0  # uvicorn itself wakes ten times as often
 
 
 class WebServer(uvicorn.Server):
     """A server that calls `begin` in its loop before it listens, and `end` before it waits for unfinished answers."""
 
-    def __init__(self, config: uvicorn.Config, begin: Callable[[], None], end: Callable[[], None]) -> None:
+    def __init__(self, config: ServerConfig, begin: Callable[[], None], end: Callable[[], None]) -> None:
         super().__init__(config)
+        self._connections = config.connections
         self._begin, self._end = begin, end
         self._wake: Callable[[], object] = lambda: None  # until the loop runs
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen to browsers."""
         self._begin()
-        await super().startup(sockets=sockets)
+        await super().startup(sockets=[Listener(one, self._connections) for one in sockets or ()])
 
     async def main_loop(self) -> None:
-        """Wait until the server is asked to end, waking only once a second to renew the date in answers."""
+        """Wait until the server is asked to end, waking once a second for the date in answers and late connections."""
         asked = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._wake = partial(loop.call_soon_threadsafe, asked.set)
         while not await self.on_tick(0):
+            self._connections.sweep()
             with suppress(TimeoutError):
                 await asyncio.wait_for(asked.wait(), _TICK_SECONDS)
 
@@ -63,14 +66,31 @@ class WebServer(uvicorn.Server):
         await super().shutdown(sockets=sockets)
 
 
+class ServerConfig(uvicorn.Config):
+    """The configuration of a server, with its connections."""
+
+    def __init__(self, app: ASGIApp, **options: Any) -> None:
+        super().__init__(app, **options)
+        self.connections = BrowserConnections()
+
+
 class _NamedPeer(H11Protocol):
-    """HTTP on a connection whose peer may have sent a certificate: its names are put into the scope of each request."""
+    """HTTP on a connection whose peer may have sent a certificate: its names are put into the scope of each request.
+
+    Requests and answers have to be sent and taken in time.
+    """
+
+    config: ServerConfig
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         connection = transport.get_extra_info("ssl_object")
         names = names_of(connection.getpeercert() if connection is not None else None)
-        inner: ASGIApp = self.app
+        opened = self.config.connections.of(transport.get_extra_info("socket").fileno())
+        if opened is None:  # it was shut down during its handshake
+            transport.abort()
+            return
+        inner = opened.limited(self.app)
 
         async def named(scope: Scope, receive: Receive, send: Send) -> None:
             scope["certificate_names"] = names
@@ -79,10 +99,10 @@ class _NamedPeer(H11Protocol):
         self.app = named
 
 
-def settings(app: ASGIApp, context: ssl.SSLContext | None = None) -> uvicorn.Config:
+def settings(app: ASGIApp, context: ssl.SSLContext | None = None) -> ServerConfig:
     """Return the configuration of a server of these pages; with a context, it speaks TLS."""
     tls: dict[str, Any] = {"ssl_context_factory": lambda *_: context} if context is not None else {}
-    return uvicorn.Config(
+    return ServerConfig(
         app,
         http=_NamedPeer,
         ws="none",
@@ -93,7 +113,7 @@ def settings(app: ASGIApp, context: ssl.SSLContext | None = None) -> uvicorn.Con
         log_config=None if context is not None else uvicorn.config.LOGGING_CONFIG,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=200,
+        limit_concurrency=2 * MAX_CONNECTIONS,  # requests; some outlive their connection for a moment
         timeout_graceful_shutdown=2,
         **tls,
     )

@@ -1,24 +1,31 @@
 """The real agent and its ledger: a full disk, another program that locks it, devices that are kept back while
 containers still run, calls that wait by the hundred. Two instances, restarts and kills between a kubelet's calls."""
 
+import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
+import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS
+from dra_driver.embedded.api.kinds import CLAIMS, EVENTS, SLICES
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin, Registrar
+from dra_driver.model.machine import read_boot_id
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from tests.agent.support.claims import claim
 from tests.agent.support.plugin_calls import answered, begin, call, wire
 from tests.support.agents.agent_process import Stage, stage
+from tests.support.plugin.containers import Container
+from tests.support.ports import free_port
 from tests.support.small_disk import fill, mount
 from tests.support.waiting import until
 
@@ -105,6 +112,51 @@ def test_a_device_whose_container_still_runs_is_kept_back_by_the_next_agent(here
         process.wait(60)
         assert second.prepare(new) == ""
         assert second.unprepare(new) == ""
+
+
+def taints(here: Stage) -> dict[str, list[str]]:
+    """Return the keys of the taints of each published device that has any."""
+    devices = [device for one in here.api.items(SLICES) for device in one["spec"].get("devices", ())]
+    return {device["name"]: [one["key"] for one in device["taints"]] for device in devices if device.get("taints")}
+
+
+def metrics(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return answer.read().decode()
+
+
+@pytest.fixture
+def tainting() -> Iterator[Stage]:
+    """A cluster that keeps taints."""
+    with stage("1.36") as it:
+        yield it
+
+
+def test_a_device_that_a_process_has_open_after_its_claim_is_tainted_and_reported_until_the_process_ends(
+    tainting: Stage, tmp_path: Path
+) -> None:
+    """Simulated GPUs have no nodes of their own; /dev/random stands for one, in the ledger of an agent that ended."""
+    here, node, pod, port = tainting, os.makedev(1, 8), str(uuid.uuid4()), free_port()
+    here.end(Instance(here).process, signal.SIGKILL)
+    ledger = here.kubelet.plugins_dir / NVIDIA_DRIVER / "ledger.db"
+    boot, until_s = read_boot_id("/proc"), time.clock_gettime(time.CLOCK_BOOTTIME)
+    row = f"'old', 'ns', 'old', '[\"{WHOLE}\"]', '[]', {until_s}, '{boot}'"
+    nodes = f"INSERT INTO kept_nodes (claim_uid, boot_id, nodes) VALUES ('old', '{boot}', '[{node}]')"
+    with closing(sqlite3.connect(ledger)) as connection, connection:
+        connection.execute(f"INSERT INTO kept_back VALUES ({row})")
+        connection.execute(nodes)
+    container = Container(tmp_path, pod, {"/dev/nvidia0": node}, "exec 7</dev/nvidia0")
+    try:
+        here.start(SIMULATED, f"--metrics-address=127.0.0.1:{port}")
+        until(lambda: taints(here).get(WHOLE) == [f"{NVIDIA_DRIVER}/unreleased"], "the taint")
+        assert all(name.startswith(WHOLE) for name in taints(here))
+        until(lambda: 'dra_driver_problems{code="release.open"} 1.0' in metrics(port), "the metric")
+        events = [one for one in here.api.items(EVENTS) if one["reason"] == "DeviceNotReleased"]
+        assert f"of pod {pod}" in events[0]["message"]
+    finally:
+        container.end()
+    until(lambda: not taints(here), "no taint")
+    until(lambda: "release.open" not in metrics(port), "no problem")
 
 
 @pytest.fixture

@@ -5,8 +5,10 @@ import signal
 
 import pytest
 
+from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agents.agent_process import stage
 from tests.support.metering.metered_node import MeteredNode
+from tests.support.ports import free_port
 
 GPUS = ("gpu-0000-01-00-0", "gpu-0000-02-00-0")
 
@@ -37,9 +39,8 @@ def test_a_gpu_s_series_follow_its_claim_and_pod_and_its_hours_outlive_the_agent
     again = node.run("one", "train", GPUS[0])
     node.until(lambda: node.scrape("DCGM_FI_DEV_GPU_TEMP")[0].labels.get("pod_uid") == again["metadata"]["uid"], "anew")
 
-    (ended,) = (
-        one for one in node.scrape("dra_claim_allocated_seconds_total") if one.labels["pod"] == "one" and one.value
-    )
+    uid = power.labels["dra_claim_uid"]
+    (ended,) = (one for one in node.scrape("dra_claim_allocated_seconds_total") if one.labels["dra_claim_uid"] == uid)
     before = node.scrape("dra_allocated_seconds_total")[0]
     assert (before.labels["namespace"], before.labels["device_class"]) == ("team", "gpu.nvidia.com")
     assert before.value >= ended.value
@@ -47,6 +48,43 @@ def test_a_gpu_s_series_follow_its_claim_and_pod_and_its_hours_outlive_the_agent
     node.start()
     node.until(lambda: node.scrape("dra_allocated_seconds_total"), "the hours")
     assert node.scrape("dra_allocated_seconds_total")[0].value > before.value
+
+
+def test_hours_of_two_namespaces_stay_apart_while_agents_replace_each_other(node):
+    """Claims begin in the round after others have ended; an agent is killed, and the one beside it goes on."""
+    node.here.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})
+
+    def hours():
+        found = {one.labels["namespace"]: one.value for one in node.scrape("dra_allocated_seconds_total")}
+        assert all(value >= shown.get(namespace, 0.0) for namespace, value in found.items())
+        shown.update(found)
+        return found
+
+    shown: dict[str, float] = {}
+    first = node.start("--pod-uid", "0" * 36)
+    for number in range(3):
+        pod = node.run(f"a{number}", f"a{number}", GPUS[0])
+        node.until(lambda: "team" in hours(), "the hours of the first claims")
+        node.end(pod)
+        node.until(lambda: not node.scrape("dra_claim_device_info"), "the page after its end")
+        last = node.run(f"b{number}", f"b{number}", GPUS[0], "other")
+        node.until(lambda: "other" in hours(), "the hours of the others")
+        if number < 2:
+            node.end(last)
+    node.port = free_port()
+    node.start("--pod-uid", "1" * 36)
+    node.here.kubelet.wait_registered(NVIDIA_DRIVER, instances=2)
+    node.here.end(first, signal.SIGKILL)
+    node.until(lambda: "other" in hours(), "the hours that the second agent shows")
+    team, other = shown["team"], shown["other"]
+    node.until(lambda: hours()["other"] > other, "more hours of the claim that goes on")
+    assert shown["team"] == team
+    ended = node.scrape("dra_claim_allocated_seconds_total")
+    names = {f"{kind}{number}" for kind in "ab" for number in range(3)}
+    assert {one.labels["dra_claim_name"] for one in ended} == names
+    for namespace in ("team", "other"):
+        of_claims = sum(one.value for one in ended if one.labels["namespace"] == namespace)
+        assert of_claims == pytest.approx(shown[namespace], abs=1.5)
 
 
 def test_full_telemetry_reads_profiling_counters_and_hardware_that_hangs_fails_no_scrape(node):

@@ -6,6 +6,7 @@ import re
 import signal
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,19 @@ def test_heavy_modules_are_not_imported(here):
     heavy = HEAVY | {"prometheus_client", "http.server"}
     assert not {name for name in imported if name.partition(".")[0] in heavy}
     assert "kubernetes.client.models" not in imported
+
+
+def test_an_agent_with_files_that_people_write_reads_them_by_pydantic_within_80_mib(here):
+    (here.folder / "sharing.yaml").write_text("version: rules/v1\nrules: [{memory: {default: 10Gi}}]\n")
+    (here.folder / "health.yaml").write_text("version: health/v1\nfaults: {thermal: {effect: NoSchedule}}\n")
+    files = (f"--sharing-config={here.folder}/sharing.yaml", f"--health-policy={here.folder}/health.yaml")
+    agent = here.start("simulated:dgx-h100", *files, environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    until(here.devices, "devices")
+    resident = int(re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{agent.pid}/status").read_text())[1])
+    here.end(agent)
+    imported = set(re.findall(r"\|\s+([\w.]+)$", here.log(), re.MULTILINE))
+    assert {name for name in imported if name in HEAVY} == {"pydantic"}
+    assert resident <= 80 << 10, f"{resident >> 10} MiB"
 
 
 def test_a_node_without_gpu_and_claims_idles_and_imports_neither_grpc_nor_kubernetes(here, tmp_path):

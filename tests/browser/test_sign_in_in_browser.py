@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 
@@ -88,3 +91,42 @@ def test_a_sign_out_that_fails_is_not_taken_for_one(open_page, address):
     page.unroute("**/sign-out")
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/sign-in")
+
+
+class OtherApplication(BaseHTTPRequestHandler):
+    """Another application on localhost, such as a second port-forward: it keeps the cookies that browsers send it."""
+
+    cookies: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.cookies.append(self.headers.get("cookie", ""))
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<title>another</title>")
+
+    def log_message(self, *_):
+        """Print nothing."""
+
+
+def test_another_port_of_localhost_gets_nothing_that_it_could_use(open_page, address):
+    page = open_page(address)
+    page.wait_for_url("**/sign-in")
+    sign_in(page, "admin-token")
+    page.wait_for_selector(".tile")
+    with ThreadingHTTPServer(("127.0.0.1", 0), OtherApplication) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        another = page.context.new_page()
+        another.goto(f"http://localhost:{http.server_address[1]}/")
+        [sent] = {one for one in OtherApplication.cookies if "dra-console" in one}
+        assert "token" not in sent
+        answer = another.evaluate(
+            "address => fetch(address, {mode: 'no-cors', credentials: 'include'}).then((one) => one.type, () => null)",
+            f"{address}/api/v1/summary",
+        )
+        assert answer is None
+        http.shutdown()
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/sign-in")
+    again = page.request.get(f"{address}/api/v1/offers", headers={"cookie": sent})
+    assert again.status == 401, "the cookie was worth something after its viewer had signed out"

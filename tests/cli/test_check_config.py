@@ -53,7 +53,7 @@ def test_each_kind_of_file_is_recognised_by_its_content(check, capsys):
         ("version: rules/v1\n", "rules: missing"),
         ("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu}]}}\n", "replicas"),
         (MIG.replace("1g.10gb", "tiny"), "'tiny' is not a profile"),
-        (MIG.replace("v1", "v2"), "version: expected v1"),
+        (MIG.replace("v1", "v2"), "version: expected 'v1'"),
         (MIG.replace("mig-enabled", "enabled"), "unknown field"),
         ("version: v1\n", "is not a file that an agent reads"),
         ("[1, 2]\n", "is not a file that an agent reads"),

@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dra_driver.cli.main import run
+from dra_driver.cli.output import yaml_text
 from dra_driver.model.errors import ExitCode
 from tests.cli.support.hostile.files import hostile_files
 from tests.cli.support.hostile.fuzz import Found, fuzz
@@ -89,6 +91,32 @@ def test_control_characters_of_an_object_do_not_reach_the_terminal(tmp_path, cap
     shown = "".join(capsys.readouterr())
     assert "a\ufffd[2Jb\ufffdc" in shown
     assert not set("\x1b\x07\x9b") & set(shown)
+
+
+# Of a terminal (C0, C1), of the direction and the lines of text; half of a pair.
+CONTROLS = "\x1b]0;x\x07\x7f\x85\x9b\u061c\u200e\u2028\u202e\u2066\u2069\ud800"
+
+
+@pytest.mark.parametrize("form", ["tree", "wide", "json", "yaml", "html"])
+def test_no_form_of_output_gives_orders_to_a_terminal_and_programs_get_the_text_unchanged(tmp_path, capsys, form):
+    made = json.loads(json.dumps(OBJECTS[0]))
+    made["spec"]["devices"][0]["name"] = f"a{CONTROLS}b"
+    made["spec"]["nodeName"] = f"node{CONTROLS}"
+    (tmp_path / "slices.json").write_text(json.dumps(made))
+    assert run(["slices", "-f", str(tmp_path / "slices.json"), "-o", form]) == ExitCode.OK
+    shown = "".join(capsys.readouterr())
+    assert not set(CONTROLS.replace("]0;x", "")) & set(shown)
+    if form in {"json", "yaml"}:
+        document = json.loads(shown) if form == "json" else yaml.safe_load(shown)
+        assert f"node{CONTROLS}" in str(document) or repr(f"node{CONTROLS}")[1:-1] in str(document)
+
+
+def test_yaml_keeps_any_text(capsys):
+    content = {f"key {one}": [one, f"{one} line\nline: # {one}"] for one in CONTROLS[:-1]} | {"plain": "täst 日本 - x"}
+    text = yaml_text(content)
+    assert yaml.safe_load(text) == content
+    assert "plain: täst 日本 - x" in text
+    assert not set(CONTROLS.replace("]0;x", "")) & set(text)
 
 
 def test_control_characters_in_an_error_do_not_reach_the_terminal(tmp_path, capsys):

@@ -84,3 +84,64 @@ def test_slices_of_a_recreated_node_get_its_new_uid(cluster):
     cluster.wipe()  # the garbage collector
     until(lambda: [s["metadata"]["ownerReferences"][0]["uid"] for s in cluster.slices()] == [uid])
     assert publisher.wait_published(60)
+
+
+def test_a_slice_that_another_client_deletes_after_a_deletion_of_ours_failed_comes_back(cluster):
+    publisher = cluster.published([gpu(0)])
+    until(lambda: cluster.server.open_watches == 1)
+    cluster.server.faults.fail_next(503, method="DELETE")
+    publisher.withdraw()
+    until(lambda: publisher.status().last_error)
+    publisher.offer([gpu(0)])
+    assert publisher.wait_published(60)
+    cluster.wipe()
+    until(lambda: cluster.device_names() == [gpu(0).name], timeout_s=10)
+
+
+def test_a_server_whose_versions_have_no_order_is_asked_for_no_list_while_only_we_write(make_cluster):
+    cluster = make_cluster(version="1.34")
+    publisher = cluster.published([gpu(0)])
+    until(lambda: cluster.server.open_watches == 1)
+    cluster.server.log.clear()
+    for count in range(2, 6):
+        publisher.offer([gpu(index) for index in range(count)])
+        assert publisher.wait_published(60)
+    settled()
+    assert {entry.method for entry in cluster.server.log.entries(contains="resourceslices")} == {"PUT"}
+
+
+def test_three_wipes_in_a_row_are_repaired_at_once(cluster):
+    publisher = cluster.published([gpu(0)])
+    until(lambda: cluster.server.open_watches == 1)
+    for _ in range(3):
+        cluster.wipe()
+        until(lambda: cluster.device_names() == [gpu(0).name], timeout_s=10)
+        assert publisher.wait_published(60)
+
+
+def test_after_three_repairs_the_next_one_waits_and_says_why(cluster):
+    publisher = cluster.published([gpu(0)])
+    until(lambda: cluster.server.open_watches == 1)
+    for _ in range(4):
+        until(lambda: cluster.slices() or publisher.status().problems)
+        cluster.wipe()
+    until(lambda: publisher.status().problems)
+    assert publisher.status().problems[0].code == "api.overwritten"
+    assert not publisher.status().is_published
+    publisher.offer([gpu(0), gpu(1)])
+    assert publisher.wait_published(60), "a new wish waits for nothing"
+    assert len(cluster.device_names()) == 2
+
+
+def test_a_watch_that_reconnects_while_slices_are_written_leaves_them_published(cluster):
+    publisher = cluster.published([gpu(0)])
+    update = publisher._writer.update
+
+    def reconnected(wire):
+        with publisher._changed:
+            publisher._schedule.within(3600.0)  # what a new connection asks for
+        return update(wire)
+
+    publisher._writer.update = reconnected
+    publisher.offer([gpu(0), gpu(1)])
+    assert publisher.wait_published(60)

@@ -18,17 +18,7 @@ def clock():
 
 @pytest.fixture
 def schedule(clock):
-    return Schedule(clock=clock, uniform=lambda low, high: high, settle_s=0.25)
-
-
-def answer(schedule, clock, *, writes=1):
-    """Let one foreign change happen and be answered, and return how long the answer took."""
-    schedule.disturbed()
-    delay = schedule.wait_s()
-    clock.now += delay
-    schedule.begin()
-    schedule.succeeded(writes=writes)
-    return delay
+    return Schedule(clock=clock, settle_s=0.25)
 
 
 def test_nothing_is_ever_due_by_itself(schedule, clock):
@@ -60,40 +50,23 @@ def test_foreign_changes_without_end_are_answered_after_two_seconds(schedule, cl
     assert clock.now - start == pytest.approx(2.0, abs=0.2)
 
 
-def test_repeated_foreign_changes_are_answered_more_and_more_slowly(schedule, clock):
-    delays = [answer(schedule, clock) for _ in range(10)]
-    assert delays[:5] == pytest.approx([0.25, 0.5, 1.0, 2.0, 4.0])
-    assert delays[-1] == pytest.approx(15.0)
+def test_a_comparison_after_all_changes_so_far_needs_no_other_one(schedule):
+    schedule.disturbed()
+    schedule.within(5.0)
+    assert schedule.is_disturbed
+    schedule.compared()
+    assert not schedule.is_disturbed
+    assert schedule.wait_s() == pytest.approx(5.0)
 
 
-def test_after_two_minutes_without_changes_the_answer_is_quick_again(schedule, clock):
-    for _ in range(5):
-        answer(schedule, clock)
-    clock.now += 121
-    assert answer(schedule, clock) == pytest.approx(0.25)
-
-
-def test_foreign_changes_that_need_no_write_do_not_slow_the_answers(schedule, clock):
-    delays = {round(answer(schedule, clock, writes=0), 3) for _ in range(10)}
-    assert delays == {0.25}
+def test_of_two_scheduled_examinations_the_earlier_one_counts(schedule):
+    schedule.within(9.0)
+    schedule.within(3.0)
+    schedule.within(6.0)
+    assert schedule.wait_s() == pytest.approx(3.0)
 
 
 def test_new_devices_do_not_wait_for_the_quiet_time(schedule):
     schedule.disturbed()
-    schedule.at_once()
-    assert schedule.wait_s() == 0.0
-
-
-def test_delays_after_failures_grow_until_an_attempt_succeeds(schedule):
-    assert [schedule.failed() for _ in range(4)] == pytest.approx([0.1, 0.2, 0.4, 0.8])
-    assert schedule.failed(least_s=20.0) == pytest.approx(21.6)
-    schedule.succeeded(writes=0)
-    assert schedule.failed() == pytest.approx(0.1)
-
-
-def test_a_final_failure_is_not_retried_until_something_new_is_requested(schedule):
-    schedule.begin()
-    assert schedule.failed(is_final=True) is None
-    assert schedule.wait_s() is None
     schedule.at_once()
     assert schedule.wait_s() == 0.0

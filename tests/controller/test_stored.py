@@ -106,9 +106,52 @@ def test_a_list_older_than_the_last_comes_from_a_restored_server_and_is_accepted
     assert marks(stored) == ["restored"]
 
 
-def test_what_is_remembered_instead_of_the_stored_spec_survives_a_list_without_changes(stored):
-    stored.wrote(wire("a", 12, mark="stored"), instead={**wire("a", 12)["spec"], "mark": "sent"})
-    assert not stored.replace([wire("a", 12, mark="stored")], "12", is_latest=True)
-    assert marks(stored) == ["sent"]
-    assert stored.changed(wire("a", 13, mark="theirs"))
+def named(name: str, version: int, *devices: str) -> dict:
+    return {**wire(name, version), "spec": {**wire(name, version)["spec"], "devices": [{"name": d} for d in devices]}}
+
+
+def shown(stored) -> list[str]:
+    return [device["name"] for one in stored.all() for device in one["spec"]["devices"]]
+
+
+def test_while_a_slice_holds_what_the_server_returned_it_counts_as_what_we_sent(stored):
+    stored.wrote(named("a", 12, "kept"), over="5", instead=named("a", 12, "kept", "lost")["spec"])
+    assert not stored.replace([named("a", 12, "kept")], "12", is_latest=True)
+    assert shown(stored) == ["kept", "lost"]
+    assert stored.changed(named("a", 13, "kept"))  # somebody changed a label, say
+    assert shown(stored) == ["kept", "lost"]
+    assert stored.changed(named("a", 14, "theirs"))
+    assert shown(stored) == ["theirs"]
+    assert [s["spec"]["devices"] for s in stored.as_stored()] == [[{"name": "theirs"}]]
+
+
+def test_versions_beyond_what_a_machine_word_holds_are_compared_as_numbers(stored):
+    stored.wrote(wire("a", 10**30, mark="ours"))
+    assert not stored.changed(wire("a", 9 * 10**29, mark="older"))
+    assert stored.changed(wire("a", 10**30 + 1, mark="newer"))
+
+
+@pytest.mark.parametrize("versions", [(12, 11), ("z", "b"), ("007", "006")])
+def test_where_versions_cannot_be_compared_an_event_after_our_write_asks_for_a_list(versions):
+    ours, other = versions
+    stored = StoredSlices(driver=DRIVER, node=NODE, is_ordered=lambda: not isinstance(ours, int))
+    stored.replace([wire("a", 5)], "10")
+    stored.wrote(wire("a", ours, mark="ours"), over="5")
+    assert not stored.is_uncertain
+    assert stored.changed(wire("a", other, mark="perhaps older"))
+    assert marks(stored) == ["ours"]
+    assert stored.is_uncertain
+    stored.replace([wire("a", ours, mark="ours")], "12", is_latest=True)
+    assert not stored.is_uncertain
+
+
+def test_where_versions_cannot_be_compared_the_order_of_the_watch_counts():
+    stored = StoredSlices(driver=DRIVER, node=NODE, is_ordered=lambda: False)
+    stored.replace([wire("a", 5)], "10")
+    stored.wrote(wire("a", 12, mark="ours"), over="5")
+    assert not stored.changed(wire("a", 12, mark="ours"))
+    assert stored.changed(wire("a", 9, mark="theirs"))
     assert marks(stored) == ["theirs"]
+    stored.changed(wire("a", 14, mark="ours"))  # the event of our write comes before its answer
+    stored.wrote(wire("a", 14, mark="ours"), over="9")
+    assert not stored.is_uncertain

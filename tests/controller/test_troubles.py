@@ -30,7 +30,7 @@ class World:
         self.publisher = self.start()
 
     def start(self) -> OfferingPublisher:
-        publisher = OfferingPublisher(KubeApi(load_credentials(self.config)), SetOffers(), settle_s=0.05)
+        publisher = OfferingPublisher(KubeApi(load_credentials(self.config)), SetOffers(), settle_s=0.05, spread_s=0.5)
         publisher.start()
         publisher.offer(self.wanted)
         return publisher

@@ -41,6 +41,14 @@ def test_the_dry_run_of_a_release_names_the_script_that_makes_it() -> None:
     assert "deploy/dist.py" in printed
 
 
+def test_make_installs_no_source_distributions_whose_code_would_run_then(tmp_path: Path) -> None:
+    words = ["make", "-n", f"VENV={tmp_path}/venv", "PYTHON=python3", "test-browser"]
+    printed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    locked = [line for line in printed.splitlines() if "pip install" in line and ".lock" in line]
+    assert len(locked) == 3
+    assert all("--require-hashes" in line and "--only-binary=:all:" in line for line in locked)
+
+
 def test_the_taints_of_the_page_are_those_of_the_chart() -> None:
     values = yaml.safe_load((ROOT / "deploy/helm/values.yaml").read_text())
     assert ("tolerate every taint" in PAGE) is (values["agent"]["tolerations"] == [{"operator": "Exists"}])

@@ -3,7 +3,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.documents.document import MAX_SIZE, read_document, with_line
+from dra_driver.documents.document import MAX_SIZE, line_of, read_document
 from dra_driver.model.errors import InputError
 
 
@@ -94,9 +94,9 @@ def test_a_fault_has_its_line_or_that_of_the_nearest_field_around_it(tmp_path):
     path, lines = tmp_path / "rules.yaml", {}
     path.write_text("a: 1\nrules:\n  - name: x\n    match:\n      nodes: [1, 2]\n")
     read_document(path, lines)
-    assert with_line("rules[0].match.nodes: wrong", lines) == "line 5: rules[0].match.nodes: wrong"
-    assert with_line("rules[0].match.other: missing", lines) == "line 4: rules[0].match.other: missing"
-    assert with_line("elsewhere: missing", lines) == "line 1: elsewhere: missing"
+    assert line_of("rules[0].match.nodes", lines) == 5
+    assert line_of("rules[0].match.other", lines) == 4
+    assert line_of("elsewhere", lines) == 1
 
 
 def test_lines_of_aliases_that_multiply_are_limited_in_number(tmp_path):

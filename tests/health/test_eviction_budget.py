@@ -9,6 +9,8 @@ from dra_driver.health.store import HealthStore
 from dra_driver.model.errors import ApiError
 from dra_driver.model.taints import TaintEffect
 from tests.health.support.parts import ONE, TWO
+from tests.support.kept_files import locked
+from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 
 NO_EXECUTE, NO_SCHEDULE = TaintEffect.NO_EXECUTE, TaintEffect.NO_SCHEDULE
@@ -47,6 +49,16 @@ class Bench:
 @pytest.fixture
 def one():
     return Subject(ONE)
+
+
+def test_grants_that_can_not_be_read_now_are_not_overwritten_and_read_later(tmp_path, one):
+    bench = Bench(tmp_path, 0.0)
+    bench.effects(one)
+    until(lambda: bench.changes == 1, what="the grant")
+    with locked(tmp_path / "health.db"):
+        again = Bench(tmp_path)
+        assert again.effects(one) == [NO_SCHEDULE]
+    assert again.effects(one) == [NO_EXECUTE]
 
 
 def test_pods_are_evicted_only_once_a_slot_is_granted(tmp_path, one):
@@ -102,3 +114,12 @@ def test_a_verdict_that_evicts_no_pods_needs_no_slot(tmp_path, one):
     assert (same.effect, same.held_back) == (NO_SCHEDULE, None)
     assert not bench.slots.holders
     assert not (tmp_path / "health.db").exists()
+
+
+def test_without_a_thread_to_ask_for_a_slot_pods_stay_until_the_next_verdicts(tmp_path, one):
+    bench = Bench(tmp_path, 0.0)
+    with no_thread_starts("evictions"):
+        assert bench.effects(one) == [NO_SCHEDULE]
+    assert bench.effects(one) == [NO_SCHEDULE]
+    until(lambda: bench.changes == 1, what="the grant")
+    assert bench.effects(one) == [NO_EXECUTE]

@@ -12,6 +12,7 @@ from dra_driver.health.monitor import HealthMonitor
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.health.store import HealthStore
 from tests.health.support.parts import BOOT, ONE, TWO, gpu, reading, report, shown, xid
+from tests.support.kept_files import locked, state_of
 
 FACTS = Facts("nvidia", gpus=(gpu(ONE), gpu(TWO)))
 HALF = Facts("nvidia", gpus=(gpu(ONE),))
@@ -206,6 +207,113 @@ def test_a_damaged_store_is_replaced(tmp_path, damage):
     bench = Bench(tmp_path)
     assert bench.turn(report(xid(95))) == {("needs-reset", "xid-95"), ("xid", "95")}
     assert Bench(tmp_path).turn() == {("needs-reset", "xid-95"), ("xid", "95")}
+
+
+def test_what_was_known_is_known_again_once_the_store_can_be_read(tmp_path):
+    """A lost GPU, a fault and its start, and what was found meanwhile."""
+    bench = Bench(tmp_path)
+    bench.turn(report(xid(95, at=900.25), reading(901)))
+    with locked(tmp_path / "health.db"):
+        before = state_of(tmp_path)
+        again = Bench(tmp_path, whole=False)
+        again.turn(report(xid(79, address=ONE, at=1001)))
+        assert not again.monitor.is_known
+        assert [one.code for one in again.monitor.now.problems] == ["health.store"]
+        assert state_of(tmp_path) == before
+    again.turn(HealthReport())
+    assert not again.monitor.is_known, "the facts of the last scan lack the lost GPU"
+    assert [one.pci_address for one in again.monitor.completed(HALF).gpus if one.is_lost] == [TWO]
+    assert again.monitor.is_known
+    assert {("needs-reset", "xid-95"), ("gpu-lost", "")} <= again.turn(HealthReport())
+    assert {one.since for one in again.monitor.now.faults if one.value == "xid-95"} == {900.25}
+    assert again.monitor.now.problems == ()
+
+
+def test_after_damage_gpus_are_known_again_once_each_was_looked_at(tmp_path):
+    Bench(tmp_path).turn(report(xid(95)))
+    (tmp_path / "health.db").write_bytes(b"garbage" * 999)
+    for _ in range(2):  # the first one ends before it has looked at every GPU
+        bench = Bench(tmp_path)
+        bench.turn(report(reading(bench.at + 0.5, ONE)))
+        bench.monitor.completed(FACTS)
+        assert not bench.monitor.is_known
+    bench.turn(report(reading(bench.at + 0.5, ONE), reading(bench.at + 0.5, TWO)))
+    assert bench.monitor.is_known
+    bench.turn()
+    assert (tmp_path / "health.db.damaged").exists()
+    again = Bench(tmp_path)
+    again.turn()
+    assert again.monitor.is_known
+
+
+def test_a_gpu_that_can_not_be_read_after_damage_is_not_out_of_use_for_good(tmp_path):
+    (tmp_path / "health.db").write_bytes(b"garbage" * 999)
+    bench = Bench(tmp_path)
+    bench.turn()
+    bench.monitor.completed(FACTS)
+    bench.turn(*(report(silent_s=float(second)) for second in range(10)))
+    assert not bench.monitor.is_known
+    bench.at += 60
+    bench.turn()
+    assert bench.monitor.is_known
+
+
+def test_cordons_that_can_not_be_read_after_a_restart_are_those_that_were_read_last(tmp_path):
+    bench = Bench(tmp_path)
+    bench.cordons.add(Cordon("gpu-0000-1b-00-0", "noisy fan", 1.0))
+    bench.turn()
+    (tmp_path / "cordons.json").write_text("{")
+    again = Bench(tmp_path)
+    again.turn()
+    assert [one.device for one in again.monitor.now.cordons] == ["gpu-0000-1b-00-0"]
+    assert again.monitor.is_known
+    assert [one.code for one in again.monitor.now.problems] == ["health.cordons"]
+    assert (tmp_path / "cordons.json").read_text() == "{", "a file that people write was touched"
+
+
+def test_without_any_knowledge_of_the_cordons_no_device_counts_as_known(tmp_path):
+    (tmp_path / "cordons.json").mkdir()
+    bench = Bench(tmp_path)
+    bench.turn(HealthReport())
+    bench.monitor.completed(FACTS)
+    assert not bench.monitor.is_known
+    (tmp_path / "cordons.json").rmdir()
+    bench.turn(HealthReport())
+    assert bench.monitor.is_known
+
+
+class SetClocks(Bench):
+    """A monitor for whom the time that people read differs from the boot time by `ahead`, which people may set."""
+
+    def __init__(self, folder, ahead):
+        self.ahead = ahead
+        super().__init__(folder)
+        self.monitor = HealthMonitor(
+            self.reporter, HealthStore(folder), self.cordons, self.forget, policy=HealthPolicy(), boot_id=BOOT,
+            changed=lambda: None, clock=lambda: self.at, wall=lambda: self.at + self.ahead,
+        )  # fmt: skip
+        self.monitor.completed(FACTS)
+
+    def since(self):
+        return {one.since for one in self.monitor.now.faults}
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0, 10 * 365 * 86400.0])
+def test_a_clock_that_is_set_delays_nothing_and_forgets_nothing(tmp_path, step):
+    bench = SetClocks(tmp_path, 1e9)
+    bench.turn(report(reading(1000.5, ONE, recovery_action=1)))
+    assert bench.since() == {1e9 + 1000.5}
+    bench.ahead += step
+    bench.reporter.bus[TWO] = BusState.GONE
+    bench.at += 11
+    bench.turn(report(xid(95, at=bench.at)))
+    assert ("gpu-lost", "") in shown(bench.monitor.now.faults), "a dead GPU went unnoticed"
+    assert 1e9 + step + 1000.5 in bench.since(), "people read a time that is not theirs"
+    assert max(bench.since()) <= bench.at + bench.ahead
+    again = SetClocks(tmp_path, bench.ahead - step / 2)
+    again.turn(report(reading(bench.at + 1, ONE, recovery_action=2)))
+    assert ("needs-reboot", "node-reboot") in shown(again.monitor.now.faults), "a reading was taken for an old one"
+    assert again.since() == {one - step / 2 for one in bench.since()} | {1e9 + step / 2 + bench.at + 1}
 
 
 def test_known_gpus_are_written_when_a_gpu_changes_and_not_for_its_partitions(bench, monkeypatch):

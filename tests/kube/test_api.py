@@ -59,12 +59,12 @@ def test_a_vendors_minor_version_is_read_up_to_its_last_digit(minor, expected):
 @pytest.mark.parametrize(
     ("status", "code", "retry"),
     [
-        (400, "api.bad-request", Retry.NEVER),
+        (400, "api.bad-request", Retry.LATER),
         (403, "api.forbidden", Retry.LATER),
         (404, "api.not-found", Retry.LATER),
         (409, "api.conflict", Retry.NOW),
         (410, "api.gone", Retry.NOW),
-        (422, "api.invalid", Retry.NEVER),
+        (422, "api.invalid", Retry.LATER),
         (429, "api.too-many-requests", Retry.NOW),
         (500, "api.unavailable", Retry.NOW),
         (503, "api.unavailable", Retry.NOW),

@@ -218,3 +218,11 @@ def test_a_stream_ends_at_its_time_limit_however_much_it_sends():
 def test_a_stream_whose_head_does_not_end_is_an_error_at_its_time_limit():
     with RawServer(drip(b"HTTP/1.1 200 OK\r\n", b"a")) as server, pytest.raises(ApiError):
         stream(server, max_s=0.3)
+
+
+def test_a_line_of_a_stream_is_smaller_than_a_page_of_a_list():
+    with RawServer(endless(OK + b"\r\n", A_MIB)) as server:
+        opened = stream(server)
+        with pytest.raises(ApiError, match="a line is too large"):
+            list(opened.lines())
+        opened.release()

@@ -24,29 +24,35 @@ HOUR = 3600.0
 
 
 class Node:
-    """A ledger, the clock by which it records, and the billing of an agent that may be started again."""
+    """A ledger, the clocks by which it records, and the billing of an agent that may be started again."""
 
     def __init__(self, folder, monkeypatch, inventory):
-        self.path, self.now, self.inventory = folder / "ledger.db", 1_000_000.0, inventory
-        monkeypatch.setattr("dra_driver.plugin.ledger.spans.time.time", lambda: self.now)
+        self.path, self.inventory, self.boot = folder / "ledger.db", inventory, "boot"
+        self.now, self.up = 1_000_000.0, 5_000.0  # the wall clock, the time since boot
+        monkeypatch.setattr("dra_driver.plugin.ledger.usage.usage_clock.time.time", lambda: self.now)
+        monkeypatch.setattr("dra_driver.plugin.ledger.usage.usage_clock.boot_seconds", lambda: self.up)
         self.numbers = itertools.count()
         self.start()
 
     def start(self):
-        self.ledger = Ledger(self.path, boot_id="boot")
+        self.ledger = Ledger(self.path, boot_id=self.boot)
         self.ledger.keeps_spans = True
         self.billing = Billing(self.ledger.spans, "gpu.nvidia.com", "node-1/gpu.nvidia.com")
-        self.billing.begin(self.now)
-        self.tallies = ClaimTallies("node-1/gpu.nvidia.com")
+        self.billing.begin()
+        self.tallies = ClaimTallies(self.ledger.claim_totals, "node-1/gpu.nvidia.com")
         self.turn()
 
     def kill(self):
         self.ledger.close()
 
-    def turn(self, *readings, seconds=0.0):
+    def wait(self, seconds):
         self.now += seconds
-        spans = self.billing.update(self.inventory, readings, self.now)
-        self.tallies.update(spans, readings, self.now, self.billing)
+        self.up += seconds
+
+    def turn(self, *readings, seconds=0.0):
+        self.wait(seconds)
+        now, spans = self.billing.update(self.inventory, readings)
+        self.tallies.update(spans, readings, now, self.billing)
 
     def prepare(self, device=NAMES[0], namespace="team", state=ClaimState.PREPARED, **more):
         uid = f"uid-{next(self.numbers)}"
@@ -77,7 +83,7 @@ def node(tmp_path, monkeypatch):
 def test_a_thousand_claims_of_five_seconds_add_up_however_often_they_are_counted(node):
     for number in range(1000):
         record = node.prepare(NAMES[number % 8])
-        node.now += 5.0
+        node.wait(5)
         node.unprepare(record)
         if number % 7 == 0:
             node.turn()
@@ -95,7 +101,7 @@ def test_totals_survive_the_agent_and_count_a_claim_that_lasts_while_it_is_down(
     node.turn(seconds=100)
     node.unprepare(ended)
     node.kill()
-    node.now += 50
+    node.wait(50)
     node.start()
     assert node.total("dra_allocated_seconds_total") == 250
     node.unprepare(lasting)
@@ -151,14 +157,12 @@ def test_busy_time_is_counted_where_it_is_measured_and_is_missing_where_it_is_no
     assert node.shown("dra_busy_seconds_total") == {}
     busy = HolderReading(replace(holder(record.name), uid=record.uid), 10.0, 0.25, 0.4, 7e9, 5000.0)
     node.turn(busy, seconds=10)
-    node.turn(seconds=60)  # what is shown is saved, once a minute
     assert (node.total("dra_busy_seconds_total"), node.total("dra_measured_seconds_total")) == (2.5, 10)
     assert node.total("dra_claim_busy_seconds_total") == 2.5
     assert node.total("dra_claim_memory_used_max_bytes") == 7e9
     assert node.total("dra_claim_energy_joules_total") == 5
     buckets = {labels[-1]: value for labels, value in node.shown("dra_claim_sm_active_bucket").items()}
     assert (buckets["0.25"], buckets["0.5"], buckets["+Inf"]) == (0, 1, 1)
-    node.billing.save(node.now)
     node.kill()
     node.start()
     assert node.total("dra_busy_seconds_total") == 2.5
@@ -177,7 +181,7 @@ def test_a_claim_is_shown_for_five_minutes_after_its_end_and_then_no_more(node):
 
 def test_a_claim_whose_preparation_failed_costs_nothing(node):
     record = node.prepare(state=ClaimState.PREPARING)
-    node.now += 30
+    node.wait(30)
     node.unprepare(record)
     node.turn()
     assert node.shown("dra_allocated_seconds_total") == {}
@@ -189,7 +193,7 @@ def test_claims_that_were_prepared_without_spans_count_from_the_next_start_of_th
     node.prepare()
     assert node.ledger.spans.every() == ()
     node.kill()
-    node.now += 1000
+    node.wait(1000)
     node.start()
     node.turn(seconds=60)
     assert node.total("dra_allocated_seconds_total") == 60
@@ -219,7 +223,8 @@ def test_a_claim_that_an_older_agent_unprepared_is_counted_only_until_that_is_no
 def test_a_clock_that_is_set_back_lowers_no_total(node):
     record = node.prepare()
     node.turn(seconds=100)
-    node.turn(seconds=-50)
+    node.now -= 50
+    node.turn()
     assert node.total("dra_allocated_seconds_total") == 100
     node.now -= 500
     node.unprepare(record)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dra_driver.model.errors import DriverError
 from dra_driver.mps import processes
 from dra_driver.mps.daemon_folder import key_of
+from dra_driver.mps.server import CONNECTIONS, SupervisorServer
 from dra_driver.mps.supervision import supervisor
+from dra_driver.mps.supervisor_call import call_supervisor
 from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Rig, device, end_all, processes_below
+from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 
 
@@ -38,6 +43,28 @@ def test_a_daemon_that_was_killed_is_started_again_with_its_settings(rig: Rig):
     assert rig.ask("get_default_device_pinned_mem_limit 0") == "4G"
     (report,) = rig.supervisor.reports()
     assert (report.restarts, report.error) == (1, "")
+
+
+def test_a_daemon_for_whose_repair_no_thread_can_be_started_is_repaired_later(rig: Rig, caplog):
+    rig.start()
+    with no_thread_starts("repair"), caplog.at_level(logging.WARNING):
+        was = kill(rig)
+        until(lambda: "MPS daemon not repaired yet" in caplog.text)
+    until(lambda: is_repaired(rig, was))
+
+
+def test_a_request_for_which_no_thread_can_be_started_fails_and_the_next_one_is_answered(folder: Path):
+    server = SupervisorServer(folder / "mps.sock", SimpleNamespace(reports=list))
+    serving = threading.Thread(target=server.run)
+    serving.start()
+    with no_thread_starts("request"):
+        for _ in range(CONNECTIONS + 1):
+            with pytest.raises(DriverError, match="request can't be started"):
+                call_supervisor(folder / "mps.sock", "list", {}, 60.0)
+    answer = call_supervisor(folder / "mps.sock", "list", {}, 60.0)
+    assert answer["daemons"] == []
+    server.stop()
+    serving.join(60)
 
 
 def test_clients_of_a_daemon_that_was_killed_go_on_and_new_ones_find_the_new_daemon(rig: Rig):

@@ -17,6 +17,7 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import GpuReference
 from tests.passthrough.support.bus import BEFORE, DURING, PASSED, PassthroughRig
 from tests.support.facts import FULL_GPU, facts
+from tests.support.kept_files import without_descriptors
 
 ADDRESS = FULL_GPU.pci_address
 
@@ -106,6 +107,79 @@ def test_a_file_that_is_damaged_or_of_another_boot_holds_nothing_back(tmp_path):
     RememberedGpus(tmp_path, "boot-1").begin_return(ADDRESS, ReturningGpu())
     assert RememberedGpus(tmp_path, "boot-1").returning
     assert not RememberedGpus(tmp_path, "boot-2").returning
+
+
+def test_what_two_agents_record_is_merged_and_seen_by_both(tmp_path):
+    old, new = RememberedGpus(tmp_path, "boot-1"), RememberedGpus(tmp_path, "boot-1")
+    new.begin_return(ADDRESS, ReturningGpu("GPU-1"))
+    old.learn([FULL_GPU])
+    assert old.returning == new.returning == {ADDRESS: ReturningGpu("GPU-1")}
+    assert RememberedGpus(tmp_path, "boot-1").returning
+    old.end_return(ADDRESS)
+    assert not new.returning
+    assert RememberedGpus(tmp_path, "boot-1").facts_of(ADDRESS) == new.facts_of(ADDRESS) == FULL_GPU
+
+
+def test_only_the_agent_with_the_role_checks_a_gpu_that_another_one_took_back(returning_gpu):
+    recorder, returned, folder = returning_gpu
+    other = ReturnedGpus(RememberedGpus(folder, "boot-1"), recorder, Roots(), recorder, recorder)
+    other.stop()
+    begin(other)
+    other.checked(facts(FULL_GPU))
+    assert other.is_checking
+    assert returned.withheld(build_inventory(facts(FULL_GPU))) == {"gpu-0000-65-00-0"}
+    returned.checked(facts(FULL_GPU))
+    assert recorder.retested == [FULL_GPU.uuid]
+    other.await_checked(ADDRESS, Deadline.after(5))
+
+
+def test_what_can_not_be_read_is_neither_forgotten_nor_overwritten_and_read_later(returning_gpu):
+    recorder, returned, folder = returning_gpu
+    begin(returned)
+    before = (folder / "passthrough.json").read_bytes()
+    (folder / "passthrough.json").rename(folder / "kept")
+    (folder / "passthrough.json").mkdir()  # a file that can't be read, also by root
+    kept = RememberedGpus(folder, "boot-1")
+    again = ReturnedGpus(kept, recorder, Roots(), recorder, recorder)
+    inventory = build_inventory(facts(FULL_GPU))
+    assert again.withheld(inventory) is None
+    with pytest.raises(HardwareError):
+        again.await_checked(ADDRESS, Deadline.after(0))
+    kept.learn([replace(FULL_GPU, vbios_version="1")])
+    assert again.withheld(inventory) is None
+    (folder / "passthrough.json").rmdir()
+    (folder / "kept").rename(folder / "passthrough.json")
+    assert (folder / "passthrough.json").read_bytes() == before
+    assert again.withheld(inventory) == {"gpu-0000-65-00-0"}
+    assert RememberedGpus(folder, "boot-1").facts_of(ADDRESS).vbios_version == "1", "what was learned meanwhile is lost"
+
+
+def test_an_agent_without_descriptors_keeps_what_it_has_to_record(returning_gpu):
+    _, returned, folder = returning_gpu
+    with without_descriptors():
+        begin(returned)
+        assert returned.is_checking
+    assert not RememberedGpus(folder, "boot-1").returning
+    assert returned.is_checking
+    assert RememberedGpus(folder, "boot-1").returning
+
+
+@pytest.mark.parametrize("damage", ["{", "", "[]"])
+def test_after_damage_every_gpu_is_checked_and_tested_before_it_is_offered(returning_gpu, damage):
+    recorder, returned, folder = returning_gpu
+    begin(returned)
+    (folder / "passthrough.json").write_text(damage)
+    inventory = build_inventory(facts(FULL_GPU))
+    for _ in range(2):  # the first one ends before it has checked anything
+        again = ReturnedGpus(RememberedGpus(folder, "boot-1"), recorder, Roots(), recorder, recorder)
+        assert again.withheld(inventory) is None
+        with pytest.raises(HardwareError):
+            again.await_checked(ADDRESS, Deadline.after(0))
+    again.checked(facts(FULL_GPU))
+    assert (folder / "passthrough.json.damaged").read_text() == damage
+    assert recorder.retested == [FULL_GPU.uuid]
+    assert again.withheld(inventory) == frozenset()
+    assert not RememberedGpus(folder, "boot-1").is_lost
 
 
 class PersistentRig(PassthroughRig):

@@ -2,18 +2,26 @@
 
 import os
 import signal
+import sqlite3
+from contextlib import suppress
 
 import pytest
 
 from dra_driver.health.fault import FaultKey
+from dra_driver.model.errors import LedgerError
 from dra_driver.remediation.case import Stage
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy, SiteCommand
 from dra_driver.remediation.remediation import Remediation
 from dra_driver.remediation.requests import RemediationRequest, RequestFile
 from tests.remediation.support.parts import BOOT, ONE, TWO, Clock, FileNode
+from tests.support.kept_files import leave_hot_journal, locked, state_of, without_descriptors
 
 MAX_TURNS = 60
+
+
+class Killed(BaseException):
+    """Ends a turn in the middle of an action, as a killed process would."""
 
 
 class RemediationRig:
@@ -22,6 +30,7 @@ class RemediationRig:
     def __init__(self, folder, policy=None):
         self.folder, self.policy, self.clock = folder, policy or RemediationPolicy(), Clock()
         self.node = FileNode(folder / "node.json")
+        self.locker = sqlite3.connect(":memory:")
         self.restart()
 
     def restart(self, boot=BOOT):
@@ -29,18 +38,33 @@ class RemediationRig:
         self.remediation = Remediation(self.node, self.folder, self.policy, boot_id=boot, clock=self.clock)
         self.remediation.load()
 
+    def lock_journal(self):
+        self.locker = sqlite3.connect(self.folder / "remediation.db", isolation_level=None)
+        self.locker.execute("BEGIN EXCLUSIVE")
+
+    def unlock_journal(self):
+        self.locker.close()
+
     def case(self, address=ONE):
         return next((one for one in RemediationJournal(self.folder).cases() if one.gpu == address), None)
 
     def turn_until(self, stage, address=ONE):
-        """Run turns until a case is at a stage; return the stages on the way."""
+        """Run turns until a case is at a stage; return the stages on the way. The process is killed in an action."""
         found = []
+
+        def note():
+            found.append(self.case(address).stage)
+            if found[-1] is stage:
+                raise Killed
+
+        self.node.when_reset = note
         for _ in range(MAX_TURNS):
             if (case := self.case(address)) is not None:
                 found.append(case.stage)
                 if case.stage is stage:
                     return list(dict.fromkeys(found))
-            self.remediation.turn()
+            with suppress(Killed):
+                self.remediation.turn()
             self.clock.now += 20.0
         raise AssertionError(f"not {stage}: {found[-3:]}, {self.case(address)}")
 
@@ -300,12 +324,227 @@ def test_partitions_of_ended_claims_are_waited_for(rig):
     rig.turn_until(Stage.RETURNED)
 
 
-def test_a_damaged_journal_is_set_aside(rig):
-    rig.turn(3)
-    (rig.folder / "remediation.db").write_bytes(b"not a database, and too long to be an empty one" * 40)
+def interrupted(rig, stage):
+    """Let an earlier process have drained the GPU, as far as it wrote to disk, and then begin a new one."""
+    rig.turn_until(Stage.DRAINED)
+    RemediationJournal(rig.folder).write(rig.case().at(stage, rig.clock()))
     rig.restart()
-    assert (rig.folder / "remediation.db.damaged").exists()
+
+
+@pytest.mark.parametrize("stage", [Stage.DRAINED, Stage.NVML_LET_GO])
+def test_a_gpu_that_was_about_to_be_reset_is_drained_again_after_a_restart(rig, stage):
+    interrupted(rig, stage)
+    rig.node.change(users=["team/new"])
+    rig.turn(5)
+    assert not rig.node.logged("reset"), "reset under a claim"
+    assert (rig.case().stage, rig.case().waits_for) == (Stage.DRAIN_ASKED, "claim team/new to end")
+    assert not rig.node["has_slot"], "a node that waits for a claim keeps a slot from other nodes"
+    rig.node.change(users=[])
     rig.turn_until(Stage.RETURNED)
+
+
+@pytest.mark.parametrize("stage", [Stage.DRAINED, Stage.NVML_LET_GO])
+def test_a_fault_that_ends_while_its_gpu_is_about_to_be_reset_leaves_nothing_behind(rig, stage):
+    interrupted(rig, stage)
+    rig.node.change(faults={})
+    rig.turn(2)
+    assert rig.case().stage is Stage.RETURNED
+    assert not rig.node.is_library_released
+    assert not rig.node["has_slot"]
+    rig.node.change(faults={ONE: ["needs-reset", "gpu-reset"]})
+    rig.turn_until(Stage.DRAINED)
+    rig.node.change(faults={})
+    rig.turn(2)
+    assert (rig.case().stage, rig.node.is_library_released, rig.node["has_slot"]) == (Stage.RETURNED, False, False)
+
+
+def test_a_fault_is_not_over_because_the_gpu_was_not_read_yet_after_a_restart(rig):
+    rig.node.change(users=["team/train"])
+    rig.turn(5)
+    rig.restart()
+    rig.node.change(faults={}, read=False)
+    rig.turn(3)
+    assert rig.case().stage is Stage.DRAIN_ASKED
+    assert rig.node["held"] == {ONE: "reset"}
+    rig.node.change(read=True)
+    rig.turn()
+    assert rig.case().stage is Stage.RETURNED
+
+
+def fail_with(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+def before_the_reset(rig, happens):
+    """Let something happen once the library is released, before it is known whether anything uses the GPU."""
+    rig.turn_until(Stage.DRAINED)
+    rig.node.when_asked = lambda: happens() if rig.node.is_library_released else None
+    with suppress(RuntimeError):
+        rig.turn()
+    rig.node.when_asked = lambda: None
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda rig: rig.node.change(users=["team/new"]),
+        lambda rig: rig.node.change(clients=["1 (x)"]),
+        lambda _: fail_with(LedgerError("busy", "locked"))(),
+        lambda _: fail_with(RuntimeError("a bug"))(),
+        lambda rig: rig.lock_journal(),
+    ],
+    ids=["claim", "process", "ledger-locked", "bug", "journal-locked"],
+)
+def test_whatever_ends_an_attempt_before_the_reset_library_and_slot_are_taken_back(rig, happens):
+    before_the_reset(rig, lambda: happens(rig))
+    assert not rig.node.is_library_released
+    assert not rig.node["has_slot"]
+    assert not rig.node.logged("reset")
+    assert rig.node["held"] == {ONE: "reset"}
+    rig.unlock_journal()
+    rig.node.change(users=[], clients=[])
+    rig.turn_until(Stage.RETURNED)
+    assert rig.node.logged("reset") == [f"reset {ONE}"]
+
+
+def test_a_gpu_whose_slot_was_lost_is_not_reset_before_there_is_another(rig):
+    rig.turn_until(Stage.DRAINED)
+    rig.node.change(slot=600.0, has_slot=False)
+    rig.turn(4)
+    assert (rig.case().stage, rig.node.logged("reset")) == (Stage.DRAIN_ASKED, [])
+    rig.node.change(slot=0.0)
+    rig.turn_until(Stage.RETURNED)
+
+
+def test_a_reset_whose_end_could_not_be_written_is_not_repeated(rig):
+    write, journal = rig.remediation._journal.write, rig.remediation._journal
+
+    def full(case, began=None, outcome=""):
+        if outcome:
+            raise LedgerError("remediation", "the disk is full")
+        write(case, began)
+
+    journal.write = full
+    rig.turn_until(Stage.DRAINED)
+    rig.turn(3)
+    assert rig.case().is_acting
+    journal.write = write
+    rig.turn_until(Stage.RETURNED)
+    assert rig.node.logged("reset") == [f"reset {ONE}"]
+    assert [row.outcome for row in journal.actions()] == ["interrupted"]
+
+
+def escalated(rig):
+    rig.node.change(resets_left=99)
+    rig.turn_until(Stage.ESCALATED)
+    rig.node.change(faults={})
+    return rig.folder / "remediation.db"
+
+
+def test_a_journal_that_is_locked_keeps_an_escalated_gpu_and_its_budget(rig):
+    path = escalated(rig)
+    with locked(path):
+        before = state_of(rig.folder)[path.name]
+        rig.restart()
+        rig.turn()
+        assert rig.node["held"] is None, "it is not known which GPUs have to be kept from claims"
+        assert rig.remediation.is_needed
+        assert state_of(rig.folder)[path.name] == before
+    rig.turn()
+    assert rig.node["held"] == {ONE: "support"}
+    assert len(RemediationJournal(rig.folder).actions()) == 2
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0, 10 * 365 * 86400.0])
+def test_a_clock_that_is_set_neither_delays_nor_hurries_a_remediation(tmp_path, step):
+    rig, ahead = RemediationRig(tmp_path), 1e9
+
+    def restart():
+        rig.node = FileNode(tmp_path / "node.json")
+        rig.remediation = Remediation(
+            rig.node, tmp_path, rig.policy, boot_id=BOOT, clock=rig.clock, wall=lambda: rig.clock() + ahead
+        )
+        rig.remediation.load()
+
+    restart()
+    rig.node.change(faults={ONE: ["gpu-lost", ""]})
+    rig.turn_until(Stage.ACTED)
+    acted_at = rig.case().stage_at
+    assert 1e9 < acted_at < 1e9 + 2000
+    rig.turn(2)
+    ahead += step
+    restart()
+    rig.turn(2)
+    assert (rig.case().stage, rig.case().waits_for) == (Stage.ACTED, "a reboot of the machine")
+    rig.clock.now += rig.policy.reboot_within_s
+    rig.turn()
+    assert rig.case().stage is Stage.ESCALATED
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_a_journal_whose_writer_was_killed_in_a_transaction_keeps_everything(rig, moment):
+    leave_hot_journal(escalated(rig), ("cases", "actions", "cases")[moment])
+    rig.restart()
+    assert rig.node["held"] == {ONE: "support"}
+    assert len(RemediationJournal(rig.folder).actions()) == 2
+
+
+def test_an_agent_without_descriptors_keeps_the_journal(rig):
+    path = escalated(rig)
+    before = path.read_bytes()
+    hold, rig.node.hold = rig.node.hold, lambda _: None
+    with without_descriptors():
+        rig.remediation.load()
+    rig.node.hold = hold
+    assert path.read_bytes() == before
+    rig.turn()
+    assert rig.node["held"] == {ONE: "support"}
+
+
+@pytest.mark.parametrize("damage", [b"not a database, and too long to be an empty one" * 40, b""])
+def test_after_damage_to_the_journal_every_gpu_is_examined_before_it_is_offered(rig, damage):
+    escalated(rig).write_bytes(damage)
+    rig.node.change(read=False)
+    for _ in range(2):  # the first one ends before it has examined anything
+        rig.restart()
+        rig.turn(2)
+        assert rig.node["held"] == {ONE: "examined", TWO: "examined"}
+    assert (rig.folder / "remediation.db.damaged").read_bytes() == damage
+    rig.node.change(read=True)
+    rig.turn_until(Stage.RETURNED, ONE)
+    rig.turn_until(Stage.RETURNED, TWO)
+    assert rig.node.logged("validate") == [f"validate {ONE}", f"validate {TWO}"]
+    assert rig.node["held"] == {}
+    rig.restart()
+    assert rig.node["held"] == {}
+
+
+def test_a_gpu_that_is_found_faulty_when_it_is_examined_is_remediated(rig):
+    escalated(rig).write_bytes(b"garbage" * 999)
+    rig.node.change(faults={TWO: ["needs-reset", "gpu-reset"]}, resets_left=1)
+    rig.node.when_reset = lambda: None
+    rig.restart()
+    rig.turn_until(Stage.RETURNED, ONE)
+    rig.turn_until(Stage.RETURNED, TWO)
+    assert rig.node.logged("reset")[2:] == [f"reset {TWO}"]
+
+
+def test_a_gpu_that_fails_its_test_when_it_is_examined_waits_for_a_person(rig):
+    escalated(rig).write_bytes(b"garbage" * 999)
+    rig.node.change(verdict="failed")
+    rig.restart()
+    rig.turn_until(Stage.ESCALATED, ONE)
+    assert "validation failed" in rig.case().waits_for
+
+
+def test_a_gpu_whose_health_can_not_be_read_is_not_out_of_use_for_good_after_damage(rig):
+    escalated(rig).write_bytes(b"garbage" * 999)
+    rig.node.change(read=False)
+    rig.restart()
+    rig.turn_until(Stage.RETURNED, ONE)
 
 
 def kill_at(folder, number, moment):

@@ -44,7 +44,8 @@ def test_a_reader_that_does_not_read_holds_up_no_line_and_dropped_ones_are_count
     held.gate.set()
     until(lambda: held.seen and "dropped" in held.seen[-1])
     count = len(held.seen) - 1
-    assert held.seen[:count] == [f"line {number}" for number in range(count)]
+    numbers = [int(line.removeprefix("line ")) for line in held.seen[:count]]
+    assert numbers == sorted(set(numbers))
     assert held.seen[-1] == f"{10 - count} lines of the log were dropped, because nobody read them"
 
 

@@ -141,6 +141,40 @@ def test_many_scrapes_at_once_cost_few_renderings(open_port):
         client.close()
 
 
+def test_many_refusals_at_once_do_not_block_the_thread_that_wakes_itself(open_port):
+    held, go_on = threading.Event(), threading.Event()
+
+    class Gate:
+        def secure(self, sock: socket.socket) -> socket.socket:
+            if is_last.is_set():
+                held.set()
+                go_on.wait(60)
+            return sock
+
+    class Refusal:
+        def ask(self, _token, decided) -> None:
+            decided(PageResponse(401, b"no\n"))
+
+        def stop(self) -> None:
+            pass
+
+    is_last = threading.Event()
+    port = open_port(max_connections=1000, encryption=Gate(), access=Refusal())
+    clients = [connect(port) for _ in range(600)]
+    until(lambda: len(port._connections) == 600)
+    is_last.set()
+    last = connect(port)
+    assert held.wait(60)
+    for client in clients:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+    is_last.clear()
+    go_on.set()
+    assert {status(rest(client)) for client in clients} == {"401"}
+    assert status(get(port, "/healthz")) == "200"
+    for client in (*clients, last):
+        client.close()
+
+
 def test_a_page_with_a_fault_is_a_500_and_the_port_goes_on(open_port):
     port = open_port(pages={"/metrics": lambda: 1 // 0})
     assert status(get(port, "/metrics")) == "500"

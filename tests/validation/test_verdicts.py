@@ -17,6 +17,7 @@ from dra_driver.validation.result import ValidationLevel, ValidationResult, Vali
 from dra_driver.validation.tested_devices import devices_to_test
 from dra_driver.validation.verdicts_of_node import NodeVerdicts, verdicts_of_node
 from tests.support.facts import FULL_GPU, PARTITION, facts
+from tests.support.kept_files import locked, state_of
 
 A, B = Subject("0000:1b:00.0"), Subject("0000:43:00.0")
 PART = Subject("0000:1b:00.0", (19, 0))
@@ -24,6 +25,41 @@ GOOD, BAD, SERVED = (ValidationRecord("580", verdict, reason) for verdict, reaso
                      (("passed", ""), ("failed", "hang"), ("served", "")))  # fmt: skip
 DRIVER, BOOT = "580.95.5", "1b4e28ba"
 PASSED = ValidationResult(ValidationVerdict.PASSED, ValidationLevel.COMPUTE)
+
+
+FAILED = ValidationResult(ValidationVerdict.FAILED, ValidationLevel.COMPUTE, "hang")
+
+
+def test_a_failed_device_is_still_known_after_a_start_at_which_the_store_could_not_be_read(tmp_path):
+    ValidationRecords(HealthStore(tmp_path), BOOT).add_result("GPU-1", DRIVER, FAILED)
+    with locked(tmp_path / "health.db"):
+        before = state_of(tmp_path)
+        records = ValidationRecords(HealthStore(tmp_path), BOOT)
+        assert not records.is_loaded
+        records.begin(DRIVER)
+        records.add_result("GPU-2", DRIVER, PASSED)
+        assert state_of(tmp_path) == before
+    records.add_result("GPU-2", DRIVER, PASSED)
+    assert records.load()
+    assert records.of("GPU-1", DRIVER).has_failed
+
+
+def test_what_an_agent_records_until_the_next_one_takes_over_is_not_overwritten(tmp_path):
+    old, new = (ValidationRecords(HealthStore(tmp_path), BOOT) for _ in range(2))
+    old.add_result("GPU-1", DRIVER, FAILED)
+    new.load()
+    new.begin(DRIVER)
+    assert ValidationRecords(HealthStore(tmp_path), BOOT).of("GPU-1", DRIVER).has_failed
+
+
+def test_all_devices_are_tested_after_the_store_was_damaged_although_they_were_offered(tmp_path):
+    store = HealthStore(tmp_path)
+    (tmp_path / "health.db").write_bytes(b"garbage" * 999)
+    store.set_aside()
+    known = KnownGpus(lambda _: {})
+    known.completed(facts(FULL_GPU))
+    store.write({RECORD: record_wire(HealthRecord(BOOT)), GPUS: known.to_wire()})
+    assert ValidationRecords(store, BOOT).of(FULL_GPU.uuid, DRIVER) is None
 
 
 def test_one_bad_gpu_among_good_ones_has_failed():

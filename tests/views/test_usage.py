@@ -298,3 +298,17 @@ def test_the_shipped_sample_is_a_price_table_with_sources():
 def test_an_invalid_address_or_period_is_a_usage_error(arguments, code, capsys):
     assert run(["usage", *arguments]) == ExitCode.USAGE
     assert f"[{code}]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["table", "json", "yaml", "csv", "html"])
+def test_names_of_a_hostile_prometheus_give_no_orders_to_a_terminal(capsys, form):
+    labels = {"namespace": "a\u202eb\x9bc", "device_class": "gpu.nvidia.com", "model": H100, "profile": "gpu"}
+    double = PrometheusDouble([Line("dra_allocated_seconds_total", labels, rate=1)])
+    try:
+        period = ["--from", BEGIN.isoformat(), "--to", END.isoformat(), "--by", "namespace"]
+        assert run(["usage", "--prometheus", double.url, *period, "-o", form]) == ExitCode.OK
+    finally:
+        double.stop()
+    shown = "".join(capsys.readouterr())
+    assert not {"\u202e", "\x9b"} & set(shown)
+    assert any(one in shown for one in ("a\\u202eb\\u009bc", "a\\u202eb\\x9Bc", "a\ufffdb\ufffdc"))

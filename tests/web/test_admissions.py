@@ -119,6 +119,6 @@ def test_headers_without_valid_credentials_give_no_identity(headers):
     from dra_driver.web.viewers.identity import TrustedProxy, presented_identity
 
     proxy = TrustedProxy(frozenset({"front"}))
-    assert presented_identity(Headers(headers), frozenset({"somebody"}), proxy, "dra-console") is None
+    assert presented_identity(Headers(headers), frozenset({"somebody"}), proxy, lambda _: None) is None
     assert PresentedIdentity("secret").digest != PresentedIdentity("other").digest
     assert "secret" not in repr(PresentedIdentity("secret"))

@@ -8,6 +8,7 @@ GPU are read again. An event only makes the next probe happen sooner: the facts 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Hashable
@@ -20,6 +21,7 @@ from dra_driver.hardware.own_change import OwnChanges, facts_after
 from dra_driver.hardware.port import Fingerprint, Hardware, Partitionable, Resettable
 from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import DriverError
+from dra_driver.model.machine import boot_time
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -73,12 +75,12 @@ class Scanner:
         self._fingerprint: tuple[Hashable, Hashable] = (None, None)
         self._scanned_at = float("-inf")
         self._asks, self._answered = 0, 0  # a request that comes during a scan causes another scan
-        self._loop = Loop("scanner", self._turn, failure="hardware scan failed", fault_s=probe_s)
+        self._loop = Loop("scanner", self._turn, failure="hardware scan failed", fault_s=probe_s, hang_s=math.inf)
         self._facts: Facts | None = None  # the facts of the last discovery
         self._limits_memory: dict[str, bool] = {}  # by PCI address, as read while MIG mode was off
         self.scans = 0
         self.scan_seconds = 0.0
-        self.looked_at = 0.0  # when the last complete discovery began, in seconds since 1970
+        self.looked_at = 0.0  # when the last complete discovery began, in boot time
 
     def start(self) -> None:
         """Start the thread, which reports the first inventory to the listener as soon as it is known."""
@@ -166,7 +168,7 @@ class Scanner:
         self._fingerprint = fingerprint
 
     def _discover(self, now: float, asked: int) -> Facts:
-        began = time.time()
+        began = boot_time()
         facts = self._hardware.discover()
         self._scanned_at, self._answered = now, asked
         self.looked_at = began

@@ -12,7 +12,6 @@ from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus
 from dra_driver.agent.passthrough.returned_gpus import GpuTests, ReturnedGpus
 from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter, OwnBus
 from dra_driver.inventory.passthrough.rules import PassthroughRules
-from dra_driver.inventory.passthrough.rules_file import read_passthrough_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +30,18 @@ def make_passthrough(
 
     Raises: InputError for a file that can't be used.
     """
-    rules = read_passthrough_rules(path).of_node(node.options.node) if path is not None else PassthroughRules()
+    rules = _rules(path).of_node(node.options.node) if path is not None else PassthroughRules()
     access = access_of(node)
     kept = RememberedGpus(node.options.data_dir, node.identity.boot_id)
-    return NodePassthrough(
-        access,
-        PassthroughGpus(rules, access.roots, kept),
-        ReturnedGpus(kept, node.hardware, access.roots, listener, tests),
-    )
+    returned = ReturnedGpus(kept, node.hardware, access.roots, listener, tests)
+    returned.stop()  # until this instance has the role
+    return NodePassthrough(access, PassthroughGpus(rules, access.roots, kept), returned)
+
+
+def _rules(path: Path) -> PassthroughRules:
+    from dra_driver.inventory.passthrough.rules_file import read_passthrough_rules  # noqa: PLC0415 - pydantic, only for this
+
+    return read_passthrough_rules(path)
 
 
 def access_of(node: OpenedNode) -> BusAccess:

@@ -25,7 +25,7 @@ class PassthroughStage(WrappingStage):
 
     def fingerprint(self) -> Hashable:
         """Return a value that changes when the inputs of the inventory have to be determined again."""
-        return super().fingerprint(), self._named.fingerprint()
+        return super().fingerprint(), self._named.fingerprint(), self._returned.fingerprint()
 
     def assess(self, facts: Facts) -> InventoryInputs:
         """Return the inputs from the inner stage, with the GPUs for virtual machines. Raises: DriverError."""

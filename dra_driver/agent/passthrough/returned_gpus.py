@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -28,7 +28,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 CHANGED = "hardware.identity-changed"
-CALL_SECONDS = 5.0
+CALL_SECONDS, POLL_SECONDS = 5.0, 0.2
 
 
 class GpuTests(Protocol):
@@ -46,7 +46,20 @@ class ReturnedGpus:
     ) -> None:
         self._kept, self._hardware, self._roots, self._listener, self._tests = kept, hardware, roots, listener, tests
         self._changed = threading.Condition()
+        self._has_role = True
         self._failed: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Check the GPUs that come back: this instance got the node's role."""
+        self._has_role = True
+
+    def stop(self) -> None:
+        """Leave the checks to the instance with the role, which tests the devices."""
+        self._has_role = False
+
+    def fingerprint(self) -> Hashable:
+        """Return a value that changes when GPUs have to be checked."""
+        return self._has_role, self._kept.is_lost, frozenset(self._kept.returning)
 
     @property
     def is_checking(self) -> bool:
@@ -67,24 +80,31 @@ class ReturnedGpus:
         """Wait until a GPU is not held back. Raises: HardwareError("hardware.not-checked", LATER)."""
         end = time.monotonic() + deadline.remaining()
         with self._changed:
-            while address in self._kept.returning and address not in self._failed:
-                if not self._changed.wait(end - time.monotonic()):
-                    break
-        if address in self._kept.returning:
+            while self._is_unchecked(address) and address not in self._failed and time.monotonic() < end:
+                self._changed.wait(min(POLL_SECONDS, end - time.monotonic()))  # another agent may check it
+        if self._is_unchecked(address):
             why = self._failed.get(address) or "its driver has not reported it yet"
             text = f"GPU {address} came back from a virtual machine and has not passed its check: {why}"
             raise HardwareError("not-checked", text, retry=Retry.LATER)
 
+    def _is_unchecked(self, address: str) -> bool:
+        return address in self._kept.returning or self._kept.is_lost or not self._kept.is_known
+
     def withheld(self, inventory: Inventory) -> frozenset[str] | None:
-        """Return the names of the devices of GPUs that are being checked."""
+        """Return the names of the devices of GPUs that are being checked; None while that is not known."""
         returning = self._kept.returning
+        if self._kept.is_lost or not self._kept.is_known:
+            return None
         every = inventory.offering.every() if returning else ()
         return frozenset(device.name for device in every if device.gpu.pci_address in returning)
 
     def checked(self, facts: Facts) -> Facts:
         """Check the GPUs that are back, and return the facts with the problems found."""
         returning = self._kept.returning
-        if not returning:
+        if self._has_role and self._kept.is_lost:
+            self._kept.begin_again(one.pci_address for one in facts.gpus if not one.is_lost and not _is_away(one))
+            returning = self._kept.returning
+        if not returning or not self._has_role:
             return facts
         problems = tuple(self._check(facts.gpus, returning.items()))
         return replace(facts, problems=(*facts.problems, *problems))

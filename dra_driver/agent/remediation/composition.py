@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from pathlib import Path
 
 from dra_driver.agent.device_holders import NodeDeviceHolders
@@ -75,7 +76,7 @@ def make_remediation(
     )
     if not is_on:
         return DryRun(remediated, policy)
-    return Remediation(remediated, options.data_dir, policy, boot_id=node.identity.boot_id)
+    return Remediation(remediated, options.data_dir, policy, boot_id=node.identity.boot_id, wall=time.time)
 
 
 def _lease_slots(node: OpenedNode, policy: RemediationPolicy) -> LeaseSlots:

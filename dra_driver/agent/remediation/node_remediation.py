@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from dra_driver.agent.inventory.node_inventory import NodeInventory
@@ -24,9 +24,8 @@ from dra_driver.hardware.programs import run_program
 from dra_driver.health.fault import Fault
 from dra_driver.kube.leases import LeaseSlots
 from dra_driver.model.errors import DriverError, NodeError, PrepareError, Retry
-from dra_driver.model.names import gpu_name
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.locks import device_lock
+from dra_driver.plugin.gpu_holds import GpuHolds
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.node_claims.host_processes import described
 from dra_driver.plugin.repair.repair import Repair
@@ -70,8 +69,7 @@ class AgentRemediationNode:
         self._slots = slots
         self._validation = validation
         self._reboot = reboot
-        self._kept = ExitStack()  # the locks of the devices that are kept from Prepare
-        self._is_released = False
+        self._holds = GpuHolds(node.locks, node.ledger, inventory)
         self._slot_at = float("-inf")
 
     def gpus(self) -> tuple[GpuFacts, ...]:
@@ -93,8 +91,8 @@ class AgentRemediationNode:
         """Return whether the GPU's health was read after a time."""
         return self._health.was_read_since(gpu, at)
 
-    def hold(self, faults: tuple[Fault, ...]) -> None:
-        """Keep new claims from the subjects of these faults."""
+    def hold(self, faults: tuple[Fault, ...] | None) -> None:
+        """Keep new claims from the subjects of these faults; None if it is not known which they are."""
         self._health.hold(faults)
 
     def is_published(self) -> bool:
@@ -132,31 +130,25 @@ class AgentRemediationNode:
         """Switch persistence mode."""
         self._hardware.set_persistence(gpu, enabled, CALL_SECONDS)
 
-    def release_library(self, gpus: Sequence[GpuFacts]) -> str:
-        """Keep Prepare from these GPUs and release the vendor's library; return why that was not possible."""
-        if self._is_released:
-            return ""
+    @contextmanager
+    def closed(self, gpus: Collection[str]) -> Iterator[str]:
+        """Keep Prepare from these GPUs and release the vendor's library; yield why that is not possible, or ""."""
+        with ExitStack() as kept:
+            yield self._hindrance(gpus, kept)
+
+    def _hindrance(self, gpus: Collection[str], kept: ExitStack) -> str:
+        """Take the locks and release the library until `kept` ends; return why that is not possible, or ""."""
         if self._scanner.is_paused:
             return "the signal that lets the agent use the library again (SIGUSR2)"
-        addresses = {gpu.pci_address for gpu in gpus}
-        every = self._inventory.current.offering.every()
-        names = {device.name for device in every if device.gpu.pci_address in addresses} | set(map(gpu_name, addresses))
+        known = [gpu for gpu in self._inventory.gpus if gpu.pci_address in gpus]
         try:
-            self._kept.enter_context(self._node.locks.hold(map(device_lock, names), Deadline.after(LOCK_SECONDS)))
+            kept.enter_context(self._holds.hold(known, Deadline.after(LOCK_SECONDS)))
         except PrepareError as error:
             return f"a call to end: {error.message}"
-        self._is_released = True
-        if self._scanner.release(RELEASE_SECONDS):
-            return ""
-        self.resume()
-        return "a call of the driver's library to return"
-
-    def resume(self) -> None:
-        """Undo `release_library` and scan the hardware."""
-        if self._is_released:
-            self._is_released = False
-            self._scanner.reacquire()
-            self._kept.close()
+        kept.callback(self._scanner.reacquire)
+        if not self._scanner.release(RELEASE_SECONDS):
+            return "a call of the driver's library to return"
+        return ""
 
     def reset(self, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
         """Reset these GPUs together."""

@@ -44,6 +44,7 @@ AT_ONCE = 50  # claims of one turn, so that a restart with many claims does not 
 MANAGER = "dra-driver {}"
 _APPLY = "application/apply-patch+yaml"
 _FORBIDDEN, _GONE, _CHANGED = 403, 404, 409
+_REFUSED = {400, 413, 422}  # the answers that concern one claim only
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,7 @@ class ClaimStatus:
             return True
         extra = fields(claim=record.full_name, code=error.code, err=str(error))
         if error.status != _FORBIDDEN:
-            if error.retry is not Retry.NEVER:
+            if error.retry is not Retry.NEVER and error.status not in _REFUSED:
                 raise error
             log.warning("status of a claim refused", extra=extra)  # the error concerns this claim only
             return True

@@ -7,6 +7,7 @@ ten minutes. Errors of applications cause at most one write a minute on a node, 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -16,7 +17,11 @@ from dataclasses import dataclass
 from dra_driver.agent.reports.device_users import ClaimUse, DeviceUsers
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.events import node_event, pod_event, send_event
+from dra_driver.model.errors import NodeError
+from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
+
+log = logging.getLogger(__name__)
 
 FAULT_REASON = "DeviceFault"
 APPLICATION_REASON = "DeviceApplicationError"
@@ -76,7 +81,10 @@ class FaultEvents:
     def _add(self, one: PodNotice | tuple[str, str]) -> None:
         with self._mutex:
             self._waiting.append(one)
-        self._loop.resume()
+        try:
+            self._loop.resume()
+        except NodeError as error:  # the next Event's thread sends this one too
+            log.warning("an Event waits for the next one", extra=fields(code=error.code, err=str(error)))
 
     def _turn(self) -> float | None:
         with self._mutex:

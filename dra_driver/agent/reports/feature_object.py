@@ -29,7 +29,8 @@ REFRESH_SECONDS = 3600.0
 _API_VERSION = "nfd.k8s-sigs.io/v1alpha1"
 _NODE_LABEL = "nfd.node.kubernetes.io/node-name"
 _APPLY = "application/apply-patch+yaml"
-_LASTING = {403, 404}  # the option's role is missing, or Node Feature Discovery is not installed
+# The option's role is missing, Node Feature Discovery is not installed, or it or a webhook refuses the object.
+_LASTING = {400, 403, 404, 413, 422}
 
 
 class ApplyServer(Protocol):

@@ -21,6 +21,7 @@ from dra_driver.agent.status.source import StatusSource
 from dra_driver.kube.reviews import ReviewApi, may_read, owner_of
 from dra_driver.model.errors import ApiError
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.part_thread import PartThread
 from dra_driver.telemetry.status_connection import PageResponse
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class MetricsReaders:
         self._unknown: deque[tuple[str, Decided]] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="metrics-readers", daemon=True)
+        self._thread = PartThread("metrics-readers", self._run)
         self._thread.start()
 
     def ask(self, token: str, decided: Decided) -> None:
@@ -83,8 +84,9 @@ class MetricsReaders:
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
+        self._thread.release()
 
-    def _run(self) -> None:
+    def _run(self, thread: PartThread) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._known or self._unknown or self._is_stopping)
@@ -93,7 +95,8 @@ class MetricsReaders:
                 is_unknown = not self._known
                 token, decided = (self._unknown if is_unknown else self._known).popleft()
             try:
-                refusal = self._verdict(token)
+                with thread.turn():
+                    refusal = self._verdict(token)
             except Exception:
                 log.exception("review of a reader of metrics failed")
                 refusal = _UNDECIDED

@@ -1,14 +1,15 @@
 """Validation gate: if tests are switched on, no device of this node is offered before it has passed one.
 
 In: the inventory, results of tests, the faults that the health monitor knows. Out: the devices that are held back, and
-those that have failed. Tests run one after the other in a thread that ends when there is nothing left to test. A device
-is tested if it has neither been tested nor been in use in this boot. If a claim gets the device during its test, the
-test ends, and the device counts as in use from then on.
+those that have failed. Tests run one after the other in a thread of their own. A device is tested if it has neither
+been tested nor been in use in this boot. If a claim gets the device during its test, the test ends, and the device
+counts as in use from then on.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -84,7 +85,7 @@ class ValidationGate:
         self._level, self._inventory, self._claims = level, inventory, claims
         self._events, self._listener = events, listener
         self._mutex = threading.RLock()  # guards everything below
-        self._loop = Loop("validation", self._turn, failure="validation failed")
+        self._loop = Loop("validation", self._turn, failure="validation failed", hang_s=math.inf)
         self._is_running = False
         self._devices: Mapping[str, TestedDevice] = {}  # by UUID
         self._examined: frozenset[str] | None = None  # None until it is known which devices claims have
@@ -99,10 +100,20 @@ class ValidationGate:
         """Begin to test: this instance got the node's role."""
         with self._mutex:
             self._is_running = True
+            self._examined = None
+            self._load()  # again, because until now another instance has written
             if self._validator is not None:
                 self._validator.resume()
-                self._records.begin(self._driver)
+            self._loop.start()
         self.refresh()
+
+    def _load(self) -> bool:
+        """Read the records, and return whether that was possible; from then on they are written."""
+        if not self._records.load():
+            return False
+        if self._validator is not None:
+            self._records.begin(self._driver)
+        return True
 
     def stop(self) -> None:
         """End the test that is running, and begin no other."""
@@ -110,7 +121,7 @@ class ValidationGate:
             self._is_running = False
         if self._validator is not None:
             self._validator.stop()
-            self._loop.stop(STOP_SECONDS)
+        self._loop.stop(STOP_SECONDS)
 
     @property
     def is_needed(self) -> bool:
@@ -129,12 +140,14 @@ class ValidationGate:
                 return
             self._devices = {one.uuid: one for one in devices_to_test(self._inventory.current)}
             self._examine()
+            if not self._is_examined():
+                self._loop.wake()
         self._conclude()
 
     def retest(self, uuid: str) -> None:
         """Test a GPU again although it has been in use, because a virtual machine had it; hold it back until then."""
         with self._mutex:
-            if self._validator is None:
+            if self._validator is None or not self._is_running:
                 return
             self._records.forget(uuid)
             self._retried.forget(uuid)
@@ -182,26 +195,30 @@ class ValidationGate:
         new = [one for one in self._devices.values() if self._examined is None or one.uuid not in self._examined]
         if not new and self._examined is not None:
             return
+        if not self._records.is_loaded and not self._load():
+            self._loop.wake()
+            return
         try:
             held = self._claims.held() if self._validator is not None else frozenset[str]()
         except DriverError as error:
             log.info("cannot determine which devices claims have", extra=fields(err=str(error)))
-            self._loop.resume()
             return
         if self._devices:
             self._records.set_driver(self._driver)
         self._records.add_served([one.uuid for one in new if held_among(held, one.name)], self._driver)
         self._examined = frozenset(self._devices)
 
+    def _is_examined(self) -> bool:
+        return self._examined is not None and self._examined.issuperset(self._devices)
+
     def _turn(self) -> float | None:
         with self._mutex:
             if not self._is_running:
                 return None
-            if self._examined is None or not self._examined.issuperset(self._devices):
+            if not self._is_examined():
                 self._examine()
-                is_known = self._examined is not None and self._examined.issuperset(self._devices)
-                if not is_known:
-                    return UNSURE_SECONDS
+            if not self._is_examined():
+                return UNSURE_SECONDS
             device = self._next()
         self._conclude()
         if device is None or self._validator is None:
@@ -225,10 +242,11 @@ class ValidationGate:
         due = [self._devices[uuid] for uuid in self._retried.due(self._devices)]
         return next(iter([*self._pending(), *(one for one in due if not self._is_faulty(one))]), None)
 
-    def _pause(self) -> float | None:
-        """Return the time until a test is tried again; None for never."""
+    def _pause(self) -> float:
+        """Return the time until a test is tried again; infinity for never."""
         with self._mutex:
-            return self._retried.pause_s(self._devices)
+            pause = self._retried.pause_s(self._devices)
+        return math.inf if pause is None else pause
 
     def _is_faulty(self, device: TestedDevice) -> bool:
         subject = device.subject
@@ -271,7 +289,7 @@ class ValidationGate:
             before, self._verdicts = self._verdicts, now
             is_news |= before != self._verdicts
             if pending:
-                self._loop.resume()
+                self._loop.wake()
         if self._verdicts.is_node_at_fault and not before.is_node_at_fault:
             text = "every GPU of this node failed its test, so all are offered: look at the driver and its libraries"
             log.error("every GPU failed its test", extra=fields(count=len(known)))

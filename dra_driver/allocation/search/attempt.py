@@ -23,6 +23,9 @@ from dra_driver.allocation.requests import Alternative, Plan
 from dra_driver.allocation.search.context import Context
 from dra_driver.allocation.search.device_facts import KnownDevices, Needs
 
+GroupUses = tuple[GroupUse | None, ...]
+"""The use of the counter sets that a device draws from, before it did; () if it names no compatibility groups."""
+
 
 @dataclass(slots=True)
 class PlacedDevice:
@@ -32,7 +35,7 @@ class PlacedDevice:
     device: DeviceRecord
     needs: Needs
     is_share: bool
-    has_counters: bool
+    drawn: GroupUses | None  # None if it draws from no counter set
     was_shared: bool
     constraints: list[Constraint]
 
@@ -50,7 +53,6 @@ class Attempt:
         self.shared: dict[DeviceId, dict[str, Amount]] = {}
         self.consumed: dict[Hashable, dict[CounterName, Amount]] = {}
         self.group_uses: dict[tuple[PoolId, str], GroupUse | None] = {}
-        self._before: dict[DeviceRecord, list[GroupUse | None]] = {}
         self.leaks = 0
         self.leaked: set[DeviceRecord] = set()
         self.known = KnownDevices(context, pools)
@@ -90,18 +92,18 @@ class Attempt:
         counts = bool(device.wire.get("consumesCounters"))
         if counts and not features.partitionable:
             return None
-        took = False
+        drawn: GroupUses | None = None
         if counts and not (share and self._is_shared_already(device)):
-            if not self._consume_counters(device):
+            drawn = self._consume_counters(device)
+            if drawn is None:
                 return None
-            took = True
         if features.taints and device.wire.get("taints") and self.known.is_tainted(alternative, device):
-            self._refuse(device, took=took)
+            self._refuse(device, drawn)
             return None
-        joined = self._join(alternative, device, took=took, must=must)
+        joined = self._join(alternative, device, drawn, must=must)
         if joined is None:
             return None
-        placed = PlacedDevice(alternative, device, {}, share, took, False, joined)
+        placed = PlacedDevice(alternative, device, {}, share, drawn, False, joined)
         if not share:
             self.marks.setdefault(device.id, set()).add(alternative.claim)
         if features.consumable_capacity:
@@ -124,7 +126,7 @@ class Attempt:
         self._give_back(placed)
 
     def _join(
-        self, alternative: Alternative, device: DeviceRecord, *, took: bool, must: bool
+        self, alternative: Alternative, device: DeviceRecord, drawn: GroupUses | None, *, must: bool
     ) -> list[Constraint] | None:
         """Let the device join all constraints of the claim; return None if one of them refuses it."""
         joined: list[Constraint] = []
@@ -145,17 +147,17 @@ class Attempt:
                     " because a claim constraint would not be satisfied"
                 )
                 raise AllocatorError(Category.ALL_CONSTRAINT_UNSATISFIED, text)
-            self._refuse(device, took=took)
+            self._refuse(device, drawn)
             return None
         return joined
 
-    def _refuse(self, device: DeviceRecord, *, took: bool) -> None:
+    def _refuse(self, device: DeviceRecord, drawn: GroupUses | None) -> None:
         """Release the counters that a refused device took, or leak them where the version does."""
-        if took:
+        if drawn is not None:
             if self.context.rules.leaks:
                 self._leak(device)
             else:
-                self._release_counters(device)
+                self._release_counters(device, drawn)
 
     def _leak(self, device: DeviceRecord) -> None:
         self.leaks += 1
@@ -167,11 +169,11 @@ class Attempt:
             constraint.remove(alternative.request_name)
         if not placed.is_share:
             self.marks[device.id].discard(alternative.claim)
-        if placed.has_counters:
+        if placed.drawn is not None:
             if placed.is_share and self.context.rules.leaks:
                 self._leak(device)
             else:
-                self._release_counters(device)
+                self._release_counters(device, placed.drawn)
 
     def _is_shared_already(self, device: DeviceRecord) -> bool:
         held = self.context.held
@@ -214,33 +216,35 @@ class Attempt:
         group_uses = ((self.group_use(device, place), groups) for place, groups in self.known.facts(device).groups)
         return all(group_use is None or group_use.admits(groups) for group_use, groups in group_uses)
 
-    def _consume_counters(self, device: DeviceRecord) -> bool:
-        """Consume the counters of a device, unless too little is left or its compatibility groups forbid it."""
+    def _consume_counters(self, device: DeviceRecord) -> GroupUses | None:
+        """Consume the counters of a device, and return the use of their sets before, which releasing them restores.
+
+        Return None if too little is left or its compatibility groups forbid it.
+        """
         facts = self.known.facts(device)
         if facts.groups and not self._fits_groups(device):
-            return False
+            return None
         account = facts.account or self.known.account(device)
         if account.is_overdrawn:
-            return False
+            return None
         consumed = self.consumed.setdefault(facts.key, {})
         available = account.available
         for counter, amount in facts.counter_amounts:
             limit = available.get(counter)
             if limit is not None and consumed.get(counter, 0) + amount > limit:
-                return False
+                return None
         for counter, amount in facts.counter_amounts:
             consumed[counter] = consumed.get(counter, 0) + amount
-        if facts.groups:
-            self._before[device] = [self.group_uses.get(place) for place, _ in facts.groups]
-            for place, groups in facts.groups:
-                group_use = self.group_use(device, place)
-                self.group_uses[place] = group_use_of(groups) if group_use is None else group_use.with_device(groups)
-        return True
+        before = tuple(self.group_uses.get(place) for place, _ in facts.groups)
+        for place, groups in facts.groups:
+            group_use = self.group_use(device, place)
+            self.group_uses[place] = group_use_of(groups) if group_use is None else group_use.with_device(groups)
+        return before
 
-    def _release_counters(self, device: DeviceRecord) -> None:
+    def _release_counters(self, device: DeviceRecord, drawn: GroupUses) -> None:
         facts = self.known.facts(device)
         consumed = self.consumed[facts.key]
         for counter, amount in facts.counter_amounts:
             consumed[counter] -= amount
-        for (place, _), before in zip(facts.groups, self._before.pop(device, ()), strict=True):
+        for (place, _), before in zip(facts.groups, drawn, strict=True):
             self.group_uses[place] = before

@@ -182,6 +182,14 @@ def refuse_lost(claim: AllocatedClaim, names: Collection[str]) -> None:
     )
 
 
+def lost_devices(inventory: Inventory, names: Collection[str]) -> list[str]:
+    """Return those of the devices whose GPU is lost, whether or not it is still in the inventory."""
+    found = {name: inventory.find(name, None) for name in names}
+    missing = [name for name, device in found.items() if device is None]
+    lost = {name for name, device in found.items() if device is not None and device.gpu.is_lost}
+    return sorted(lost.union(_on_lost_gpus(inventory, missing)))
+
+
 def _on_lost_gpus(inventory: Inventory, names: Collection[str]) -> list[str]:
     """Return those of the devices whose GPU was there before and no longer answers."""
     gpus = tuple(gpu_name(problem.subject) for problem in inventory.problems if problem.code == GPU_LOST)

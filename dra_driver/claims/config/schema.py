@@ -11,25 +11,26 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     TypeAdapter,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, InitErrorDetails
 
 from dra_driver.claims.config.device_config import (
     API_VERSION,
     type_name,
 )
-from dra_driver.claims.config.schema_faults import COMPLETE
+from dra_driver.claims.config.schema_faults import message_of
+from dra_driver.documents.section import Section, fault, wrong
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.quantity_text import QuantityError
 
@@ -39,28 +40,24 @@ MAX_LIMIT = Quantity.of(2**63 - 1)  # the largest number of bytes that the API s
 _DEVICE_KEY = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
 
 
-def _fault(message: str) -> PydanticCustomError:
-    return PydanticCustomError(COMPLETE, "{message}", {"message": message})
-
-
 def _memory_limit(value: Any) -> int:
     """Read a quantity as bytes, cut to whole MiB, the unit in which the MPS daemon takes it."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise _fault(f"must be a quantity such as 10Gi, is {type_name(value)}")
+        raise wrong(f"must be a quantity such as 10Gi, is {type_name(value)}")
     try:
         limit = Quantity.parse(str(value))
     except (QuantityError, ValueError):
-        raise _fault(f"must be a quantity such as 10Gi, is {value!r}") from None
+        raise wrong(f"must be a quantity such as 10Gi, is {value!r}") from None
     if limit < MIN_LIMIT:
-        raise _fault(f"must be at least {MIN_LIMIT}, is {value}")
+        raise wrong(f"must be at least {MIN_LIMIT}, is {value}")
     if limit > MAX_LIMIT:  # checked before the number is written out: "1e999999999" is short
-        raise _fault(f"must be at most {MAX_LIMIT}, is {value}")
+        raise wrong(f"must be at most {MAX_LIMIT}, is {value}")
     return int(limit.value) // MIB * MIB
 
 
 def _device_key(key: str) -> str:
     if not _DEVICE_KEY.fullmatch(key):
-        raise _fault("must name a device: the UUID of a GPU or MIG device, or an index from 0")
+        raise wrong("must name a device: the UUID of a GPU or MIG device, or an index from 0")
     return key
 
 
@@ -77,10 +74,13 @@ MemoryLimit = Annotated[
 DeviceKey = Annotated[str, AfterValidator(_device_key)]
 
 
-class _Part(BaseModel):
-    """What all parts share: unknown fields are refused, nothing is converted, and null counts as absent."""
+class _Part(Section):
+    """What all parts share: the words of faults, which are those of the API."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    @classmethod
+    def message_of(cls, error: ErrorDetails, fields: Mapping[str, FieldInfo]) -> str:
+        """Return one of pydantic's errors in words."""
+        return message_of(error, fields)
 
 
 class TimeSlicingConfig(_Part):
@@ -117,24 +117,32 @@ def _only_with(field: str, strategy: str) -> dict[str, Any]:
     }
 
 
-class GpuSharing(_Part):
+class _Sharing(_Part):
+    strategy: Literal["TimeSlicing", "MPS"]
+
+    def combined_faults(self) -> Iterator[InitErrorDetails]:
+        """Yield faults for settings of the strategy that was not chosen."""
+        for field, owner in (("timeSlicingConfig", "TimeSlicing"), ("mpsConfig", "MPS")):
+            if field in type(self).model_fields and field in self._given and self.strategy != owner:
+                yield fault(f"only goes with strategy {owner}, strategy is {self.strategy}", field)
+
+
+class GpuSharing(_Sharing):
     """How the processes on one GPU share it."""
 
     model_config = ConfigDict(
         json_schema_extra={"allOf": [_only_with("timeSlicingConfig", "TimeSlicing"), _only_with("mpsConfig", "MPS")]}
     )
 
-    strategy: Literal["TimeSlicing", "MPS"]
     timeSlicingConfig: TimeSlicingConfig | None = None  # noqa: N815
     mpsConfig: MpsConfig | None = None  # noqa: N815
 
 
-class MigDeviceSharing(_Part):
+class MigDeviceSharing(_Sharing):
     """How the processes on one MIG device share it; its time slices have no interval."""
 
     model_config = ConfigDict(json_schema_extra={"allOf": [_only_with("mpsConfig", "MPS")]})
 
-    strategy: Literal["TimeSlicing", "MPS"]
     mpsConfig: MpsConfig | None = None  # noqa: N815
 
 

@@ -1,45 +1,42 @@
-"""What is wrong with an opaque config, in words that a person can act on.
+"""What is wrong with an opaque config, in the API's words.
 
-In: one of pydantic's errors, and the model that was validated. Out: the fault, with the path of its field as users
-write it.
+In: one of pydantic's errors, and the fields of the object that it was found in. Out: the fault, with the path of its
+field as users write it.
 Importing this module costs megabytes of memory, as `schema` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
-from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from dra_driver.claims.config.device_config import ConfigFault, type_name
+from dra_driver.documents.section import complete
 
-COMPLETE = "dra_driver"  # the type of this driver's own errors, whose message is complete
 _BY_DEVICE = "defaultPerDevicePinnedMemoryLimit"
 
 
-def as_fault(model: type[BaseModel], error: ErrorDetails, path: str) -> ConfigFault:
-    """Return one of pydantic's errors as a fault at its field, whose path begins with `path`."""
+def as_fault(error: ErrorDetails, path: str) -> ConfigFault:
+    """Return a validation error as a fault at its field, whose path begins with `path`."""
     parts = [str(part) for part in error["loc"] if part != "[key]"]
     where = path
     for previous, part in zip(("", *parts), parts, strict=False):
         name = part if part.isprintable() else repr(part)  # a tenant's key may hold orders to a terminal
         where += f"[{name}]" if previous == _BY_DEVICE else f".{name}"
-    return ConfigFault(where, _message(model, error, parts))
+    return ConfigFault(where, complete(error))
 
 
-def _message(model: type[BaseModel], error: ErrorDetails, parts: list[str]) -> str:
+def message_of(error: ErrorDetails, fields: Mapping[str, FieldInfo]) -> str:
+    """Return one of pydantic's errors in words; `fields` are those of the object that it was found in."""
     kind, value = error["type"], error["input"]
-    if kind == COMPLETE:
-        return str(error["ctx"]["message"])
     if kind == "extra_forbidden":
-        known = _model_at(model, parts[:-1]).model_fields
-        return f"unknown field; known are {', '.join(known)}"
+        return f"unknown field; known are {', '.join(fields)}"
     if kind in {"literal_error", "missing"}:
-        allowed = get_args(_model_at(model, parts[:-1]).model_fields[parts[-1]].annotation)
-        found = None if kind == "missing" else value
-        return must_be(tuple(_words(allowed)), found)
+        allowed = get_args(fields[str(error["loc"][0])].annotation)
+        return must_be(tuple(_words(allowed)), None if kind == "missing" else value)
     if kind in {"greater_than_equal", "less_than_equal"}:
         return f"must be between 0 and 100, is {value}"
     expected = {"int_type": "an integer", "bool_type": "true or false"}.get(kind, "an object")
@@ -63,11 +60,3 @@ def _words(allowed: tuple[Any, ...]) -> Iterator[str]:
             yield word
         else:
             yield from _words(get_args(word))
-
-
-def _model_at(model: type[BaseModel], parts: list[str]) -> type[BaseModel]:
-    """Find the model of the nested object at a path."""
-    for part in parts:
-        options = get_args(model.model_fields[part].annotation)
-        model = next(option for option in options if isinstance(option, type) and issubclass(option, BaseModel))
-    return model

@@ -16,7 +16,7 @@ import click
 
 from dra_driver.cli.cost.period import period_of
 from dra_driver.cli.inputs.access import access_of, context_option, kubeconfig_option, namespace_option
-from dra_driver.cli.output import write_document
+from dra_driver.cli.output import printable, write_document
 from dra_driver.model.errors import ExitCode, UsageError
 from dra_driver.views.access import unseen_sentences
 from dra_driver.views.usage.prices import NodeKind, PriceTable
@@ -65,7 +65,7 @@ def command(output: str, by: str, prices: Path | None, **given: Any) -> int:
         report = replace(report, what_if=_what_if(report, given))
     _write(report, output)
     for note in report.notes:
-        print(f"dra-driver: {note}", file=sys.stderr)
+        print(printable(f"dra-driver: {note}"), file=sys.stderr)
     return ExitCode.OK
 
 
@@ -113,7 +113,7 @@ def _what_if(report: UsageReport, given: dict[str, Any]) -> WhatIf:
     finally:
         cluster.close()
     for one in unseen_sentences(access.unseen):
-        print(f"dra-driver: {one}", file=sys.stderr)
+        print(printable(f"dra-driver: {one}"), file=sys.stderr)
     return what_if(report.sizes, state)
 
 
@@ -125,6 +125,7 @@ def _write(report: UsageReport, output: str) -> None:
 
         show_usage(report)
     elif output == "csv":
-        csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(report))
+        rows = ([printable(str(cell)) for cell in row] for row in csv_rows(report))
+        csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     else:
         write_document(usage_document(report), output)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from dra_driver.cli.inputs.access import access_of, access_options
-from dra_driver.cli.output import write_document
+from dra_driver.cli.output import printable, write_document
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
 from dra_driver.model.wire import Wire
@@ -66,13 +66,13 @@ def command(driver_names: tuple[str, ...], output: str, **given: Any) -> int:
                 click.echo("---")
             write_document(holders_document(found, name, unseen), output)
     for one in unseen_sentences(unseen):
-        print(f"dra-driver: {one}", file=sys.stderr)
+        print(printable(f"dra-driver: {one}"), file=sys.stderr)
     return ExitCode.NO_MATCH if is_held else ExitCode.ENVIRONMENT if unseen else ExitCode.OK
 
 
 def _show(found: Sequence[Wire], driver_name: str, *, is_all: bool) -> None:
     for one in found:
-        click.echo(holder_line(one))
+        click.echo(printable(holder_line(one)))
     if found:
         verb = "holds" if len(found) == 1 else "hold"
         click.echo(f"{plural(len(found), 'claim')} {verb} devices of {driver_name}: end their pods first.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dra_driver.cli.fleet.tree import TreeView, draw, seen_pods, show_tree, tree_options, world_of
-from dra_driver.cli.output import Column, print_text, show_table, yaml_text
+from dra_driver.cli.output import Column, print_text, printable, show_table, yaml_text
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.wording import counted, folded, nearest, plural
@@ -88,14 +88,14 @@ def _write_template(given: dict[str, Any], only: Sequence[str]) -> int:
     if given["output"] == "json":
         click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": template}, indent=2))
         return ExitCode.OK
-    click.echo(f"# A node of the same kind as {nodes[0]}, without what differs between machines.")
+    click.echo(printable(f"# A node of the same kind as {nodes[0]}, without what differs between machines."))
     annotations = group_annotations(template)
     if annotations:
         click.echo(
             "# If a cluster-api node group is scaled to zero, its whole GPUs are known to the Cluster Autoscaler by:"
         )
     for name, value in annotations.items():
-        click.echo(f'#   {name}: "{value}"')
+        click.echo(printable(f'#   {name}: "{value}"'))
     for one in template:
         click.echo(f"---\n{yaml_text(one)}", nl=False)
     return ExitCode.OK

@@ -16,7 +16,7 @@ import click
 from dra_driver.cli.inputs.access import access_options
 from dra_driver.cli.inputs.exit_code import exit_code_option
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.cli.output import console, print_trimmed, write_document
+from dra_driver.cli.output import console, print_trimmed, printable, write_document
 from dra_driver.model.errors import ExitCode
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.wording import folded
@@ -142,7 +142,7 @@ def world_of(given: dict[str, Any], wanted: WantedObjects) -> World:
     if given["files"] or given["profiles"]:
         rules = apply_options(world, given, given["profiles"])
         if given["profiles"]:
-            print(f"dra-driver: {headline(rules, world, given['profiles'])}", file=sys.stderr)
+            print(printable(f"dra-driver: {headline(rules, world, given['profiles'])}"), file=sys.stderr)
     return world
 
 

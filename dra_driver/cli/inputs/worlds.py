@@ -13,6 +13,7 @@ from typing import Any
 from dra_driver.cli.inputs.access import access_of
 from dra_driver.cli.inputs.gates import given_gates
 from dra_driver.cli.inputs.progress import TerminalProgress
+from dra_driver.cli.output import printable
 from dra_driver.views.access import unseen_sentences
 from dra_driver.views.worlds.reading import EVERYTHING, WantedObjects, world_of_cluster, world_of_files
 from dra_driver.views.worlds.rules import DEFAULT_VERSION, AppliedRules, apply_rules
@@ -33,7 +34,7 @@ def read_world(files: Sequence[str], given: Mapping[str, Any], wanted: WantedObj
 def print_unseen(world: World) -> None:
     """Print to standard error which objects of a cluster could not be read, with one line for each missing role."""
     for one in unseen_sentences(world.unseen):
-        print(f"dra-driver: {one}", file=sys.stderr)
+        print(printable(f"dra-driver: {one}"), file=sys.stderr)
 
 
 def apply_options(world: World, given: Mapping[str, Any], profiles: Sequence[str]) -> AppliedRules:

@@ -17,7 +17,7 @@ from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.inputs.options import DEFAULT_VERSION, output_option
 from dra_driver.cli.inputs.progress import TerminalProgress
 from dra_driver.cli.inputs.stdin import stdin_has_something
-from dra_driver.cli.output import write_document
+from dra_driver.cli.output import printable, write_document
 from dra_driver.model.errors import ExitCode, InputError, UsageError
 from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.views.access import unseen_sentences
@@ -169,7 +169,7 @@ def _names(cluster: Cluster | None) -> TemplateNames:
         metadata = wire["metadata"]
         names.add(metadata["name"], metadata.get("namespace", ""), (wire.get("spec") or {}).get("spec") or {})
     for one in unseen_sentences(cluster.access.unseen) if cluster else ():
-        print(f"dra-driver: {one}", file=sys.stderr)
+        print(printable(f"dra-driver: {one}"), file=sys.stderr)
     return names
 
 
@@ -226,16 +226,17 @@ def _write(done: Sequence[Migrated], *, diff: bool, in_place: bool) -> None:
     """Write manifests, or a diff, to standard output."""
     if in_place:
         return
+    shown = printable if sys.stdout.isatty() else str
     if diff:
         from dra_driver.views.migration.report import diff_of
 
         for one in done:
-            sys.stdout.write(diff_of(one))
+            sys.stdout.write(shown(diff_of(one)))
         return
     for number, one in enumerate(done):
         if number and not one.new.startswith("---"):
             sys.stdout.write("---\n")
-        sys.stdout.write(one.new if one.new.endswith("\n") or not one.new else f"{one.new}\n")
+        sys.stdout.write(shown(one.new if one.new.endswith("\n") or not one.new else f"{one.new}\n"))
 
 
 def _print_report(done: Sequence[Migrated], checks: Sequence[Check], *, in_place: bool) -> None:

@@ -15,7 +15,7 @@ import click
 
 from dra_driver.cli.inputs.access import context_option, kubeconfig_option
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.cli.output import Column, console, print_text, show_table, write_document
+from dra_driver.cli.output import Column, console, print_text, printable, show_table, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.model.wire import Wire
@@ -110,7 +110,7 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
     if run.is_empty and given["files"]:
         raise InputError("missing", f"no pod, no claim and no pod template is in {', '.join(given['files'])}")
     if why := unknown_reason(world):
-        print(f"dra-driver: what would happen is not known: {why}", file=sys.stderr)
+        print(printable(f"dra-driver: what would happen is not known: {why}"), file=sys.stderr)
         return ExitCode.ENVIRONMENT
     timeline = run.beginning()
     moments = list(run.moments(timeline, given["drained"], TerminalProgress))
@@ -129,7 +129,7 @@ def _print_rules(text: str, *, is_table: bool) -> None:
     if is_table:
         print_text(console(), f"({text})", style="dim")
     else:
-        print(f"dra-driver: {text}", file=sys.stderr)
+        print(printable(f"dra-driver: {text}"), file=sys.stderr)
 
 
 def _read_run(path: str | None, given: dict[str, Any]) -> ScenarioRun:

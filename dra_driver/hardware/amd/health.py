@@ -6,7 +6,6 @@ all is well.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from dra_driver.hardware.amd.facts import AMD, DRIVERS
@@ -17,6 +16,7 @@ from dra_driver.hardware.drm import DrmFunction, read_functions
 from dra_driver.hardware.evidence import BusState, DriverReset, Vitals
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.sysfs.hwmon import margins, read_sensors
+from dra_driver.model.machine import boot_time
 
 
 def read_all_vitals(roots: Roots, resets: ResetLog | None = None) -> Iterator[Vitals]:
@@ -31,12 +31,12 @@ def read_vitals(function: DrmFunction, roots: Roots, reset: DriverReset | None =
     """Return the vitals of one GPU, as its files show them now."""
     address, folder = function.address, function.folder
     if reset is DriverReset.LOST or bus_state(roots, address, DRIVERS) is BusState.DEAD:
-        return Vitals(address, time.time(), is_lost=True)
+        return Vitals(address, boot_time(), is_lost=True)
     pages = bad_pages(folder)
     margin = min(margins(read_sensors(folder)), default=None)
     return Vitals(
         address,
-        time.time(),
+        boot_time(),
         ecc_uncorrectable=total_errors(block_counts(folder), UNCORRECTED),
         remap_pending=None if pages is None else "P" in pages,
         remap_failed=None if pages is None else "F" in pages,

@@ -11,10 +11,10 @@ reset together with its peers, for which no line says that it begins.
 from __future__ import annotations
 
 import re
-import time
 
 from dra_driver.hardware.evidence import DriverReset
 from dra_driver.hardware.kernel_records import KernelRecords
+from dra_driver.model.machine import boot_time
 from dra_driver.model.names import normal_pci_address
 
 NEW_SECONDS = 30.0  # a successful reset that is older than this when the log is first read is not reported
@@ -40,7 +40,7 @@ class ResetLog:
 
     def read(self) -> dict[str, DriverReset]:
         """Return how the last reset of each GPU went; one that went well is returned once."""
-        began = time.time()
+        began = boot_time()
         for _, at, text in self._records.new():
             if text.startswith(_LOADED):
                 self._states.clear()

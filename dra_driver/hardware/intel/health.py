@@ -5,7 +5,6 @@ In: a function. Out: what its files report now. A file that a GPU lacks is never
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from dra_driver.hardware.bus import bus_state
@@ -15,6 +14,7 @@ from dra_driver.hardware.intel.facts import DRIVERS, INTEL
 from dra_driver.hardware.intel.graphics_tiles import read_tiles
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.sysfs.hwmon import margins, read_sensors
+from dra_driver.model.machine import boot_time
 
 
 def read_all_vitals(roots: Roots) -> Iterator[Vitals]:
@@ -25,12 +25,12 @@ def read_all_vitals(roots: Roots) -> Iterator[Vitals]:
 def read_vitals(function: DrmFunction, roots: Roots) -> Vitals:
     """Return the vitals of one GPU, as its files show them now."""
     if bus_state(roots, function.address, DRIVERS) is BusState.DEAD:
-        return Vitals(function.address, time.time(), is_lost=True)
+        return Vitals(function.address, boot_time(), is_lost=True)
     heat = [tile.is_throttled_by_heat for tile in read_tiles(function) if tile.is_throttled_by_heat is not None]
     margin = min(margins(read_sensors(function.folder)), default=None)
     return Vitals(
         function.address,
-        time.time(),
+        boot_time(),
         thermal_margin=margin,
         slowdown_margin=None if margin is None else 0,
         clock_reasons=(HARDWARE_THERMAL if any(heat) else 0) if heat else None,

@@ -19,6 +19,7 @@ from dra_driver.hardware.nvidia.opening import LATE, NotOpen, Opened, open_libra
 from dra_driver.hardware.nvidia.session import NvmlSession
 from dra_driver.hardware.nvidia.worker import Worker, ended
 from dra_driver.hardware.port import Roots
+from dra_driver.model.errors import NodeError
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,11 @@ class LibraryUse:
         if self.session is None:
             self._open()
             self.session = NvmlSession(self._roots, self._driver, bus)
-            self._observation.watch(self.session)
+            try:
+                self._observation.watch(self.session)
+            except NodeError:  # a session that is not watched would look healthy
+                self.release()
+                raise
         self._count(self.session)
         return self.session
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from dra_driver.telemetry.thread_start import start_thread
+
 T = TypeVar("T")
 
 
@@ -68,7 +70,9 @@ class Worker:
         """Queue `work` behind the jobs that are already waiting. A stopped worker refuses it with WorkerStopped.
 
         Preemptible work must be harmless to abandon before any library call, and to begin again. A future that is
-        cancelled before its work has begun is skipped. Raises: RuntimeError if the thread can't be started.
+        cancelled before its work has begun is skipped.
+
+        Raises: NodeError("node.thread"); the next job tries again to start the thread.
         """
         job = _Job(work, Future(), is_preemptible)
         with self._lock:
@@ -77,7 +81,7 @@ class Worker:
                 return job.future
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
+                start_thread(thread)
                 self._thread = thread
             self._jobs += 1
             self._urgent += not is_preemptible

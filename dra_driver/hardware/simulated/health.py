@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dra_driver.hardware.evidence import BusState, HealthReport, Source, Vitals, XidReport
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.simulated.profile import SimulatedGpu
+from dra_driver.model.machine import boot_time
 from dra_driver.model.stamp import Stamp
 
 POLL_SECONDS = 10.0
@@ -21,7 +22,7 @@ POLL_SECONDS = 10.0
 class SimulatedHealthReporter:
     """A reporter that remembers what it has reported. For use by a single thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = boot_time) -> None:
         self._clock = clock
         self._reported: dict[str, int] = {}  # how many Xids of each GPU were reported
         self._stamp: Hashable = None
@@ -34,7 +35,8 @@ class SimulatedHealthReporter:
         """Return what is new; vitals only when a round of polling is due or the file changed."""
         now = self._clock()
         is_first = self._stamp is None and stamp is not None
-        xids = tuple(self._xids(gpus, stamp.mtime_ns / 1e9 if is_first and stamp else now))
+        age = max(0.0, time.time() - stamp.mtime_ns / 1e9) if is_first and stamp else 0.0
+        xids = tuple(self._xids(gpus, now - age))
         hangs = any(gpu.health.hangs for gpu in gpus.values())
         self._hanging_since = (self._hanging_since or now) if hangs else None
         if self._hanging_since is not None:

@@ -17,7 +17,7 @@ _EARLY_SECONDS = 0.05  # a thread that waits for a beat may wake earlier by this
 class SimulatedMeter:
     """The meter of simulated GPUs: a report that is requested one period after the last round begins a new round."""
 
-    def __init__(self, plan: MeterPlan, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, plan: MeterPlan, clock: Callable[[], float] = time.monotonic) -> None:
         self._plan, self._clock = plan, clock
         self._report = MeterReport()
         self._read_at = float("-inf")

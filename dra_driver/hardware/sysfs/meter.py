@@ -6,20 +6,26 @@ thread; callers then get the readings from before it.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 
 from dra_driver.hardware.metered import MeterPlan, MeterReport, Reading
+from dra_driver.telemetry.part_thread import PartThread
 
 
 class SysfsMeter:
-    """A thread that measures, from the construction of this object until `close`. Any thread may call any method."""
+    """A thread that measures, from the construction of this object until `close`. Any thread may call any method.
+
+    Raises: NodeError("node.thread").
+    """
 
     def __init__(self, vendor: str, plan: MeterPlan, read: Callable[[], Iterable[Reading]]) -> None:
         self._plan, self._read = plan, read
         self._readings: tuple[Reading, ...] = ()
         self._end = threading.Event()
-        threading.Thread(target=self._run, name=f"{vendor}-meter", daemon=True).start()
+        self._thread = PartThread(f"{vendor}-meter", self._run, hang_s=math.inf)  # a read may hang in a driver
+        self._thread.start()
 
     def report(self) -> MeterReport:
         """Return the newest readings."""
@@ -27,9 +33,10 @@ class SysfsMeter:
 
     def close(self) -> None:
         """Stop measuring."""
+        self._thread.release()
         self._end.set()
 
-    def _run(self) -> None:
+    def _run(self, _thread: PartThread) -> None:
         while not self._end.is_set():
             self._readings = tuple(self._read())
             self._plan.notify()

@@ -6,6 +6,7 @@ this thread; the report then states for how long. The lack of a file never means
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 from dra_driver.hardware.evidence import HealthReport, Vitals
 from dra_driver.hardware.kernel_records import KernelRecords
+from dra_driver.telemetry.part_thread import PartThread
 
 POLL_SECONDS = 10.0
 SILENT_SECONDS = 5.0  # a round takes milliseconds; one that takes longer hangs in a driver
@@ -27,7 +29,10 @@ class VitalsSource:
 
 
 class SysfsWatch:
-    """A thread that reads the vitals of all GPUs, from the construction of this object until `close`."""
+    """A thread that reads the vitals of all GPUs, from the construction of this object until `close`.
+
+    Raises: NodeError("node.thread").
+    """
 
     def __init__(
         self, vendor: str, source: VitalsSource, notify: Callable[[], None], *, poll_s: float = POLL_SECONDS
@@ -38,7 +43,8 @@ class SysfsWatch:
         self._rounds, self._wanted = 0, 0
         self._began: float | None = None  # when the round under way began
         self._is_closed = False
-        threading.Thread(target=self._run, name=f"{vendor}-health", daemon=True).start()
+        self._thread = PartThread(f"{vendor}-health", self._run, hang_s=math.inf)  # a read may hang in a driver
+        self._thread.start()
 
     def report(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
         """Return what was read since the last call; if it `is_urgent`, wait for a round that begins now."""
@@ -58,11 +64,12 @@ class SysfsWatch:
 
     def close(self) -> None:
         """Stop reading."""
+        self._thread.release()
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
-    def _run(self) -> None:
+    def _run(self, _thread: PartThread) -> None:
         try:
             self._read_rounds()
         finally:

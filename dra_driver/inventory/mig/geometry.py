@@ -17,12 +17,31 @@ from dataclasses import dataclass
 from dra_driver.hardware.facts import GpuFacts, MigProfile
 from dra_driver.inventory.device import MigPlacement
 from dra_driver.inventory.mig.counters import counters_of_gpu, counters_of_placement
-from dra_driver.inventory.mig.geometry_file import PART_OF_INSTANCE, PROFILE, Configurations, GeometryEntry
 from dra_driver.inventory.mig.partitions import placements_of
 
 DISABLED, ENABLED, BALANCED, ALL = "all-disabled", "all-enabled", "all-balanced", "all-"
+PROFILE = r"[1-9][0-9]*g\.[1-9][0-9]*gb(?:[+-][a-z]+(?:\.[a-z]+)*)?"
+PART_OF_INSTANCE = rf"[1-9][0-9]*c\.{PROFILE}"
 _ENTRY = re.compile(rf"(?P<profile>{PROFILE})=(?P<count>[0-9]{{1,2}})")
 _BALANCED = {7: (3, 2, 1, 1), 4: (2, 1, 1)}  # compute slices of the GPU -> compute slices of each partition
+
+
+@dataclass(frozen=True, slots=True)
+class GeometryEntry:
+    """The state that a configuration defines for some GPUs. Empty `filters` and `indices` of None cover every GPU."""
+
+    is_enabled: bool
+    counts: Mapping[str, int]  # number of partitions by profile
+    indices: frozenset[int] | None = None
+    filters: frozenset[int] = frozenset()  # each is PCI device id << 16 | vendor id
+
+    def covers(self, gpu: GpuFacts, index: int) -> bool:
+        """Return whether the entry covers this GPU, which has position `index` on its node."""
+        is_chosen = self.indices is None or index in self.indices
+        return is_chosen and (not self.filters or gpu.pci_id in self.filters)
+
+
+Configurations = Mapping[str, tuple[GeometryEntry, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +91,7 @@ def listed(text: str) -> Counter[str] | None:
 def _of_entry(gpu: GpuFacts, entry: GeometryEntry) -> WantedGeometry | str:
     if not entry.is_enabled:
         return WantedGeometry(is_enabled=False)
-    if parts := [profile for profile in entry.counts if PART_OF_INSTANCE.match(profile)]:
+    if parts := [profile for profile in entry.counts if re.match(PART_OF_INSTANCE, profile)]:
         return f"{', '.join(parts)}: parts of a GPU instance are published where they exist, but are never created"
     return _of_counted(gpu, Counter(entry.counts))
 

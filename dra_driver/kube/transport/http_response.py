@@ -13,6 +13,7 @@ import socket
 from io import BufferedReader
 
 from dra_driver.kube.transport.bounds import MAX_BYTES, BrokenError, LimitedInput, ResponseLimits, TooLargeError
+from dra_driver.kube.transport.large_answers import LARGE_BYTES, LargeTurn
 
 _PIECE_BYTES = 256 * 1024
 _SWITCHING = 101
@@ -76,13 +77,15 @@ class HttpResponse:
         self._end_if_over()
         return taken
 
-    def whole(self) -> bytes:
-        """Return the body to its end. Raises: BrokenError, TooLargeError, OSError."""
+    def whole(self, turn: LargeTurn | None = None) -> bytes:
+        """Return the body to its end; a large one takes its turn. Raises: BrokenError, TooLargeError, OSError."""
         if self.is_encoded:
             raise TooLargeError("the answer is compressed, which was not asked for")
         body = bytearray()
         while piece := self.piece():
             body += piece
+            if turn is not None and len(body) > LARGE_BYTES:
+                turn.take()
             if len(body) > MAX_BYTES:
                 raise TooLargeError("the answer is too large")
         return bytes(body)

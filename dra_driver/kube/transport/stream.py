@@ -21,6 +21,7 @@ from dra_driver.model.errors import ApiError, Retry
 
 _PIECE_BYTES = 64 * 1024
 _REFUSAL_BYTES = 64 * 1024
+LINE_BYTES = 4 << 20  # the store of an API server takes objects of up to 1.5 MiB in its own, shorter format
 HEAD_SECONDS = 30.0  # how long to wait for a stream to begin
 LINE_SECONDS = 30.0  # the longest time from the first byte of a line to its last
 
@@ -81,6 +82,8 @@ class LineStream:
                 if whole.strip():
                     yield whole
             line += rest
+            if len(line) > LINE_BYTES:
+                raise ApiError("stream-broken", f"GET {self._path}: a line is too large", retry=Retry.NOW)
             if ends:
                 bounds.allow_body()
             if ends or not is_begun:

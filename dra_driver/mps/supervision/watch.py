@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 
+from dra_driver.model.errors import NodeError
 from dra_driver.mps import children
 from dra_driver.mps.processes import ProcessIdentity
 from dra_driver.mps.supervision.entries import DaemonEntries, DaemonEntry
 from dra_driver.mps.supervision.log_files import bound_logs
 from dra_driver.mps.supervision.process_ends import ProcessEnds
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.thread_start import start_thread
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,7 @@ DELAYS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # before the first, second, â
 STEADY_S = 60.0  # after a daemon has run for this long, the delays start over
 _LOGS_S = 60.0
 _AGAIN_S = 0.2
+_NO_THREAD_S = 1.0  # until the next attempt to start the thread of a repair
 
 
 class DaemonWatch:
@@ -88,7 +91,13 @@ class DaemonWatch:
         for entry in self._entries.all():
             if entry.due is not None and entry.due <= now:
                 entry.due = None
-                threading.Thread(target=self._repair, args=(entry.folder.key,), name="repair", daemon=True).start()
+                try:
+                    start_thread(
+                        threading.Thread(target=self._repair, args=(entry.folder.key,), name="repair", daemon=True)
+                    )
+                except NodeError as error:
+                    entry.due = now + _NO_THREAD_S
+                    log.warning("MPS daemon not repaired yet", extra=fields(code=error.code, err=str(error)))
 
     def _wait_for_ends(self, until: float) -> None:
         """Sleep until a daemon ends, an attempt to repair is due, or another thread wakes this one."""

@@ -14,6 +14,7 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep, UnknownStep
 from dra_driver.plugin.steps.performer import StepPerformer
 from dra_driver.plugin.steps.step_run import StepRun, UndoRun
+from dra_driver.telemetry.thread_start import no_thread
 
 _ONE_AND_FILE = 2  # the steps of a plan that changes one thing, which is checked before it is changed
 
@@ -60,10 +61,7 @@ class Effects:
             if len(chains) == 1:
                 self._perform(chains[0], run)
                 continue
-            with ThreadPoolExecutor(len(chains), thread_name_prefix="partitions") as pool:
-                begun = [pool.submit(self._perform_apart, chain, run) for chain in chains]
-            for each in begun:
-                each.result()
+            self._perform_together(chains, run)
 
     def refresh(self, steps: Iterable[Step], run: StepRun) -> None:
         """Rewrite the CDI file from the node's current state, and make nothing else.
@@ -119,6 +117,16 @@ class Effects:
             made = self._performers[step.kind].perform(step, recorded, run)
             if made is not recorded:
                 run.keep(made)
+
+    def _perform_together(self, chains: Sequence[Iterable[Step]], run: StepRun) -> None:
+        """Carry out chains of steps at the same time. Raises: NodeError("node.thread") and what steps raise."""
+        try:
+            with ThreadPoolExecutor(len(chains), thread_name_prefix="partitions") as pool:
+                begun = [pool.submit(self._perform_apart, chain, run) for chain in chains]
+        except RuntimeError as error:  # what was begun has ended
+            raise no_thread("partitions", error) from error
+        for each in begun:
+            each.result()
 
     def _perform_apart(self, steps: Iterable[Step], run: StepRun) -> None:
         """Carry out steps one after the other, in a thread other than the call's own."""

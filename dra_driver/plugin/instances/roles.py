@@ -9,12 +9,13 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from dra_driver.model.errors import DriverError, NodeError
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.part_thread import PartThread
 
 log = logging.getLogger(__name__)
 
@@ -25,43 +26,55 @@ class RoleListener(Protocol):
     """Is called, in the role's own thread, when this instance gets the role or loses it."""
 
     def role_gained(self) -> None:
-        """Begin what only the instance with the role does. Raises: DriverError."""
+        """Begin what only the instance with the role does. Any error means that this instance has to end."""
 
     def role_lost(self) -> None:
-        """End what only the instance with the role does; another one takes over after that. Raises: DriverError."""
+        """End what only the instance with the role does; another one takes over after that."""
 
 
 class NodeRole:
-    """The role, which belongs to the instance that has locked the file `path`."""
+    """The role, which belongs to the instance that has locked the file `path`.
+
+    If its work could not be begun, the role is kept, with `failure` set, until `stop`: the instance has to end.
+    """
 
     def __init__(self, path: str | os.PathLike[str], listener: RoleListener) -> None:
         self._path, self._listener = Path(path), listener
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.is_held = False
+        self._thread: PartThread | None = None
+        self.is_held = self.has_begun = False  # has_begun: whether the listener has begun its work
+        self.failure: Exception | None = None
 
     def start(self) -> None:
-        """Start trying to get the role. Raises: NodeError("node.role-file")."""
-        self._thread = threading.Thread(target=self._run, args=(self._open(),), name="role", daemon=True)
-        self._thread.start()
+        """Start trying to get the role. Raises: NodeError("node.role-file", "node.thread")."""
+        fd = self._open()
+        thread = PartThread("role", partial(self._run, fd))
+        try:
+            thread.start()
+        except DriverError:
+            os.close(fd)
+            raise
+        self._thread = thread
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Release the role. The listener is called first; only then can another instance take the role."""
         self._stop.set()
         if self._thread is not None:
+            self._thread.release()
             self._thread.join(timeout_s)
 
-    def _run(self, fd: int) -> None:
+    def _run(self, fd: int, thread: PartThread) -> None:
         try:
             while not _try_lock(fd):
                 if self._stop.wait(POLL_SECONDS):
                     return
             self.is_held = True
             log.info("role gained", extra=fields(role=self._path.name, pid=os.getpid()))
-            self._call(self._listener.role_gained)
+            with thread.turn():
+                self._begin_work()
             self._stop.wait()
-            self._call(self._listener.role_lost)
-            self.is_held = False
+            self._end_work()
+            self.is_held = self.has_begun = False
             log.info("role given up", extra=fields(role=self._path.name))
         finally:
             os.close(fd)
@@ -73,13 +86,18 @@ class NodeRole:
         except OSError as exc:
             raise NodeError("role-file", f"role file {self._path} can't be opened: {exc.strerror}") from exc
 
-    def _call(self, function: Callable[[], None]) -> None:
+    def _begin_work(self) -> None:
         try:
-            function()
-        except DriverError as error:
-            log.error("role change failed", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
+            self._listener.role_gained()
+            self.has_begun = True
+        except Exception as error:  # noqa: BLE001 - reported by whoever ends this instance
+            self.failure = error
+
+    def _end_work(self) -> None:
+        try:
+            self._listener.role_lost()
         except Exception:
-            log.exception("role change failed")
+            log.exception("role given up although its work did not end")
 
 
 def _try_lock(fd: int) -> bool:

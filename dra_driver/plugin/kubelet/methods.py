@@ -18,6 +18,7 @@ from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.plugin._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as registration
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.thread_start import no_thread
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +40,12 @@ class CallPool(ThreadPoolExecutor):
     """
 
     def __init__(self, size: int, name: str) -> None:
-        """Start the first thread. Raises: RuntimeError if no thread can be started."""
+        """Start the first thread. Raises: NodeError("node.thread") if no thread can be started."""
         super().__init__(size, thread_name_prefix=name)
-        super().submit(int).result()
+        try:
+            super().submit(int).result()
+        except RuntimeError as error:
+            raise no_thread(f"{name}_0", error) from error
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
         """Have a function called by one of the threads. The future never ends if no thread could be started for it."""

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from dra_driver.plugin.kubelet.methods import (
     registration_methods,
 )
 from dra_driver.plugin.kubelet.same_name_drivers import MARK, STARTED, started
-from dra_driver.plugin.kubelet.sockets import bind_privately, free_path, identity, set_aside
+from dra_driver.plugin.kubelet.sockets import is_ours, open_socket, remove, set_aside
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.thread_start import start_thread
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ class Registration:
         self._versions = [*VERSIONS, *also]
         self._made: Stamp | None = None  # identifies the socket that is ours
         self._mutex = threading.Lock()  # guards everything below
-        self._is_open = False
+        self._is_open = self._is_stuck = False
         self._pause_s = RETRY_FIRST_SECONDS
         self._retry: threading.Timer | None = None
         self.is_registered = False
@@ -54,16 +56,18 @@ class Registration:
 
     @property
     def is_reachable(self) -> bool:
-        """Return whether the socket is still ours; otherwise a restarted kubelet would not find this plugin."""
+        """Return whether the socket is still ours, and will be offered again if the kubelet has refused it.
+
+        Otherwise a kubelet would not find this plugin.
+        """
         with self._mutex:
-            return not self._is_open or self._is_ours()
+            return not self._is_open or (is_ours(self._path, self._made) and not self._is_stuck)
 
     def bind(self, server: grpc.Server) -> None:
         """Make a server that has not started yet listen here too. Raises: NodeError."""
-        free_path(self._path)
-        bind_privately(self._path, lambda: add_port(server, self._path))
+        made = open_socket(self._path, partial(add_port, server))
         with self._mutex:
-            self._made, self._is_open = identity(self._path), True
+            self._made, self._is_open = made, True
 
     def methods(self, pool: CallPool) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the methods of the registration service, answered by the threads of `pool`."""
@@ -75,8 +79,7 @@ class Registration:
             self._is_open = False
             if self._retry is not None:
                 self._retry.cancel()
-            if self._is_ours():
-                self._path.unlink(missing_ok=True)
+            remove(self._path, self._made)
             self.is_registered = False
 
     # What the kubelet calls
@@ -102,21 +105,23 @@ class Registration:
 
     # The socket
 
-    def _is_ours(self) -> bool:
-        return self._made is not None and identity(self._path) == self._made
-
     def _try_later(self) -> None:
         with self._mutex:
             if not self._is_open or (self._retry is not None and self._retry.is_alive()):
                 return
-            self._retry = threading.Timer(self._pause_s, self._reopen)
-            self._retry.name, self._retry.daemon = "registration", True
-            self._retry.start()
+            retry = threading.Timer(self._pause_s, self._reopen)
+            retry.name, retry.daemon = "registration", True
+            try:
+                start_thread(retry)
+            except NodeError as error:  # only a new start of the process makes the kubelet ask again
+                self._is_stuck, self.last_error = True, str(error)
+                return
+            self._retry = retry
             self._pause_s = min(self._pause_s * 2, RETRY_LAST_SECONDS)
 
     def _reopen(self) -> None:
         with self._mutex:
-            if not self._is_open or not self._is_ours():
+            if not self._is_open or not is_ours(self._path, self._made):
                 return
             aside = set_aside(self._path)
             try:
@@ -133,7 +138,7 @@ class Registration:
 
 
 def add_port(server: grpc.Server, path: Path) -> None:
-    """Listen on a unix socket. Raises: NodeError("node.socket")."""
+    """Bind a unix socket, and listen on it. Raises: NodeError("node.socket")."""
     try:
         server.add_insecure_port(f"unix:{path}")
     except RuntimeError as exc:

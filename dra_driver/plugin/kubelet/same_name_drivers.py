@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from dra_driver import __version__
 from dra_driver.hardware.facts import Problem
@@ -163,10 +164,9 @@ def ask(path: Path) -> RegisteredPlugin | None:
     """Return the plugin that answers at a registration socket, or None if there is no answer."""
     method, request = f"/{REGISTRATION_SERVICE}/GetInfo", messages.InfoRequest()
     try:
-        info, marks = call_once(
-            path, method, request, messages.PluginInfo, seconds=ASK_SECONDS, max_bytes=_ANSWER_BYTES
-        )
-    except grpc.RpcError:
+        answer, marks = call_once(path, method, request, seconds=ASK_SECONDS, max_bytes=_ANSWER_BYTES)
+        info = messages.PluginInfo.FromString(answer)
+    except (grpc.RpcError, DecodeError):
         return None
     return RegisteredPlugin(info.type, info.name, info.endpoint, MARK[0] in marks, marks.get(STARTED, ""))
 

@@ -7,25 +7,18 @@ Source: Kubernetes DRA plugin API v1 and v1beta1.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from dra_driver.model.errors import NodeError
 from dra_driver.model.stamp import Stamp
 from dra_driver.plugin.kubelet.claim_calls import AnswerListener, PrepareCall, UnprepareCall
 from dra_driver.plugin.kubelet.health_stream import HEALTH_VERSIONS, STREAMS, HealthStream
 from dra_driver.plugin.kubelet.methods import VERSIONS, CallPool, dra_methods
 from dra_driver.plugin.kubelet.registration import Registration, add_port
-from dra_driver.plugin.kubelet.sockets import (
-    bind_privately,
-    choose_paths,
-    free_path,
-    identity,
-    make_folder,
-    sweep,
-)
+from dra_driver.plugin.kubelet.sockets import choose_paths, is_ours, make_folder, open_socket, remove, sweep
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.telemetry.logs import fields
 
@@ -74,20 +67,18 @@ class PluginServer:
     @property
     def is_reachable(self) -> bool:
         """Return whether both sockets are still ours; otherwise a restarted kubelet could not call this plugin."""
-        return self._is_ours() and self._registration.is_reachable
+        return is_ours(self.paths.service, self._made) and self._registration.is_reachable
 
     def start(self) -> None:
-        """Serve, then register. Raises: NodeError."""
+        """Serve, then register. Raises: NodeError; `stop` then removes what was made."""
         make_folder(self.paths.service.parent)
         make_folder(self.paths.registration.parent)
         sweep(self._driver, self.paths)
-        free_path(self.paths.service)
         registrations = self._pool(REGISTRATIONS, "registration")
-        server = grpc.server(registrations, self._methods(registrations), options=_OPTIONS)
-        bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
+        server = self._server = grpc.server(registrations, self._methods(registrations), options=_OPTIONS)
+        self._made = open_socket(self.paths.service, partial(add_port, server))
         self._registration.bind(server)
         server.start()
-        self._server, self._made = server, identity(self.paths.service)
         log.info("plugin serving", extra=fields(driver=self._driver, socket=str(self.paths.service)))
 
     def stop(self, drain_s: float) -> None:
@@ -98,8 +89,7 @@ class PluginServer:
         if self._health is not None:
             self._health.close()
         done = self._server.stop(drain_s)
-        if self._is_ours():
-            self.paths.service.unlink(missing_ok=True)
+        remove(self.paths.service, self._made)
         done.wait(max(0.0, drain_s - 1.0))
         self._preparer.close()  # calls that are still waiting answer now
         done.wait(_CUT_OFF_SECONDS)
@@ -112,14 +102,8 @@ class PluginServer:
         """Remove the sockets of instances that have been killed since the start, and return how many there were."""
         return sweep(self._driver, self.paths) if self._server is not None else 0
 
-    def _is_ours(self) -> bool:
-        return self._made is not None and identity(self.paths.service) == self._made
-
     def _pool(self, size: int, name: str) -> CallPool:
-        try:
-            self._pools.append(CallPool(size, name))
-        except RuntimeError as error:
-            raise NodeError("threads", f"no thread can be started for the kubelet's calls: {error}") from error
+        self._pools.append(CallPool(size, name))
         return self._pools[-1]
 
     def _methods(self, registrations: CallPool) -> list[grpc.GenericRpcHandler[Any, Any]]:

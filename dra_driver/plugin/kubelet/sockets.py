@@ -1,9 +1,13 @@
-"""Sockets: chooses the paths on which the plugin listens, and frees them without taking one from a live process.
+"""Sockets: chooses the paths on which the plugin listens, listens there, and frees the paths of dead processes.
+
+A socket on which nobody listens looks like that of a dead process. So a socket is made under a hidden name, and gets
+its own only when its process listens: no other instance, which sweeps, ever finds it without a listener.
 
 A single instance has plain names. Two instances during an upgrade have names with their pods' UIDs, or derived short
 names if a path would be longer than AF_UNIX allows. Any name works, because the kubelet asks each socket which plugin
 it belongs to.
-Source: unix(7), sun_path; file names as the Kubernetes kubelet plugin helper derives them.
+Source: unix(7), sun_path; file names as the Kubernetes kubelet plugin helper derives them; kubelet pluginwatcher (names
+that begin with a dot are ignored).
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import re
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,12 +29,13 @@ from typing import TypeVar
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.limits import SOCKET_PATH_BYTES
-from dra_driver.model.stamp import Stamp, stamp_of
+from dra_driver.model.stamp import Stamp, stamp_of, stamp_of_status
 
 T = TypeVar("T")
 
 FOLDER_MODE = 0o750
 SOCKET_MODE = 0o600
+HIDDEN_SECONDS = 600.0  # a socket whose process has died between two system calls is removed after this time
 _umask = threading.Lock()
 
 
@@ -97,16 +103,22 @@ def free_path(path: Path) -> None:
 def sweep(driver: str, paths: SocketPaths) -> int:
     """Remove the sockets that dead instances of this driver left, and return how many.
 
-    Each such socket would delay the next registration by seconds.
+    Each such socket would delay the next registration by seconds. A hidden one, which delays nothing, may belong to an
+    instance that is just about to listen: only an old one is removed.
     """
     uid = r"[0-9A-Za-z_-]{11,36}"
     count = 0
-    for folder, pattern in (
-        (paths.registration.parent, rf"\.?{re.escape(driver)}(-{uid})?-reg\.sock(\.aside)?"),
+    for folder, name in (
+        (paths.registration.parent, rf"{re.escape(driver)}(-{uid})?-reg\.sock"),
         (paths.service.parent, rf"dra(-{uid})?\.sock"),
     ):
         for path in _sockets(folder):
-            if re.fullmatch(pattern, path.name) and is_refused(path):
+            if not re.fullmatch(rf"{name}|\.{name}\.(new|aside)", path.name):
+                continue
+            made = identity(path)
+            if made is None or (path.name.endswith(".new") and time.time() - made.mtime_ns / 1e9 < HIDDEN_SECONDS):
+                continue
+            if is_refused(path) and identity(path) == made:  # no other instance has replaced it meanwhile
                 path.unlink(missing_ok=True)
                 count += 1
     return count
@@ -141,6 +153,42 @@ def bind_privately(path: Path, bind: Callable[[], T]) -> T:
     return result
 
 
+def open_socket(path: Path, listen: Callable[[Path], None]) -> Stamp:
+    """Open a socket at `path` by calling `listen` with a hidden path, on which it has to bind and to listen.
+
+    Return the identity of the socket, by which `is_ours` and `remove` recognize it.
+
+    Raises: NodeError("node.socket"), and those of `free_path`.
+    """
+    free_path(path)
+    hidden = hidden_path(path)
+    free_path(hidden)
+    try:
+        bind_privately(hidden, lambda: listen(hidden))
+        made = stamp_of_status(hidden.lstat())
+        hidden.rename(path)
+    except OSError as exc:
+        raise NodeError("socket", f"can't listen on {path}: {exc.strerror}") from exc
+    return made
+
+
+def hidden_path(path: Path) -> Path:
+    """Return the path beside a socket's at which the socket is made; it is short enough wherever the other one is."""
+    hidden = path.with_name(f".{path.name}.new")
+    return hidden if _is_short(hidden) else path.with_name(f".{_digest(path.name, 5)}")
+
+
+def is_ours(path: Path, made: Stamp | None) -> bool:
+    """Return whether the socket at `path` is the one that `open_socket` made."""
+    return made is not None and identity(path) == made
+
+
+def remove(path: Path, made: Stamp | None) -> None:
+    """Remove the socket that `open_socket` made at `path`, but not one that has replaced it."""
+    if is_ours(path, made):
+        path.unlink(missing_ok=True)
+
+
 @contextmanager
 def _private_umask() -> Iterator[None]:
     with _umask:
@@ -154,13 +202,17 @@ def _private_umask() -> Iterator[None]:
 def _fitting(folder: Path, names: Iterable[str]) -> Path:
     paths = [folder / name for name in names]
     for path in paths:
-        if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
+        if _is_short(path):
             return path
     raise NodeError(
         "socket-path-too-long",
         f"even {paths[-1]} is longer than the {SOCKET_PATH_BYTES} bytes that a socket path may have",
         hint="use shorter --kubelet-registrar-directory-path and --kubelet-plugins-directory-path",
     )
+
+
+def _is_short(path: Path) -> bool:
+    return len(os.fsencode(path)) <= SOCKET_PATH_BYTES
 
 
 def _digest(text: str, size: int) -> str:

@@ -58,6 +58,7 @@ class LedgerAccess:
     ) -> None:
         self.path = path
         self._boot_id = boot_id
+        self._unsettled_nodes: dict[str, tuple[int, ...]] = {}  # of claims that were undone on a full disk, by UID
         self._of_thread = threading.local()
         self._unprepared = UnpreparedClaims(self.path.with_name(f"{self.path.name}.unprepared"), files=files)
         self._file = LedgerFile(self.path, files=files, reads_only=reads_only, opened=self._unprepared.make)
@@ -111,11 +112,13 @@ class LedgerAccess:
 
         def remove_rows(connection: sqlite3.Connection) -> None:
             for record in records_of(connection, self._hidden()):
-                remove(connection, record, record.pods, self._boot_id)
+                nodes = self._unsettled_nodes.get(record.uid, ())
+                remove(connection, record, record.pods, self._boot_id, nodes)
 
         def shorten(connection: sqlite3.Connection) -> None:
             uids = self._hidden()
             self._unprepared.remove(uids.difference(record.uid for record in records_of(connection, uids)))
+            self._unsettled_nodes.clear()
 
         self._use(remove_rows)
         self._use(shorten)

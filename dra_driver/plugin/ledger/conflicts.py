@@ -18,11 +18,16 @@ from dra_driver.plugin.ledger.record import ClaimRecord, record_of_row
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another claim that holds a wanted device; with `pods`, one that held it and whose pods may still run."""
+    """Another claim that holds a wanted device, or that held it until it was unprepared.
+
+    Of the latter, `pods` may still run, and `users` are processes that still have the device open, in words.
+    """
 
     device: str
     record: ClaimRecord
     pods: tuple[str, ...] = ()
+    is_unprepared: bool = False
+    users: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +112,9 @@ def by_holder(conflicts: Iterable[Conflict]) -> tuple[tuple[str, Conflict], ...]
 
     Slices of a GPU are listed only where the GPU itself is not.
     """
-    groups: dict[tuple[str, tuple[str, ...]], list[Conflict]] = {}
+    groups: dict[tuple[str, bool, tuple[str, ...]], list[Conflict]] = {}
     for conflict in conflicts:
-        groups.setdefault((conflict.record.uid, conflict.pods), []).append(conflict)
+        groups.setdefault((conflict.record.uid, conflict.is_unprepared, conflict.pods), []).append(conflict)
     return tuple(
         sorted(((_in_words({r.device for r in group}), group[0]) for group in groups.values()), key=itemgetter(0))
     )

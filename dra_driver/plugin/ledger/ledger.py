@@ -37,6 +37,7 @@ from dra_driver.plugin.ledger.record import NEVER_GONE, ClaimRecord, ClaimState,
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep
 from dra_driver.plugin.ledger.step_records import text_of_steps
 from dra_driver.plugin.ledger.unreleased import UnreleasedClaims, unreleased_conflicts, unreleased_query
+from dra_driver.plugin.ledger.usage.claim_totals import ClaimTotals
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -62,9 +63,12 @@ class Ledger(ClaimQueries):
     ) -> None:
         super().__init__(Path(path), boot_id=boot_id, files=files or NoClaimFiles(), reads_only=reads_only)
         self.effects = DeviceEffects(self._read, self._write)
-        self.unreleased = UnreleasedClaims(self._read, self._write)
-        self.spans = spans.ClaimSpans(self._read, self._write)
+        self.unreleased = UnreleasedClaims(self._read, self._write, boot_id)
+        self.spans = spans.ClaimSpans(self._read, self._write, self._boot_id)
+        self.claim_totals = ClaimTotals(self._read)
         self.keeps_spans = False  # whether the times at which claims are prepared and unprepared are recorded
+        # What each device of a claim counts, from its namespace and allocation; "" is left to the meter.
+        self.charges_of: Callable[[str, Wire], str] = lambda _namespace, _allocation: ""
         self.open()
 
     def is_empty(self) -> bool:
@@ -132,6 +136,7 @@ class Ledger(ClaimQueries):
         sql, values = conflicts_query(claim.uid, wanted)
         row = row_of_record(record)
         self._kept.keep(record.uid, ({**row, **NEVER_GONE}, record))
+        charges = self._charges_of(record) if record.state == ClaimState.PREPARED else None
 
         def job(connection: sqlite3.Connection) -> tuple[Conflict, ...]:
             conflicts = conflicts_of(connection.execute(sql, values).fetchall(), wanted) if wanted else ()
@@ -141,8 +146,8 @@ class Ledger(ClaimQueries):
             if not conflicts:
                 insert(connection, row, wanted)
                 record_mode_changes(connection, record)
-                if self.keeps_spans:
-                    spans.begin(connection, row)
+                if charges is not None:
+                    spans.begin(connection, record.uid, charges, self._boot_id)
             return conflicts
 
         return job
@@ -153,14 +158,28 @@ class Ledger(ClaimQueries):
 
     def commit(self, uid: str, steps: Sequence[RecordedStep] | None = None) -> None:
         """Record that all effects are done; `steps`, if given, replace the recorded ones. Raises: LedgerError."""
-        if steps is None:
-            self.set_state(uid, ClaimState.PREPARED)
-            return
-        state, text, kept = str(ClaimState.PREPARED), text_of_steps(steps), self._kept.get(uid)
-        if kept is not None:  # so that the next call need not parse what this call knows
-            row = {**kept[0], "state": state, "steps": text}
-            self._kept.keep(uid, (row, kept[1]._replace(state=ClaimState.PREPARED, steps=tuple(steps))))
-        self._execute("UPDATE claims SET state = ?, steps = ? WHERE uid = ?", (state, text, uid))
+        kept = self._kept.get(uid)
+        charges = self._charges_of(kept[1] if kept is not None else None)
+        changes = {"state": str(ClaimState.PREPARED)}
+        if steps is not None:
+            changes["steps"] = text_of_steps(steps)
+            if kept is not None:  # so that the next call need not parse what this call knows
+                record = kept[1]._replace(state=ClaimState.PREPARED, steps=tuple(steps))
+                self._kept.keep(uid, ({**kept[0], **changes}, record))
+
+        def job(connection: sqlite3.Connection) -> None:
+            columns = ", ".join(f"{name} = ?" for name in changes)
+            connection.execute(f"UPDATE claims SET {columns} WHERE uid = ?", (*changes.values(), uid))  # noqa: S608
+            if charges is not None:
+                spans.begin(connection, uid, charges, self._boot_id)
+
+        self._write(job)
+
+    def _charges_of(self, record: ClaimRecord | None) -> str | None:
+        """Return what a claim's devices count, "" if that is not known here; None if no spans are kept."""
+        if not self.keeps_spans:
+            return None
+        return "" if record is None else self.charges_of(record.namespace, record.allocation)
 
     def hold(self, uid: str, occupied: Sequence[str], held: Collection[str]) -> None:
         """Record the parts that a claim occupies and does not hold yet (`held` are those that it holds).
@@ -218,16 +237,23 @@ class Ledger(ClaimQueries):
 
         self._write(job)
 
-    def forget(self, record: ClaimRecord, pods: Collection[str] = (), modes_off: Collection[str] = ()) -> None:
+    def forget(
+        self,
+        record: ClaimRecord,
+        pods: Collection[str] = (),
+        modes_off: Collection[str] = (),
+        nodes: Collection[int] = (),
+    ) -> None:
         """Remove a claim that was undone, and release its devices unless `pods` may still use them.
 
+        With `nodes`, the numbers of their device nodes, they are released once it is seen that no container uses these.
         `modes_off` are the GPUs, by PCI address, whose MIG mode this driver has switched off again. If the disk has no
         room for the write, the claim is listed as unprepared, and the next write that succeeds removes it.
         Raises: LedgerError.
         """
 
         def job(connection: sqlite3.Connection) -> None:
-            remove(connection, record, pods, self._boot_id)
+            remove(connection, record, pods, self._boot_id, nodes)
             remove_mode_records(connection, modes_off)
 
         try:
@@ -239,4 +265,5 @@ class Ledger(ClaimQueries):
                 "the disk has no room to record that a claim was undone; it is listed as unprepared instead",
                 extra=fields(claim=record.full_name, err=str(error)),
             )
+            self._unsettled_nodes[record.uid] = tuple(nodes)
             self._unprepared.add(record.uid)

@@ -18,13 +18,17 @@ from dra_driver.plugin.ledger import device_effects, spans, unreleased
 from dra_driver.plugin.ledger.conflicts import wanted_of
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState, record_of_row, row_of_record
 from dra_driver.plugin.ledger.recorded_steps import RecordedPartition, RecordedSharing
+from dra_driver.plugin.ledger.usage import claim_totals, usage_clock
+from dra_driver.plugin.ledger.usage.older_spans import add_columns
 
-MAJOR, MINOR = 1, 4
+MAJOR, MINOR = 1, 5
 LATER_TABLES = (  # that version 1.0 of the ledger did not have
     "CREATE TABLE IF NOT EXISTS mig_modes (gpu TEXT PRIMARY KEY, boot_id TEXT NOT NULL) WITHOUT ROWID",
     *device_effects.SCHEMA,
     *unreleased.SCHEMA,
     *spans.SCHEMA,
+    *usage_clock.SCHEMA,
+    *claim_totals.SCHEMA,
 )
 SCHEMA = (
     """CREATE TABLE claims (
@@ -52,6 +56,7 @@ def create_tables(connection: sqlite3.Connection, records: Iterable[ClaimRecord]
     """Make the tables, with rows for claims that are already on the node."""
     for line in SCHEMA:
         connection.execute(line)
+    add_columns(connection)
     for record in records:
         insert(connection, row_of_record(record), wanted_of(record.claim(), ()))
         effects = (step.effect for step in record.steps_of(RecordedSharing) if step.effect is not None)
@@ -59,9 +64,10 @@ def create_tables(connection: sqlite3.Connection, records: Iterable[ClaimRecord]
 
 
 def add_tables(connection: sqlite3.Connection) -> None:
-    """Add the tables that this version has and the file's older minor version lacks."""
+    """Add the tables and columns that this version has and the file's older minor version lacks."""
     for line in (*LATER_TABLES, f"PRAGMA user_version={MAJOR * 1000 + MINOR}"):
         connection.execute(line)
+    add_columns(connection)
 
 
 def insert(connection: sqlite3.Connection, row: Wire, holds: tuple[tuple[str, str], ...]) -> None:
@@ -124,15 +130,21 @@ def delete(connection: sqlite3.Connection, uid: str) -> None:
     connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
 
 
-def remove(connection: sqlite3.Connection, record: ClaimRecord, pods: Collection[str], boot_id: str) -> None:
-    """Remove a claim, and record what its `pods` may still use in the boot `boot_id` as unreleased.
+def remove(
+    connection: sqlite3.Connection,
+    record: ClaimRecord,
+    pods: Collection[str],
+    boot_id: str,
+    nodes: Collection[int] = (),
+) -> None:
+    """Remove a claim, and record what its `pods`, or others with its `nodes`, may still use in this boot as unreleased.
 
     A claim whose preparation was never completed has no containers, and those of an earlier boot are gone: their
     devices are released at once. A recovered claim does not know its boot and counts as one of this boot.
     """
     if record.state != ClaimState.PREPARING and record.boot_id in {"", boot_id}:
-        unreleased.keep_unreleased(connection, record, pods, boot_id)
-    spans.end(connection, record)
+        unreleased.keep_unreleased(connection, record, pods, boot_id, nodes)
+    spans.end(connection, record, boot_id)
     delete(connection, record.uid)
 
 

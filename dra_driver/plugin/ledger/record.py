@@ -32,6 +32,9 @@ from dra_driver.plugin.ledger.step_records import steps_of_records, text_of_step
 S = TypeVar("S", bound=RecordedStep)
 
 
+_WAS_LOST = "gpuWasLost"  # beside the keys of the allocation
+
+
 class ClaimState(enum.StrEnum):
     """How far a claim has got. Any other value was written by a newer agent and is treated as PREPARED."""
 
@@ -71,6 +74,15 @@ class ClaimRecord(NamedTuple):
     def pods(self) -> tuple[str, ...]:
         """Return the UIDs of the pods for which the claim was reserved."""
         return pods_of_record(self.allocation)
+
+    @property
+    def was_lost(self) -> bool:
+        """Return whether a GPU of the claim was lost since the claim was prepared: its programs can't use it again."""
+        return bool(self.allocation.get(_WAS_LOST))
+
+    def with_loss(self) -> Wire:
+        """Return the allocation with the fact that a GPU of the claim was lost."""
+        return {**self.allocation, _WAS_LOST: True}
 
     def with_pods(self, pods: Iterable[str]) -> Wire:
         """Return the allocation with these pods added to those that it has."""

@@ -2,24 +2,26 @@
 
 In: claims that come and go, in the transactions that record them. Out: spans for the meter of the node, and totals
 that outlive the agent. One transaction adds a span that has ended to the totals and removes it, so no second is lost
-or counted twice, whenever the agent is killed. Times are seconds since 1970. Nothing is recorded unless
-`Ledger.keeps_spans` is set.
+or counted twice, whenever the agent is killed. Times are seconds of the usage clock; the wall clock's are recorded for
+people and for older agents. A span has a random key, because numbers of removed rows come again, and what each of its
+devices counts. Nothing is recorded unless `Ledger.keeps_spans` is set.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 from dra_driver.model.records import RecordForm, json_text
-from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
+from dra_driver.plugin.ledger.usage import older_spans
+from dra_driver.plugin.ledger.usage.claim_totals import add_claim_totals, drop_oldest
+from dra_driver.plugin.ledger.usage.span import SettledSpan, Span, TotalKey, UsageTotal
+from dra_driver.plugin.ledger.usage.usage_clock import UsageTime, read_clock, record_time
 
-SCHEMA = (  # since ledger version 1.4
+SCHEMA = (  # since ledger version 1.4; see `older_spans` for the columns that 1.5 has added
     """CREATE TABLE IF NOT EXISTS spans (
         id INTEGER PRIMARY KEY, claim_uid TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
         allocation TEXT NOT NULL, began REAL NOT NULL, ended REAL)""",
@@ -27,114 +29,120 @@ SCHEMA = (  # since ledger version 1.4
     """CREATE TABLE IF NOT EXISTS usage_totals (
         key TEXT PRIMARY KEY, allocated REAL NOT NULL, busy REAL NOT NULL, measured REAL NOT NULL) WITHOUT ROWID""",
 )
-# A claim that was recovered after a loss of the ledger is not counted until the API server has returned its name.
-_WITHOUT = "FROM claims WHERE state <> 'recovered' AND uid NOT IN (SELECT claim_uid FROM spans WHERE ended IS NULL)"
-_EVERY = "SELECT id, claim_uid, namespace, name, allocation, began, ended FROM spans ORDER BY id"
-_UNSEEN = f"SELECT 1 {_WITHOUT} LIMIT 1"
-_BEGIN_UNSEEN = (
-    "INSERT INTO spans (claim_uid, namespace, name, allocation, began) "
-    f"SELECT uid, namespace, name, allocation, ? {_WITHOUT}"
+_COLUMNS = "claim_uid, namespace, name, allocation, began, began_s, charges, key"
+_NEW_KEY = "lower(hex(randomblob(16)))"
+_IS_OPEN = "SELECT 1 FROM spans WHERE claim_uid = claims.uid AND ended IS NULL"
+_OPEN = "SELECT 1 FROM spans WHERE claim_uid = ? AND ended IS NULL"
+_BEGIN = (
+    f"INSERT INTO spans ({_COLUMNS}) SELECT uid, namespace, name, allocation, ?, ?, ?, {_NEW_KEY} FROM main.claims "  # noqa: S608
+    f"WHERE uid = ? AND NOT EXISTS ({_IS_OPEN})"
 )
-_GONE = "SELECT 1 FROM spans WHERE ended IS NULL AND claim_uid NOT IN (SELECT uid FROM main.claims) LIMIT 1"
-_END_GONE = (
-    "UPDATE spans SET ended = max(began, ?) WHERE ended IS NULL AND claim_uid NOT IN (SELECT uid FROM main.claims)"
+# A claim that was recovered after a loss of the ledger is not counted until the API server has returned its name.
+_BEGIN_UNSEEN = (
+    f"INSERT INTO spans ({_COLUMNS}) SELECT uid, namespace, name, allocation, ?, ?, '', {_NEW_KEY} FROM claims "  # noqa: S608
+    f"WHERE state NOT IN ('recovered', 'preparing') AND NOT EXISTS ({_IS_OPEN})"
+)
+_END = "UPDATE spans SET ended = max(began, ?), ended_s = max(began_s, ?) WHERE ended IS NULL AND "
+_END_GONE = f"{_END} claim_uid NOT IN (SELECT uid FROM main.claims)"  # noqa: S608
+_EVERY = (
+    "SELECT id, key, claim_uid, namespace, name, allocation, began_s, ended_s, charges FROM spans "
+    "WHERE began_s IS NOT NULL ORDER BY id"
+)
+_ADD = (
+    "INSERT INTO usage_totals (key, allocated, busy, measured) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE "
+    "SET allocated = allocated + excluded.allocated, busy = busy + excluded.busy, "
+    "measured = measured + excluded.measured"
 )
 MAX_SPANS = 20_000  # beyond this, the oldest ended ones are dropped: perhaps nothing adds them up any more
 
 
-class Span(NamedTuple):
-    """The time for which a claim was prepared; `ended` is None while it still is."""
-
-    number: int
-    uid: str
-    namespace: str
-    name: str
-    allocation: Wire
-    began: float
-    ended: float | None
-
-
-class UsageTotal(NamedTuple):
-    """The total under one key, in seconds: allocated, busy, and for how much of it the use was measured."""
-
-    allocated: float = 0.0
-    busy: float = 0.0
-    measured: float = 0.0
-
-    def plus(self, other: UsageTotal) -> UsageTotal:
-        """Return the sum of both."""
-        return UsageTotal(self.allocated + other.allocated, self.busy + other.busy, self.measured + other.measured)
-
-
 class ClaimSpans:
-    """The spans and totals of one ledger."""
+    """The spans and totals of one ledger, in one boot."""
 
-    def __init__(self, read: LedgerQuery, write: Write) -> None:
-        self._read, self._write = read, write
+    def __init__(self, read: LedgerQuery, write: Write, boot_id: str) -> None:
+        self._read, self._write, self._boot_id = read, write, boot_id
+
+    def turn(self) -> tuple[UsageTime, tuple[Span, ...]]:
+        """Return the time, and the spans that have not ended or not been settled yet. Raises: LedgerError.
+
+        Before that, begin a span for each claim without one, and end those of claims that are gone: an agent that
+        keeps no spans may have prepared or unprepared claims.
+        """
+
+        def job(connection: sqlite3.Connection) -> tuple[UsageTime, tuple[Span, ...]]:
+            time = read_clock(connection, self._boot_id)
+            older_spans.adopt(connection, time, self._boot_id)
+            connection.execute(_BEGIN_UNSEEN, (time.wall, time.now))
+            connection.execute(_END_GONE, (time.wall, time.now))
+            return time, tuple(map(_span, connection.execute(_EVERY)))
+
+        return self._write(job, is_synced=False)
 
     def every(self) -> tuple[Span, ...]:
-        """Return the spans that have not ended, or not been added to the totals yet. Raises: LedgerError."""
+        """Return the spans that have not ended or not been settled yet. Raises: LedgerError."""
         return tuple(map(_span, self._read(_EVERY)))
 
-    def totals(self) -> dict[tuple[str, ...], UsageTotal]:
+    def totals(self) -> dict[TotalKey, UsageTotal]:
         """Return the totals by key. Raises: LedgerError."""
         rows = self._read("SELECT * FROM usage_totals")
         return {tuple(json.loads(row["key"])): _TOTAL.read(dict(row)) for row in rows}
 
-    def catch_up(self, now: float) -> None:
-        """Begin a span for each claim without one, and end those of claims that are gone. Raises: LedgerError.
+    def settle(
+        self,
+        time: UsageTime,
+        more: Mapping[TotalKey, UsageTotal],
+        ended: Collection[SettledSpan],
+        new: Collection[Span],
+    ) -> dict[TotalKey, UsageTotal]:
+        """Add `more` and spans that have ended to the totals, by key, remove these spans, and record the time.
 
-        That is needed after an agent that keeps no spans has prepared or unprepared claims.
+        Record the charges of the spans in `new`. Return what was added: a span that another agent has settled in the
+        meantime adds nothing. What is recorded also outlives a power failure, because a counter must never fall.
+        Raises: LedgerError.
         """
-        for query, statement in ((_UNSEEN, _BEGIN_UNSEEN), (_GONE, _END_GONE)):
-            if self._read(query):
-                self._execute(statement, now)
 
-    def add(self, more: Mapping[tuple[str, ...], UsageTotal], settled: Collection[int]) -> None:
-        """Add `more` to the totals, by key, and remove the spans, by number, that it contains. Raises: LedgerError."""
-        sql = (
-            "INSERT INTO usage_totals (key, allocated, busy, measured) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE "
-            "SET allocated = allocated + excluded.allocated, busy = busy + excluded.busy, "
-            "measured = measured + excluded.measured"
-        )
-        rows = [(json_text(list(key)), one.allocated, one.busy, one.measured) for key, one in more.items()]
+        def job(connection: sqlite3.Connection) -> dict[TotalKey, UsageTotal]:
+            added = dict(more)
+            connection.executemany(
+                "UPDATE spans SET charges = ? WHERE id = ? AND key = ?", [(s.charges, s.number, s.key) for s in new]
+            )
+            for span, amounts in ended:
+                sql = "DELETE FROM spans WHERE id = ? AND key = ?"
+                if connection.execute(sql, (span.number, span.key)).rowcount:
+                    for key, seconds in amounts.items():
+                        added[key] = added.get(key, UsageTotal()).plus(UsageTotal(allocated=seconds))
+                    add_claim_totals(connection, span, amounts)
+            if ended:
+                drop_oldest(connection)
+            connection.executemany(_ADD, [(json_text(list(key)), *total) for key, total in added.items()])
+            record_time(connection, time)
+            return added
 
-        def job(connection: sqlite3.Connection) -> None:
-            connection.executemany(sql, rows)
-            connection.executemany("DELETE FROM spans WHERE id = ?", [(number,) for number in settled])
-
-        self._write(job, is_synced=False)
-
-    def _execute(self, sql: str, now: float) -> None:
-        self._write(lambda connection: connection.execute(sql, (now,)), is_synced=False)
+        return self._write(job)
 
 
-def begin(connection: sqlite3.Connection, row: Wire) -> None:
-    """Begin the span of the claim with a row, unless it has one that has not ended."""
-    connection.execute(
-        "INSERT INTO spans (claim_uid, namespace, name, allocation, began) SELECT ?, ?, ?, ?, ? "
-        "WHERE NOT EXISTS (SELECT 1 FROM spans WHERE claim_uid = ? AND ended IS NULL)",
-        (row["uid"], row["namespace"], row["name"], row["allocation"], time.time(), row["uid"]),
-    )
+def begin(connection: sqlite3.Connection, uid: str, charges: str, boot_id: str) -> None:
+    """Begin the span of a claim that has a row, unless it has one that has not ended."""
+    time = read_clock(connection, boot_id)
+    connection.execute(_BEGIN, (time.wall, time.now, charges, uid))
 
 
-def end(connection: sqlite3.Connection, record: ClaimRecord) -> None:
-    """End the span of a claim, or remove it if the claim's preparation was never completed."""
+def end(connection: sqlite3.Connection, record: ClaimRecord, boot_id: str) -> None:
+    """End the span of a claim; that of a preparation that an older agent has not completed is removed."""
     if record.state == ClaimState.PREPARING:
-        connection.execute("DELETE FROM spans WHERE claim_uid = ? AND ended IS NULL", (record.uid,))
+        connection.execute("DELETE FROM spans WHERE claim_uid = ? AND began_s IS NULL", (record.uid,))
+    if connection.execute(_OPEN, (record.uid,)).fetchone() is None:
         return
-    done = connection.execute(
-        "UPDATE spans SET ended = max(began, ?) WHERE claim_uid = ? AND ended IS NULL", (time.time(), record.uid)
+    time = read_clock(connection, boot_id)
+    connection.execute(f"{_END} claim_uid = ?", (time.wall, time.now, record.uid))
+    connection.execute(
+        "DELETE FROM spans WHERE ended IS NOT NULL AND id <= (SELECT max(id) FROM spans) - ?", (MAX_SPANS,)
     )
-    if done.rowcount:
-        connection.execute(
-            "DELETE FROM spans WHERE ended IS NOT NULL AND id <= (SELECT max(id) FROM spans) - ?", (MAX_SPANS,)
-        )
 
 
 _TOTAL = RecordForm(UsageTotal)
 
 
 def _span(row: sqlite3.Row) -> Span:
-    number, uid, namespace, name, allocation, began, ended = row
-    return Span(number, uid, namespace, name, json.loads(allocation), began, ended)
+    number, key, uid, namespace, name, allocation, began, ended, charges = row
+    return Span(number, key, uid, namespace, name, json.loads(allocation), began, ended, charges)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from dra_driver.inventory.mig.geometry_file import Configurations, read_configurations
+from dra_driver.inventory.mig.geometry import Configurations
 from dra_driver.inventory.mig.geometry_rules import FROM_LABEL, GeometryRule, geometry_of
 from dra_driver.kube.ports import NodeApi
 from dra_driver.model.errors import InputError, NodeError
@@ -95,6 +95,6 @@ class GeometrySource:
 
 def _read(file: Path) -> Configurations:
     """Read the file. Raises: InputError."""
-    from dra_driver.documents.document import read_document  # noqa: PLC0415 - YAML only where it is wanted
+    from dra_driver.inventory.mig.geometry_file import read_configurations  # noqa: PLC0415 - pydantic, only for this
 
-    return read_configurations(read_document(file), str(file))
+    return read_configurations(file)

@@ -20,17 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from dra_driver.model.errors import NodeError, Retry
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as messages
 from dra_driver.plugin.node_claims.claim_results import ClaimName, results, uid_of
+from dra_driver.plugin.node_claims.message_count import fields_in
 from dra_driver.plugin.unix_call import call_once, fault_text
 
 SERVICE = "v1.PodResourcesLister"
 ASK_SECONDS = 5.0
 ANSWER_BYTES = 8 << 20
+SHORT_BYTES = 1 << 20  # an answer up to this length takes at most 40 MiB of memory, whatever is in it
+MAX_FIELDS = 200_000
 MAX_PODS = 5_000
 MAX_CLAIMS = 5_000
 CODE = "node.pod-resources"
@@ -114,10 +118,15 @@ class PodResources:
     def _ask(self, method: str, request: Any, answer: Any) -> Any:
         path = f"/{SERVICE}/{method}"
         try:
-            found, _ = call_once(self._path, path, request, answer, seconds=ASK_SECONDS, max_bytes=ANSWER_BYTES)
+            found, _ = call_once(self._path, path, request, seconds=ASK_SECONDS, max_bytes=ANSWER_BYTES)
+            is_long = len(found) > SHORT_BYTES
+            if is_long and fields_in(found, answer.DESCRIPTOR, MAX_FIELDS) > MAX_FIELDS:
+                raise self._fault(f"its answer has more than {MAX_FIELDS} fields")
+            return answer.FromString(found)
         except grpc.RpcError as error:
             raise self._fault(fault_text(error)) from error
-        return found
+        except DecodeError as error:
+            raise self._fault(" ".join(str(error)[:300].split())) from error
 
     def _device(self, found: messages.ClaimResource) -> HeldDevice:
         return HeldDevice(

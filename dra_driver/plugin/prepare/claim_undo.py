@@ -110,21 +110,22 @@ class ClaimUndo:
         again. If a partition could not be destroyed, the claim is marked after all.
         """
         undoing = UndoRun(record.uid, deadline, alone_on=set(alone_on))
+        nodes = self._release_watch.nodes_of(record)
         if self._ledger.is_read_only:
             self._undo_effects(record, undoing)
             return
         is_marked = record.state in UNFINISHED or self._effects.needs_mark(record.steps, undoing)
         if is_marked:
-            self._mark(record)
+            self._mark(record, nodes)
         try:
             modes_off = self._undo_effects(record, undoing)
         except DriverError:
             if not is_marked and not is_only_file(record.steps):
-                self._mark(record)
+                self._mark(record, nodes)
             raise
         pods = self._release_watch.pods_left(record)
-        self._ledger.forget(record, pods, modes_off)
-        if pods:
+        self._ledger.forget(record, pods, modes_off, nodes)
+        if pods or nodes:
             self._release_watch.watch()
         self._waiting.wake()
 
@@ -133,8 +134,14 @@ class ClaimUndo:
         names = {*record.owned_names(), *self._gpus.devices_of_steps((), record.steps)}
         return self._locks.hold(map(device_lock, names), deadline)
 
-    def _mark(self, record: ClaimRecord) -> None:
-        """Mark a claim in the ledger as being undone, unless its record already shows that it is not prepared."""
+    def _mark(self, record: ClaimRecord, nodes: Collection[int]) -> None:
+        """Mark a claim in the ledger as being undone, unless its record already shows that it is not prepared.
+
+        Its nodes are recorded first, because its file, which names them, may be gone when the undoing goes on.
+        """
+        if nodes:
+            with tolerate_full_disk("record the device nodes of a claim"):
+                self._ledger.unreleased.note_nodes(record.uid, record.boot_id, nodes)
         if record.state not in UNFINISHED:
             with tolerate_full_disk("mark a claim"):
                 is_synced = not ends_with_power(record.steps)

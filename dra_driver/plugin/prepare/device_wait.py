@@ -44,13 +44,15 @@ class DeviceWait:
 
         `started` is when the call began, in seconds of monotonic time.
 
-        Raises: ClaimError("claim.device-in-use"), which names the device and its holder, if the time for waiting is up.
+        Raises: ClaimError("claim.device-in-use"), which names the device and its holder, if the time for waiting is up;
+        at once if the holder's GPU was lost meanwhile, because its pods don't end by themselves.
         """
         for device, conflict in by_holder(conflicts):
             log.info(
                 "device held by another claim, waiting",
                 extra=fields(claim_uid=plan.claim.uid, device=device, holder=conflict.record.full_name),
             )
+        _refuse_returned(conflicts)
         while conflicts:
             seen = self._pause.seen
             self._look_at_holders(conflicts)
@@ -66,9 +68,10 @@ class DeviceWait:
 
     def _look_at_holders(self, conflicts: tuple[Conflict, ...]) -> None:
         """Undo holders that were deleted for good, and half-done holders on which no call is working."""
-        if any(conflict.pods for conflict in conflicts):
-            self._release_watch.watch()  # the agent that has watched these pods so far may have ended
-        for record in {conflict.record.uid: conflict.record for conflict in conflicts if not conflict.pods}.values():
+        if any(conflict.is_unprepared for conflict in conflicts):
+            self._release_watch.watch()  # the agent that has watched these devices so far may have ended
+        holders = {conflict.record.uid: conflict.record for conflict in conflicts if not conflict.is_unprepared}
+        for record in holders.values():
             if not self._checks.is_due(record.uid):
                 continue
             with suppress(PrepareError):  # another call works on it, or it can't be undone: it still holds the device
@@ -76,6 +79,20 @@ class DeviceWait:
                     self._undo.undo_unfinished(record.uid)
                 else:
                     self._undo.evict(record.uid)
+
+
+def _refuse_returned(conflicts: tuple[Conflict, ...]) -> None:
+    """Refuse to wait for holders whose GPU was lost and came back. Raises: ClaimError("claim.device-in-use")."""
+    lost = [(device, one.record) for device, one in by_holder(conflicts) if one.record.was_lost]
+    if not lost:
+        return
+    device, record = lost[0]
+    raise ClaimError(
+        "device-in-use",
+        f"still held: {device} by claim {record.full_name} (UID {record.uid}), whose GPU was lost and came back",
+        hint=f"delete the pods that use claim {record.full_name}: their programs can't use the GPU any more",
+        retry=Retry.LATER,
+    )
 
 
 def _in_use(conflicts: tuple[Conflict, ...], waited_s: float) -> ClaimError:
@@ -90,8 +107,15 @@ def _in_use(conflicts: tuple[Conflict, ...], waited_s: float) -> ClaimError:
 
 def _holder(device: str, conflict: Conflict) -> str:
     claim = f"claim {conflict.record.full_name} (UID {conflict.record.uid})"
+    if conflict.users:
+        return (
+            f"{device} by {', '.join(conflict.users)}, which has it open through {claim}, now unprepared; end that "
+            f"container, or, if its process can't harm the next one, run dra-driver release {device} --force there"
+        )
     if conflict.pods:
         return (
             f"{device} by containers of pod {', '.join(conflict.pods)}, which used it through {claim}, now unprepared"
         )
+    if conflict.is_unprepared:
+        return f"{device} by containers that may have it through {claim}, now unprepared"
     return f"{device} by {claim}"

@@ -13,6 +13,7 @@ import time
 from typing import Protocol
 
 from dra_driver.model.errors import DriverError
+from dra_driver.telemetry.thread_start import start_thread
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +49,14 @@ class InterruptiblePause:
         """Sleep until something changes, for at most `seconds`. Return at once if something has changed since `seen`.
 
         Calls go on one after the other: the first takes what has become free, and the others see that it is taken.
+
+        Raises: NodeError("node.thread").
         """
         with self._condition:
-            self._sleepers += 1
             if not self._is_watched:
+                start_thread(threading.Thread(target=self._watch, name="waiting", daemon=True))
                 self._is_watched = True
-                threading.Thread(target=self._watch, name="waiting", daemon=True).start()
+            self._sleepers += 1
             self._condition.wait_for(lambda: self.is_over or self.seen != seen, seconds)
             others = 0 if self.is_over else self._sleepers - 1
             self._sleepers -= 1

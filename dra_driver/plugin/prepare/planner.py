@@ -29,9 +29,11 @@ from dra_driver.plugin.prepare.claim_edits import ClaimEdits
 from dra_driver.plugin.prepare.interruptible_pause import InterruptiblePause
 
 POLL_SECONDS = 0.1  # between two readings of the inventory
+_UNKNOWN = "claim.device-unknown"
 LATE_SECONDS = 6.0  # enough for a new device, which is in the inventory within 5 s, and for a new permission
 API_SECONDS = 10.0  # how long one request may take
 _API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
+MAX_UNKNOWN = 1024  # claims of devices that this node does not have
 MAX_CACHED = 16  # claims, and plans, that are kept for repeated calls
 
 
@@ -69,9 +71,14 @@ class Planner:
         self._ledger = ledger
         self._claims: FifoCache[str, tuple[ClaimWire, AllocatedClaim]] = FifoCache(MAX_CACHED)
         self._kept: FifoCache[str, _JoinedClaim] = FifoCache(MAX_CACHED)
+        self._unknown: FifoCache[str, bool] = FifoCache(
+            MAX_UNKNOWN
+        )  # by UID: whether a call waited for a device in vain
 
     def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
         """Read the claim and plan it; if that fails, try again as long as that can help and there is time.
+
+        Only the first call for a claim waits for a device that this node does not have.
 
         Raises: ApiError, ClaimError or HardwareError, whichever came last.
         """
@@ -86,11 +93,14 @@ class Planner:
                 refuse_lost(claim, joined.lost)
                 return self._plan(joined)
             except (ApiError, ClaimError, HardwareError) as error:
-                limit = patience.until(error)
+                is_unknown = error.code == _UNKNOWN
+                limit = None if is_unknown and self._unknown.get(uid) else patience.until(error)
                 pause = POLL_SECONDS if claim else _API_PAUSES[min(attempt, len(_API_PAUSES) - 1)]
                 if isinstance(error, ApiError):
                     pause = max(pause, error.retry_after_s)
                 if limit is None or limit.remaining() <= pause or self._waiting.is_over:
+                    if is_unknown:
+                        self._unknown.keep(uid, True)
                     raise
             attempt += 1
             self._waiting.pause(pause)
@@ -170,6 +180,6 @@ def _worth_waiting(error: DriverError) -> float | None:
         return None if error.retry is Retry.NEVER else seconds
     return {
         "claim.hardware-waiting": math.inf,
-        "claim.device-unknown": LATE_SECONDS,
+        _UNKNOWN: LATE_SECONDS,
         "claim.partition-missing": LATE_SECONDS,
     }.get(error.code)

@@ -9,6 +9,7 @@ Source: proc(5), /proc/pid/mountinfo.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 _MOUNTS_BYTES = 1 << 20
 _POD = re.compile(r"/pods/([0-9A-Fa-f-]{32,36})/")
 PROC = Path("/proc")  # the kernel's own folder; tests replace it in some places
+ENDED = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})  # what the kernel answers about a process that has ended
 
 
 def pods_with_folders(uids: Iterable[object], pods: Path) -> Iterator[str]:
@@ -27,7 +29,10 @@ def pods_with_folders(uids: Iterable[object], pods: Path) -> Iterator[str]:
 
 
 def pods_with_processes(uids: Collection[str], proc: Path = PROC) -> frozenset[str]:
-    """Return the pods that have a live process, looking at one process per mount namespace. Raises: OSError."""
+    """Return the pods that have a live process, looking at one process per mount namespace.
+
+    Raises: OSError if not all processes can be seen.
+    """
     found: set[str] = set()
     seen: set[str] = set()
     for process in proc.iterdir():
@@ -35,14 +40,15 @@ def pods_with_processes(uids: Collection[str], proc: Path = PROC) -> frozenset[s
             continue
         try:
             namespace, mounts = _view(process, seen)
-        except OSError:  # the process has ended; a zombie has no mounts either
+        except OSError as error:
+            if error.errno not in ENDED:  # a zombie has no mounts either
+                raise
             continue
         if namespace in seen:
             continue
         if namespace and mounts:
             seen.add(namespace)
-        if b"/pods/" in mounts:
-            found.update(_sources(mounts, uids))
+        found.update(pods_of_mounts(mounts).intersection(uids))
     return frozenset(found)
 
 
@@ -56,7 +62,7 @@ def _view(process: Path, seen: Collection[str]) -> tuple[str, bytes]:
     try:
         try:
             namespace = os.readlink("ns/mnt", dir_fd=fd)
-        except OSError:
+        except OSError:  # not even root may see it of every process; then the mounts alone tell
             namespace = ""
         if namespace in seen:
             return namespace, b""
@@ -66,15 +72,17 @@ def _view(process: Path, seen: Collection[str]) -> tuple[str, bytes]:
         os.close(fd)
 
 
-def _sources(mounts: bytes, uids: Collection[str]) -> Iterator[str]:
-    """Yield those of the pods `uids` from whose folder a mount comes.
+def pods_of_mounts(mounts: bytes) -> frozenset[str]:
+    """Return the pods from whose folder one of these mounts, lines of mountinfo, comes.
 
     A mount whose mount point contains the pod's UID too does not count: the kubelet sees its volumes so, and a process
     that has mounted the kubelet's folder. Only the first UID in the source counts, because the rest of the path may be
     inside a volume, where a pod can choose any names.
     """
-    for line in mounts.decode(errors="replace").splitlines():
+    found: set[str] = set()
+    for line in mounts.decode(errors="replace").splitlines() if b"/pods/" in mounts else ():
         columns = line.split(" ", 5)
         first = _POD.search(columns[3]) if len(columns) == 6 else None
-        if first and first[1] in uids and first[1] not in columns[4]:
-            yield first[1]
+        if first and first[1] not in columns[4]:
+            found.add(first[1])
+    return frozenset(found)

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager, suppress
 
 from dra_driver.cdi.store import CdiStore
+from dra_driver.claims.allocated.claim_on_node import lost_devices
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.model.errors import DriverError, PrepareError
 from dra_driver.model.names import gpu_of_device, replicated_name
@@ -173,6 +174,8 @@ class Repair:
             record, held = self.ledger.get_with_holds(uid)
             if record is None or record.state != ClaimState.PREPARED:
                 return False
+            if not record.was_lost and lost_devices(self._inventory.current, record.owned_names()):
+                self.ledger.set_allocation(uid, record.with_loss())
             plan = self._planner.plan(record.claim())
             self.ledger.hold(uid, plan.occupied, held)
             run = StepRun(uid, self._effects.carried_over(plan.steps, record.steps), self.ledger, deadline)

@@ -29,13 +29,15 @@ class Board:
     """Objects by kind and name. `version` grows with every change.
 
     `is_live` is True if the objects come from a cluster. `world` holds everything else that is known: the version of
-    Kubernetes, the objects that may not be read, and notes on simulated nodes.
+    Kubernetes, the objects that may not be read, and notes on simulated nodes. `left_out` is how many objects of each
+    kind do not have its shape, so that they are not on the board.
     """
 
     world: World
     rules: AppliedRules
     source: str = ""
     is_live: bool = False
+    left_out: dict[str, int] = field(default_factory=dict)
     version: int = 0
     loaded: set[str] = field(default_factory=set)
     _objects: dict[str, dict[Key, Wire]] = field(default_factory=lambda: {kind: {} for kind in PATHS})
@@ -100,6 +102,12 @@ class Board:
         if not unseen.is_partial:
             self.loaded.add(unseen.kind)  # nothing of this kind will come, so pages need not wait for it
         self.version += 1
+
+    def mark_left_out(self, kind: str, count: int) -> None:
+        """Record how many objects of a kind are not on the board, because they do not have the shape of the kind."""
+        if count != self.left_out.get(kind, 0):
+            self.left_out[kind] = count
+            self.version += 1
 
     def set_version(self, kubernetes: str) -> None:
         """Set the version of the cluster. Its gates are derived from the fields of its slices."""
@@ -172,7 +180,13 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     >>> sorted(["n10", "n2"], key=natural)
     ['n2', 'n10']
     """
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(name))
+    return tuple(_size_and_digits(part) if part.isdigit() else (-1, part) for part in _DIGITS.split(name))
+
+
+def _size_and_digits(digits: str) -> tuple[int, str]:
+    """Return a key that sorts numbers by their value, however long they are: `int` refuses thousands of digits."""
+    significant = digits.lstrip("0")
+    return len(significant), significant
 
 
 def _key(wire: Wire) -> Key:

@@ -176,7 +176,7 @@ def _containers(pod: Wire, claim: str) -> Iterator[Wire]:
     health: dict[str, list[str]] = {}
     for one in status.get("containerStatuses") or ():
         for resource in one.get("allocatedResourcesStatus") or ():
-            health.setdefault(one.get("name"), []).extend(
+            health.setdefault(one.get("name", ""), []).extend(
                 f"{each.get('resourceID')}: {each.get('health')}" for each in resource.get("resources") or ()
             )
     for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
@@ -186,8 +186,8 @@ def _containers(pod: Wire, claim: str) -> Iterator[Wire]:
                 "pod": pod["metadata"]["name"],
                 "phase": status.get("phase"),
                 "node": spec.get("nodeName"),
-                "container": container["name"],
-                "health": health.get(container["name"], []),
+                "container": container.get("name", ""),
+                "health": health.get(container.get("name", ""), []),
             }
 
 

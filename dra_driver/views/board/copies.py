@@ -56,7 +56,7 @@ def _claims_of(board: Board, pod: Wire, ending: str) -> Iterator[tuple[str, Wire
 def _copy(wire: Wire, ending: str) -> Wire:
     """Return a copy of an object without its status and node, and with a new name; a pod refers to copied claims."""
     metadata = {key: value for key, value in wire["metadata"].items() if key in {"namespace", "labels"}}
-    spec = copy.deepcopy({key: value for key, value in wire["spec"].items() if key != "nodeName"})
+    spec = copy.deepcopy({key: value for key, value in (wire.get("spec") or {}).items() if key != "nodeName"})
     for entry in spec.get("resourceClaims") or ():
         if entry.get("resourceClaimName"):
             entry["resourceClaimName"] += ending

@@ -41,7 +41,7 @@ def fleet_summary(board: Board) -> OutputDocument:
         "live": board.is_live,
         "kubernetes": board.rules.kubernetes,
         "gates": board.rules.words,
-        "notes": list(board.world.profile_notes),
+        "notes": [*board.world.profile_notes, *_left_out(board)],
         "claims": board.count("ResourceClaim"),
         "pods": board.count("Pod"),
         "namespaces": sorted({one["metadata"].get("namespace") or "default" for one in board.of("ResourceClaim")})[
@@ -51,6 +51,14 @@ def fleet_summary(board: Board) -> OutputDocument:
         "unseen": unseen_document(board.world.unseen),
     }
     return OutputDocument(DocumentKind.FLEET_SUMMARY, content)
+
+
+def _left_out(board: Board) -> list[str]:
+    return [
+        f"{kind}s without the shape of their kind are left out: {count:,}"
+        for kind, count in sorted(board.left_out.items())
+        if count
+    ]
 
 
 def fleet_page(board: Board, wanted: FleetFilter, offset: int, count: int) -> OutputDocument:

@@ -14,7 +14,7 @@ from dra_driver.health.cordons import Cordon
 from dra_driver.health.fault import Fault, FaultKey
 from dra_driver.model.names import gpu_name
 from dra_driver.model.wire import Wire
-from dra_driver.remediation.case import RemediationCase, Stage
+from dra_driver.remediation.case import RemediationCase
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 
 
@@ -79,7 +79,7 @@ def _cordon_row(one: Cordon) -> Wire:
 
 
 def _case_row(case: RemediationCase) -> Wire:
-    value = "support" if case.stage is Stage.ESCALATED else str(case.action)
+    value = case.reason
     waits = f"{case.stage}: {case.waits_for}" if case.waits_for else str(case.stage)
     return {
         "device": gpu_name(case.gpu),

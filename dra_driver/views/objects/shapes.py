@@ -70,7 +70,9 @@ _META = {
 }
 _EXPRESSIONS = [{"key": str, "operator": str, "values": [str]}]
 _NODE_SELECTOR = {"nodeSelectorTerms": [{"matchExpressions": _EXPRESSIONS, "matchFields": _EXPRESSIONS}]}
-_CONTAINERS = [{"resources": {"limits": Map(QUANTITY), "requests": Map(QUANTITY), "claims": [{"name": str}]}}]
+_CONTAINERS = [
+    {"name": str, "resources": {"limits": Map(QUANTITY), "requests": Map(QUANTITY), "claims": [{"name": str}]}}
+]
 _POD = {
     "containers": _CONTAINERS,
     "initContainers": _CONTAINERS,
@@ -81,11 +83,14 @@ _POD = {
     "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _NODE_SELECTOR}},
     "resourceClaims": [{"name": str, "resourceClaimName": str, "resourceClaimTemplateName": str}],
 }
+_CONDITIONS = [{"type": str, "status": str}]
+_HEALTH = {"resourceID": str, "health": str}
 _POD_STATUS = {
     "phase": str,
-    "conditions": [{"type": str, "status": str}],
+    "conditions": _CONDITIONS,
     "extendedResourceClaimStatus": {"resourceClaimName": str},
     "resourceClaimStatuses": [{"name": str, "resourceClaimName": str}],
+    "containerStatuses": [{"name": str, "allocatedResourcesStatus": [{"resources": [_HEALTH]}]}],
 }
 _NODE = {"unschedulable": bool, "taints": [{"key": str, "effect": str, "value": str}]}
 _FIELDS: Mapping[str, Any] = {
@@ -93,12 +98,12 @@ _FIELDS: Mapping[str, Any] = {
     "ResourceClaim": CLAIM,
     "ResourceClaimTemplate": TEMPLATE,
     "DeviceClass": CLASS,
-    "Node": {"spec": _NODE, "status": {"allocatable": Map(QUANTITY)}},
+    "Node": {"spec": _NODE, "status": {"allocatable": Map(QUANTITY), "conditions": _CONDITIONS}},
     "Pod": {"spec": _POD, "status": _POD_STATUS},
 }
 _REQUIRED_ANYWHERE = frozenset(
     f"{kind}[].{name}" for kind in ("matchExpressions", "matchFields") for name in ("key", "operator")
-)
+) | {"selectors[].cel", "cel.expression"}
 _REQUEST = "devices.requests[].name", "devices.requests[].firstAvailable[].name"
 # A claim or pod that has not been created yet may have only a generateName.
 _REQUIRED: Mapping[str, tuple[str, ...]] = {
@@ -118,7 +123,7 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
         "status.reservedFor[].name",
     ),
     "ResourceClaimTemplate": ("metadata.name", "spec", "spec.spec", *(f"spec.spec.{path}" for path in _REQUEST)),
-    "DeviceClass": ("metadata.name", "spec.selectors[].cel"),
+    "DeviceClass": ("metadata.name",),
     "Node": ("metadata.name", "spec.taints[].key", "spec.taints[].effect"),
     "Pod": (
         "spec",

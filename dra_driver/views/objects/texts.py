@@ -17,6 +17,7 @@ from dra_driver.model.errors import InputError
 
 STDIN = "-"
 MAX_SIZE = 256 << 20  # in bytes, for text
+_CHUNK = 1 << 20
 _MAX_SHOWN = 4096  # in characters of a path; anything longer can't be a file
 
 
@@ -39,7 +40,9 @@ def unreadable(path: str, fault: OSError | ValueError) -> InputError:
 
 def text_of(file: BinaryIO, path: str) -> str:
     """Return the text of an open file. Raises: InputError, OSError."""
-    raw = file.read(MAX_SIZE + 1)
+    raw = bytearray()
+    while len(raw) <= MAX_SIZE and (chunk := file.read(_CHUNK)):  # one read of the limit would need all that memory
+        raw += chunk
     if len(raw) > MAX_SIZE:
         raise InputError("too-large", f"{shown(path)} is larger than {MAX_SIZE >> 20} MiB")
     try:

@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Annotated, Literal
 
-from dra_driver.documents.document import read_document
-from dra_driver.documents.fields import Fields
-from dra_driver.model.errors import InputError
+from pydantic import Field, PlainValidator
 
-VERSION = "prices/v1"
-CAPACITIES = ("on-demand", "spot")
+from dra_driver.documents.section import Section, Text, described, wrong
+from dra_driver.documents.strict_file import read_strictly
+
 _MAX = Decimal(1_000_000)
-_CURRENCY = r"[A-Z]{3}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Price:
             fnmatchcase(model, self.model)
             and self.profile in {"", profile}
             and self.instance_type in {"", node.instance_type}
-            and self.capacity in {"", node.capacity or CAPACITIES[0]}
+            and self.capacity in {"", node.capacity or "on-demand"}
         )
 
 
@@ -77,48 +76,27 @@ class PriceTable:
 
 def read_prices(path: Path) -> PriceTable:
     """Read a price table. Raises: InputError("input.prices") with every fault at once; InputError if unreadable."""
-    faults: list[str] = []
-    fields = Fields(read_document(path), "", faults)
-    version = fields.text("version")
-    if version and version != VERSION:
-        fields.fault("version", f"expected {VERSION}")
-    currency = fields.optional_text("currency", pattern=_CURRENCY, what="three capital letters such as USD") or "USD"
-    given = fields.any("prices")
-    rows = given if isinstance(given, list) else []
-    if not rows:
-        fields.fault("prices", "expected a list of prices")
-    table = PriceTable(currency, tuple(_row(Fields(row, f"prices[{at}]", faults)) for at, row in enumerate(rows)))
-    fields.close()
-    if faults:
-        raise InputError("prices", f"{path}: " + "; ".join(faults[:20]), hint="the format: docs/cost.md")
-    return table
+    table = read_strictly(path, _PriceFile, "prices", "price table", hint="the format: docs/cost.md")
+    return PriceTable(table.currency, tuple(Price(**dict(row)) for row in table.prices))
 
 
-def _row(fields: Fields) -> Price:
-    model = fields.text("model")
-    capacity = fields.optional_text("capacity") or ""
-    if capacity and capacity not in CAPACITIES:
-        fields.fault("capacity", f"expected one of {', '.join(CAPACITIES)}")
-    made = Price(
-        model,
-        _amount(fields),
-        profile=fields.optional_text("profile") or "",
-        instance_type=fields.optional_text("instanceType") or "",
-        capacity=capacity,
-        source=fields.optional_text("source") or "",
-    )
-    fields.close()
-    return made
+def _amount(value: object) -> Decimal:
+    text = str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or Decimal(text) > _MAX:
+        raise wrong(f'expected an amount of money such as "2.99", got {described(value)}')
+    return Decimal(text)
 
 
-def _amount(fields: Fields) -> Decimal:
-    given = fields.any("perHour")
-    text = str(given) if isinstance(given, (str, int)) and not isinstance(given, bool) else ""
-    try:
-        amount = Decimal(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else None
-    except InvalidOperation:
-        amount = None
-    if amount is None or amount > _MAX:
-        fields.fault("perHour", 'expected an amount of money such as "2.99"')
-        return Decimal(0)
-    return amount
+class _PriceSection(Section):
+    model: Text = Field(description="a model's name, which may have wildcards")
+    per_hour: Annotated[Decimal, PlainValidator(_amount)] = Field(description='an amount of money such as "2.99"')
+    profile: Text = ""
+    instance_type: Text = ""
+    capacity: Literal["", "on-demand", "spot"] = Field("", description="on-demand or spot")
+    source: Text = ""
+
+
+class _PriceFile(Section):
+    version: Literal["prices/v1"]
+    currency: str = Field("USD", pattern="^[A-Z]{3}$", description="three capital letters such as USD")
+    prices: list[_PriceSection] = Field(min_length=1, description="a list of prices")

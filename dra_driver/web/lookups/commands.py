@@ -15,28 +15,30 @@ import time
 from collections.abc import Callable
 
 from dra_driver.kube.credentials.secret_file import secret_file
+from dra_driver.web.places import NoPlaceError
+from dra_driver.web.work_budget import WorkBudget
 from dra_driver.web.worker.responses import MAX_BYTES, WorkerResponse, refusal
 
 SECONDS = 60.0
 FRESH_SECONDS = 15.0
-_MEMORY = 2 << 30  # bytes of address space
-_MAX_KNOWN = 32
+_MAX_KNOWN, _MAX_KEPT = 8, 1 << 20  # answers, and bytes of each
 _MAX_SHOWN = 2_000  # the most characters that are shown of a failed command's output
+BUSY = refusal(503, "busy", "too many other lookups wait: try again in a moment")
 _WITH_DOCUMENT = frozenset({0, 1, 5})  # exit statuses of commands that wrote their document
 
 
 class Commands:
-    """Runs commands for viewers whose rights are equal, at most two at the same time.
+    """Runs commands for viewers whose rights are equal, one at a time; a console runs only some for all its viewers.
 
     `kubeconfig` is the text of a kubeconfig with the viewer's own token, if commands are to use that token. Each
     command gets it in a file of its own, in memory only, so that it can't see the token of another viewer.
     """
 
-    def __init__(self, kubeconfig: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        self._kubeconfig, self._clock = kubeconfig, clock
+    def __init__(self, budget: WorkBudget, kubeconfig: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self.kubeconfig, self._clock = kubeconfig, clock
         self._known: dict[tuple[str, ...], tuple[float, WorkerResponse]] = {}
         self._asked: dict[tuple[str, ...], asyncio.Task[WorkerResponse]] = {}
-        self._places = asyncio.Semaphore(2)
+        self.places, self._memory = budget.commands.of_backend(), budget.command_bytes
 
     async def run(self, *words: str) -> WorkerResponse:
         """Return the document that a command writes, or its message as an error."""
@@ -49,39 +51,47 @@ class Commands:
 
     async def _ran(self, words: tuple[str, ...]) -> WorkerResponse:
         try:
-            async with self._places:
+            async with self.places.place():
                 answer = await self._answer(words)
-            self._known.pop(words, None)
-            self._known[words] = self._clock(), answer
-            while len(self._known) > _MAX_KNOWN:
-                del self._known[next(iter(self._known))]
+        except NoPlaceError:
+            return BUSY
+        else:
+            self._keep(words, answer)
             return answer
         finally:
             del self._asked[words]
 
+    def _keep(self, words: tuple[str, ...], answer: WorkerResponse) -> None:
+        self._known.pop(words, None)
+        if len(answer.body) <= _MAX_KEPT:
+            self._known[words] = self._clock(), answer
+        while len(self._known) > _MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+
     async def _answer(self, words: tuple[str, ...]) -> WorkerResponse:
-        if not self._kubeconfig:
-            return await _document_of(words)
-        with secret_file(self._kubeconfig.encode()) as file:
-            return await _document_of((*words, "--kubeconfig", file.path), file.descriptor)
+        if not self.kubeconfig:
+            return await _document_of(words, self._memory)
+        with secret_file(self.kubeconfig.encode()) as file:
+            return await _document_of((*words, "--kubeconfig", file.path), self._memory, file.descriptor)
 
     @property
     def has_viewer(self) -> bool:
         """Whether commands use the viewer's own token."""
-        return bool(self._kubeconfig)
+        return bool(self.kubeconfig)
 
 
-async def _document_of(words: tuple[str, ...], *descriptors: int) -> WorkerResponse:
+async def _document_of(words: tuple[str, ...], memory: int, *descriptors: int) -> WorkerResponse:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "dra_driver", *words, "--output", "json",
         stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, pass_fds=descriptors,
     )  # fmt: skip
     with contextlib.suppress(ProcessLookupError):
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        resource.prlimit(process.pid, resource.RLIMIT_DATA, (memory, memory))
     try:
         async with asyncio.timeout(SECONDS):
-            stdout, stderr = await process.communicate()
+            stdout, stderr = await asyncio.gather(_read(process.stdout, MAX_BYTES), _read(process.stderr, 1 << 16))
+            await process.wait()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGKILL)
@@ -90,3 +100,11 @@ async def _document_of(words: tuple[str, ...], *descriptors: int) -> WorkerRespo
         return WorkerResponse(200, stdout)
     text = stderr.decode(errors="replace")[-_MAX_SHOWN:].strip()
     return refusal(502, "command", text.removeprefix("dra-driver: ") or f"{words[0]} ended with {process.returncode}")
+
+
+async def _read(stream: asyncio.StreamReader | None, maximum: int) -> bytes:
+    """Return the beginning of a stream; the rest is read and dropped."""
+    found = bytearray()
+    while stream is not None and (chunk := await stream.read(1 << 16)):
+        found += chunk[: maximum - len(found)]
+    return bytes(found)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from dra_driver.model.errors import DriverError, InputError
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.wire import Wire
-from dra_driver.web.lookups.commands import Commands
+from dra_driver.web.lookups.commands import BUSY, Commands
+from dra_driver.web.places import NoPlaceError
 from dra_driver.web.rights import Rights
 from dra_driver.web.worker.responses import WorkerResponse, of_fault, refusal, written
 
@@ -59,10 +60,10 @@ class ViewerLookups:
     `cluster` are the options of a command that uses the viewer's own credentials; empty if the console has none.
     """
 
-    source: UsageSource = field(default_factory=UsageSource)
+    source: UsageSource
+    commands: Commands
     cluster: tuple[str, ...] = ()
     rights: Rights | None = None
-    commands: Commands = field(default_factory=Commands)
 
     async def answer(self, name: str, given: Mapping[str, Any]) -> WorkerResponse:
         """Return the answer to one of `QUESTIONS`."""
@@ -109,7 +110,11 @@ class ViewerLookups:
         """Return a dashboard. Raises: InputError, UsageError."""
         source, name = self.source, str(given.get("name") or "fleet")
         hours = _number(given, "hours", 6, _MAX_HOURS)
-        return WorkerResponse(200, written(await asyncio.to_thread(_drawn, source, name, hours)))
+        try:
+            async with self.commands.places.place():
+                return WorkerResponse(200, written(await asyncio.to_thread(_drawn, source, name, hours)))
+        except NoPlaceError:
+            return BUSY
 
 
 def _drawn(source: UsageSource, name: str, hours: int) -> Wire:

@@ -1,4 +1,4 @@
-// Signing in: the token is exchanged for a cookie that no script can read.
+// Signing in: the token is exchanged for the name of a session, in a cookie that no script can read.
 
 const form = document.getElementById("form");
 const field = document.getElementById("token");

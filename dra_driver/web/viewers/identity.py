@@ -1,7 +1,7 @@
 """The identity that a request presents: a token of the API server, or a user in the headers of a trusted proxy.
 
-In: the headers of a request, and the names in the verified certificate of the connection. Out: `PresentedIdentity`, or
-None.
+In: the headers of a request, the names in the verified certificate of the connection, and whose session its cookie
+names. Out: `PresentedIdentity`, or None.
 
 Source: Kubernetes, "Authenticating Proxy" (X-Remote-User, X-Remote-Group); RFC 6750 (Bearer).
 """
@@ -11,14 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers
 
-MAX_TOKEN = 3_800  # characters of a token in a cookie, of which a browser keeps 4,096 bytes
-_MAX_HEADER = 64 << 10  # characters of a token in a header; a proxy may send longer ones than fit into a cookie
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # the characters that are allowed both in a cookie and in a header
+MAX_TOKEN = 16_000  # characters; the head of a request may have 16 KiB
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # the characters that are allowed in a header
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,15 @@ class TrustedProxy:
 
 
 def presented_identity(
-    headers: Headers, certificate_names: frozenset[str], proxy: TrustedProxy | None, cookie: str
+    headers: Headers,
+    certificate_names: frozenset[str],
+    proxy: TrustedProxy | None,
+    of_session: Callable[[str], PresentedIdentity | None],
 ) -> PresentedIdentity | None:
     """Return the identity in a request; None if there is none that can be trusted.
 
     Headers of a proxy count only on a connection with the proxy's certificate; on any other they are ignored.
+    `of_session` returns whose session a Cookie header names.
     """
     if proxy is not None and certificate_names & proxy.names:
         users = headers.getlist(proxy.user_header)
@@ -65,18 +68,9 @@ def presented_identity(
             if len(sent) == 1 and scheme.lower() == "bearer" and is_token(token)
             else None
         )
-    token = _of_cookie(headers.get("cookie", ""), cookie)
-    return PresentedIdentity(token) if is_token(token) else None
+    return of_session(headers.get("cookie", ""))
 
 
-def is_token(text: str, maximum: int = _MAX_HEADER) -> bool:
+def is_token(text: str) -> bool:
     """Return whether a text can be a token."""
-    return len(text) <= maximum and _TOKEN.fullmatch(text.strip()) is not None
-
-
-def _of_cookie(text: str, name: str) -> str:
-    try:
-        found = SimpleCookie(text).get(name)
-    except CookieError:
-        return ""
-    return found.value if found else ""
+    return len(text) <= MAX_TOKEN and _TOKEN.fullmatch(text.strip()) is not None

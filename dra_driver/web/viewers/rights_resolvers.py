@@ -1,10 +1,11 @@
 """Find out what a viewer may read according to the API server, and with whose credentials it is then read.
 
 In: `PresentedIdentity`. Out: `AdmittedViewer`. `OwnRights` asks and reads with the viewer's own token, so the console
-needs no rights at all. `ReviewedRights` asks by reviews of the token and of every access, and reads with the console's
-credentials what the reviews permit; viewers whose rights are equal then share one backend.
+needs no rights at all; the tokens of one user share one backend. `ReviewedRights` asks by reviews of the token and of
+every access, and reads with the console's credentials what the reviews permit; viewers whose rights are equal then
+share one backend.
 
-Source: Kubernetes, TokenReview, SubjectAccessReview, SelfSubjectAccessReview.
+Source: Kubernetes, TokenReview, SelfSubjectReview, SubjectAccessReview, SelfSubjectAccessReview.
 """
 
 from __future__ import annotations
@@ -19,25 +20,46 @@ from typing import Protocol
 from dra_driver.kube import paths
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials.kubeconfig import Credentials
-from dra_driver.kube.credentials.tokens import StaticToken
+from dra_driver.kube.credentials.tokens import bearer
 from dra_driver.kube.pages import objects
-from dra_driver.kube.reviews import may_list, owner_of
+from dra_driver.kube.reviews import may_list, own_user, owner_of
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
-from dra_driver.web.cluster_reader import ReadAccess
 from dra_driver.web.kinds import WatchedKind
 from dra_driver.web.rights import Rights, rights_of
 from dra_driver.web.viewers.identity import PresentedIdentity
 from dra_driver.web.viewers.own_kubeconfig import kubeconfig_text
 
 _ACCOUNT = "system:serviceaccount:"
+_CREDENTIAL = "authentication.kubernetes.io/"  # Kubernetes' own extra fields: the id of a token, its pod and its node
+
+
+class LatestToken:
+    """The token of a user that the cluster accepted last; others of the same user may have ended meanwhile."""
+
+    def __init__(self, token: str) -> None:
+        self._token = self._sent = token
+
+    def replace_with(self, other: LatestToken) -> None:
+        """Use another token of the same user from now on."""
+        self._token = other._token
+
+    def authorization(self) -> str:
+        """Return the value of the header."""
+        self._sent = self._token
+        return bearer(self._sent)
+
+    def reread(self) -> bool:
+        """Return whether there is another token than the one that was sent last."""
+        return self._token != self._sent
 
 
 @dataclass(frozen=True, slots=True)
 class ViewerAccess:
-    """Access to the cluster with given credentials."""
+    """Access to the cluster with given credentials. `token` is that of the viewer, if it is used."""
 
     credentials: Credentials
+    token: LatestToken | None = None
     home: str = "default"
 
     def connect(self) -> KubeApi:
@@ -49,13 +71,15 @@ class ViewerAccess:
 class AdmittedViewer:
     """A viewer whom the cluster has authenticated. Viewers with an equal `key` may share what is read with `access`.
 
-    `kubeconfig` is the text of a kubeconfig with the viewer's own token, for commands; "" if there is none.
+    `kubeconfig` is the text of a kubeconfig with the viewer's own token, for commands; "" if there is none. `user` is
+    the name that the cluster has for the viewer.
     """
 
     key: Hashable
     rights: Rights
-    access: ReadAccess
+    access: ViewerAccess
     kubeconfig: str = field(default="", repr=False)
+    user: str = ""
 
 
 class RightsResolver(Protocol):
@@ -79,9 +103,11 @@ class OwnRights:
         """Ask with the viewer's token. Raises: ApiError."""
         if not one.token:
             return None
-        access = ViewerAccess(replace(self.server, tokens=StaticToken(one.token)))
+        token = LatestToken(one.token)
+        access = ViewerAccess(replace(self.server, tokens=token), token)
         api = access.connect()
         try:
+            user = own_user(api)
             rights = rights_of(lambda kind, place: may_list(None, kind.path, place, api), lambda: self._known(api, one))
         except ApiError as fault:
             if fault.status == 401:
@@ -89,7 +115,8 @@ class OwnRights:
             raise
         finally:
             api.close()
-        return AdmittedViewer((one.digest, rights), rights, access, kubeconfig_text(self.server, one.token))
+        kubeconfig = kubeconfig_text(self.server, one.token)
+        return AdmittedViewer((_of_all_tokens(user), rights), rights, access, kubeconfig, user["username"])
 
     def _known(self, api: KubeApi, one: PresentedIdentity) -> Sequence[str]:
         own = tuple(dict.fromkeys((*_namespace_of(one.token), *self.namespaces)))
@@ -121,7 +148,7 @@ class ReviewedRights:
             rights = rights_of(may, lambda: self._known(api, user))
         finally:
             api.close()
-        return AdmittedViewer(rights, rights, ViewerAccess(self.console))
+        return AdmittedViewer(rights, rights, ViewerAccess(self.console), user=str(user["username"]))
 
     def _known(self, api: KubeApi, user: Wire) -> Sequence[str]:
         """Return the namespaces that are tried; that of a ServiceAccount comes first."""
@@ -130,8 +157,17 @@ class ReviewedRights:
         return [*first, *(name for name in _all_namespaces(api) if name not in first)]
 
 
+def _of_all_tokens(user: Wire) -> str:
+    """Return what the API server knows of a user by any of their tokens: their accesses depend on nothing else."""
+    extra = user.get("extra")
+    fields = extra.items() if isinstance(extra, dict) else ()
+    kept = {name: value for name, value in fields if not name.startswith(_CREDENTIAL)}
+    return json.dumps([user["username"], user.get("uid"), user.get("groups"), kept], sort_keys=True)
+
+
 def _all_namespaces(api: KubeApi) -> list[str]:
-    return [str(one["metadata"]["name"]) for one in objects(api, paths.NAMESPACES)]
+    found = [one.get("metadata") for one in objects(api, paths.NAMESPACES)]
+    return [str(metadata.get("name")) for metadata in found if isinstance(metadata, dict)]
 
 
 def _namespace_of(token: str) -> tuple[str, ...]:

@@ -23,8 +23,10 @@ from dra_driver.web.viewers.admissions import Admissions
 from dra_driver.web.viewers.backends import Backends
 from dra_driver.web.viewers.identity import TrustedProxy
 from dra_driver.web.viewers.rights_resolvers import OwnRights, ReviewedRights, RightsResolver
+from dra_driver.web.viewers.sessions import ViewerSessions
 from dra_driver.web.viewers.sign_in import sign_in_routes
 from dra_driver.web.viewers.viewer_authorizer import ViewerAuthorizer
+from dra_driver.web.work_budget import WorkBudget, container_limit
 from dra_driver.web.worker.worker_spawner import WorkerSpawner
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.identity import CertificateFolder, ServingIdentity
@@ -88,11 +90,12 @@ def _identity(given: ServerSettings) -> ServingIdentity | None:
 def _server(
     given: ServerSettings, resolver: RightsResolver, spawner: WorkerSpawner, context: ssl.SSLContext | None
 ) -> WebServer:
+    budget = WorkBudget.within(container_limit())
     cookie = "__Host-dra-console" if context else "dra-console"
-    backends, tasks = Backends(spawner, given.usage, given.viewers), set[asyncio.Task[None]]()
-    admissions = Admissions(resolver)
-    authorizer = ViewerAuthorizer(given.hosts, cookie, given.proxy, admissions, backends)
-    pages = [*routes(), *sign_in_routes(cookie, bool(context), admissions)]
+    backends, tasks = Backends(spawner, given.usage, given.viewers, budget), set[asyncio.Task[None]]()
+    admissions, sessions = Admissions(resolver), ViewerSessions(cookie)
+    authorizer = ViewerAuthorizer(given.hosts, sessions, given.proxy, admissions, backends)
+    pages = [*routes(), *sign_in_routes(sessions, bool(context), admissions)]
     app = Starlette(routes=pages, middleware=[Middleware(RequestGuard, authorizer=authorizer)])
 
     def begin() -> None:
@@ -101,6 +104,7 @@ def _server(
     def end() -> None:
         for task in tasks:
             task.cancel()
+        admissions.close()
         backends.close()
 
     return WebServer(settings(app, context), begin, end)

@@ -1,6 +1,7 @@
-"""Signing in: a viewer's own token becomes a cookie, which no script can read and every request carries.
+"""Signing in: a viewer's own token begins a session, whose random name is a cookie that no script can read.
 
-In: a token that a viewer has entered. Out: the cookie, if the cluster accepts the token. The console keeps no token.
+In: a token that a viewer has entered. Out: the cookie, if the cluster accepts the token. The token is kept in memory
+only, and never sent back to a browser: browsers send a cookie of localhost to the servers on all of its ports.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from starlette.routing import Route
 from dra_driver.model.errors import DriverError
 from dra_driver.web.guard import document
 from dra_driver.web.pages import document_of
-from dra_driver.web.viewers.admissions import Admissions
+from dra_driver.web.viewers.admissions import Admissions, TooFastError
 from dra_driver.web.viewers.identity import MAX_TOKEN, PresentedIdentity, is_token
-from dra_driver.web.viewers.viewer_authorizer import HEALTH, SIGN_IN, SIGN_OUT
+from dra_driver.web.viewers.sessions import ViewerSessions
+from dra_driver.web.viewers.viewer_authorizer import HEALTH, SIGN_IN, SIGN_OUT, peer_of, too_fast
 
 
-def sign_in_routes(cookie: str, is_secure: bool, admissions: Admissions) -> list[Route]:
-    """Return the routes. `cookie` is the name of the cookie; if `is_secure`, browsers send it over TLS only."""
-    handlers = _SignIn(cookie, is_secure, admissions)
+def sign_in_routes(sessions: ViewerSessions, is_secure: bool, admissions: Admissions) -> list[Route]:
+    """Return the routes. If `is_secure`, browsers send the cookie over TLS only."""
+    handlers = _SignIn(sessions, is_secure, admissions)
     return [
         Route(HEALTH, _healthy),
         Route(SIGN_IN, _page, methods=["GET"]),
@@ -33,30 +35,36 @@ def sign_in_routes(cookie: str, is_secure: bool, admissions: Admissions) -> list
 
 @dataclass(frozen=True, slots=True)
 class _SignIn:
-    """The handlers that set and delete the cookie."""
+    """The handlers that begin and end sessions."""
 
-    cookie: str
+    sessions: ViewerSessions
     is_secure: bool
     admissions: Admissions
 
     async def sign_in(self, request: Request) -> Response:
         token = await _token_of(request)
-        if not is_token(token, MAX_TOKEN):
+        if not is_token(token):
             text = f"this is no token of at most {MAX_TOKEN:,} characters"
             return document(422, "input.token", text, "kubectl create token NAME prints one")
         try:
-            admitted = await self.admissions.admit(PresentedIdentity(token))
+            admitted = await self.admissions.admit(identity := PresentedIdentity(token), peer_of(request.scope))
+        except TooFastError:
+            return too_fast()
         except DriverError as fault:
             return document(503, fault.code, fault.message, fault.hint)
         if admitted is None:
             return document(401, "no-session", "the cluster does not accept this token", "it may have expired")
+        self.sessions.end(request.headers.get("cookie", ""))
+        cookie, name = self.sessions.cookie, self.sessions.begin(identity, admitted.user)
         answer = Response(status_code=204)
-        answer.set_cookie(self.cookie, token, httponly=True, secure=self.is_secure, samesite="strict", path="/")
+        answer.set_cookie(cookie, name, httponly=True, secure=self.is_secure, samesite="strict", path="/")
         return answer
 
-    async def sign_out(self, _request: Request) -> Response:
+    async def sign_out(self, request: Request) -> Response:
+        self.sessions.end(request.headers.get("cookie", ""))
         answer = Response(status_code=204)
-        answer.delete_cookie(self.cookie, httponly=True, secure=self.is_secure, samesite="strict", path="/")
+        cookie = self.sessions.cookie
+        answer.delete_cookie(cookie, httponly=True, secure=self.is_secure, samesite="strict", path="/")
         return answer
 
 

@@ -15,9 +15,10 @@ from dra_driver.web.backend import Backend
 from dra_driver.web.guard import document
 from dra_driver.web.session import is_same_origin
 from dra_driver.web.session_authorizer import FOREIGN
-from dra_driver.web.viewers.admissions import Admissions
+from dra_driver.web.viewers.admissions import Admissions, TooFastError
 from dra_driver.web.viewers.backends import Backends
 from dra_driver.web.viewers.identity import PresentedIdentity, TrustedProxy, presented_identity
+from dra_driver.web.viewers.sessions import ViewerSessions
 
 HEALTH, SIGN_IN, SIGN_OUT = "/healthz", "/sign-in", "/sign-out"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -31,9 +32,14 @@ class ViewerAuthorizer:
     """
 
     def __init__(
-        self, hosts: frozenset[str], cookie: str, proxy: TrustedProxy | None, admissions: Admissions, backends: Backends
+        self,
+        hosts: frozenset[str],
+        sessions: ViewerSessions,
+        proxy: TrustedProxy | None,
+        admissions: Admissions,
+        backends: Backends,
     ) -> None:
-        self._hosts, self._cookie, self._proxy = hosts, cookie, proxy
+        self._hosts, self._sessions, self._proxy = hosts, sessions, proxy
         self._admissions, self._backends = admissions, backends
 
     async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
@@ -49,23 +55,26 @@ class ViewerAuthorizer:
         one = self._presented(scope, headers)
         scope["is_signed_in"] = one is not None and "authorization" not in headers and not one.user
         if path.startswith("/api/"):
-            return await self._with_backend(scope, one)
+            return await self._with_backend(scope, headers, one)
         return None if one is not None else RedirectResponse(SIGN_IN, 303)
 
     def _presented(self, scope: Scope, headers: Headers) -> PresentedIdentity | None:
-        return presented_identity(headers, scope.get("certificate_names", frozenset()), self._proxy, self._cookie)
+        names = scope.get("certificate_names", frozenset())
+        return presented_identity(headers, names, self._proxy, self._sessions.identity)
 
     def _is_ours(self, host: str) -> bool:
         """Return whether a Host header names this console, with any port; any other may be DNS rebinding."""
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         return name in _LOOPBACK or host in self._hosts or name in self._hosts
 
-    async def _with_backend(self, scope: Scope, one: PresentedIdentity | None) -> Response | None:
+    async def _with_backend(self, scope: Scope, headers: Headers, one: PresentedIdentity | None) -> Response | None:
         """Find the backend of a viewer and put it into the scope; return the answer that refuses if there is none."""
         if one is None:
             return document(401, "no-session", "this request has no token and no user", f"sign in at {SIGN_IN}")
         try:
-            backend = await self._backend(one)
+            backend = await self._backend(one, peer_of(scope))
+        except TooFastError:
+            return too_fast()
         except DriverError as fault:
             return document(503, fault.code, f"your rights can't be found out now: {fault.message}", fault.hint)
         except _UnknownViewerError:
@@ -75,22 +84,35 @@ class ViewerAuthorizer:
 
         async def may_continue() -> bool:
             try:
-                return await self._backend(one) is backend
-            except (DriverError, _UnknownViewerError):
+                return self._presented(scope, headers) == one and await self._backend(one, peer_of(scope)) is backend
+            except (DriverError, TooFastError, _UnknownViewerError):
                 return False
 
         scope["backend"], scope["may_continue"] = backend, may_continue
         return None
 
-    async def _backend(self, one: PresentedIdentity) -> Backend | None:
-        admitted = await self._admissions.admit(one)
+    async def _backend(self, one: PresentedIdentity, peer: str) -> Backend | None:
+        admitted = await self._admissions.admit(one, peer)
         if admitted is None:
+            self._sessions.end_all_of(one)
             raise _UnknownViewerError
         return self._backends.of(admitted)
 
 
 class _UnknownViewerError(Exception):
     """A person whom the cluster does not know."""
+
+
+def peer_of(scope: Scope) -> str:
+    """Return the address from which a request came."""
+    return str((scope.get("client") or ("",))[0])
+
+
+def too_fast() -> Response:
+    """Return the answer to a token that can't be shown to the API server yet."""
+    answer = document(429, "busy", "many unknown tokens came at the same time", "try again in a few seconds")
+    answer.headers["retry-after"] = "5"
+    return answer
 
 
 def _is_visit(path: str, headers: Headers) -> bool:

@@ -1,9 +1,14 @@
-"""How long each question may be worked on. The worker ends the work after that time, and the server stops waiting."""
+"""How long each question may be worked on, and which ones take much memory.
+
+The worker ends the work after that time, and the server stops waiting.
+"""
 
 from __future__ import annotations
 
 QUICK_SECONDS = 0.9  # for questions whose answer the user waits for while typing
 LONG_SECONDS = 20.0
+
+HEAVY = frozenset({"what-if", "explanation"})  # they simulate the scheduler with copies of the board's objects
 
 SECONDS: dict[str, float] = {
     "summary": LONG_SECONDS,

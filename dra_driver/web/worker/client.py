@@ -16,8 +16,10 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from dra_driver.web.places import NoPlaceError
+from dra_driver.web.work_budget import WorkBudget
 from dra_driver.web.worker.board_updates import BoardUpdate
-from dra_driver.web.worker.bounds import SECONDS
+from dra_driver.web.worker.bounds import HEAVY, SECONDS
 from dra_driver.web.worker.responses import MAX_BYTES, WorkerResponse, refusal, unpacked
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from dra_driver.web.worker.questions import BoardQuestion
     from dra_driver.web.worker.worker_spawner import WorkerSpawner
 
-_AT_ONCE = 4
-_MAX_WAITING = 64
 _GRACE_SECONDS = 0.5  # for the start of a child, beyond the time that its question may take
 
 
@@ -36,12 +36,12 @@ class WorkerClient:
     `start` must be called before the console starts a thread; `start_by_spawner` may be called at any time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budget: WorkBudget) -> None:
         self._feed: Connection
         self._questions: socket.socket
-        self._places: asyncio.Semaphore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting = 0
+        self._heavy = budget.heavy.of_backend(), budget.heavy_bytes
+        self._quick = budget.quick.of_backend(), budget.quick_bytes
         self.pid = 0
 
     def start(self, load: Load) -> None:
@@ -89,25 +89,21 @@ class WorkerClient:
 
     async def ask(self, question: BoardQuestion) -> WorkerResponse:
         """Return the answer to a question."""
-        if self._places is None:
-            self._places = asyncio.Semaphore(_AT_ONCE)
-        if self._waiting >= _MAX_WAITING:
-            return refusal(503, "busy", "too many questions wait: try again in a moment")
-        self._waiting += 1
+        places, memory = self._heavy if question["ask"] in HEAVY else self._quick
         try:
-            async with self._places:
-                return await self._asked(question)
-        finally:
-            self._waiting -= 1
+            async with places.place():
+                return await self._asked(question, memory)
+        except NoPlaceError:
+            return refusal(503, "busy", "too many questions wait: try again in a moment")
 
-    async def _asked(self, question: BoardQuestion) -> WorkerResponse:
+    async def _asked(self, question: BoardQuestion, memory: int) -> WorkerResponse:
         seconds = SECONDS[question["ask"]]
         ours, theirs = socket.socketpair()
         with ours:
             ours.setblocking(False)
             with theirs:
                 try:
-                    socket.send_fds(self._questions, [b"?"], [theirs.fileno()])
+                    socket.send_fds(self._questions, [b"%d" % memory], [theirs.fileno()])
                 except OSError:
                     return refusal(503, "gone", "the console is ending")
             try:

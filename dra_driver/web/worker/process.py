@@ -32,7 +32,6 @@ from dra_driver.web.worker.responses import WorkerResponse, of_fault, refusal, w
 from dra_driver.web.worker.update_applier import UpdateApplier
 
 _MAX_QUESTION = 4 << 20  # bytes
-_MORE_MEMORY = 1 << 30  # bytes that a child may add to what the worker holds
 Load = Callable[[ProgressLines], Board]
 
 
@@ -85,18 +84,18 @@ def _serve(board: Board, feed: Connection, questions: socket.socket) -> None:
                 return
             _precompute(board)
             for descriptor in descriptors:
-                _answer_in_child(board, descriptor, feed, questions)
+                _answer_in_child(board, descriptor, int(message), feed, questions)
 
 
 def _precompute(board: Board) -> None:
-    """Compute here what every child would otherwise compute again. A fault in it is reported by the child."""
-    with contextlib.suppress(DriverError):
+    """Compute here what every child would otherwise compute again. Any fault in it is reported by the child."""
+    with contextlib.suppress(Exception):
         board.slices_by_node()
         board.held()
         board.fleet()
 
 
-def _answer_in_child(board: Board, descriptor: int, *others: Any) -> None:
+def _answer_in_child(board: Board, descriptor: int, memory: int, *others: Any) -> None:
     with socket.socket(fileno=descriptor) as line:
         if os.fork():
             return
@@ -104,14 +103,17 @@ def _answer_in_child(board: Board, descriptor: int, *others: Any) -> None:
             for one in others:
                 one.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _answer(board, line)
+            _answer(board, line, memory)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the console no longer waits for it
         finally:
             os._exit(0)
 
 
-def _answer(board: Board, line: socket.socket) -> None:
+def _answer(board: Board, line: socket.socket, memory: int) -> None:
+    """Answer the question on a line, with so many bytes of memory beyond what the worker holds."""
+    soft = _held_memory() + memory
+    resource.setrlimit(resource.RLIMIT_AS, (soft, soft))
     signal.setitimer(signal.ITIMER_REAL, 5.0)  # ends the process if the question has not arrived in time
     content = b"".join(iter(lambda: line.recv(1 << 16), b""))
     if len(content) > _MAX_QUESTION:
@@ -119,8 +121,6 @@ def _answer(board: Board, line: socket.socket) -> None:
         return
     question = json.loads(content)
     signal.setitimer(signal.ITIMER_REAL, SECONDS[question["ask"]])
-    soft = _held_memory() + _MORE_MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (soft, soft))
     with _ended_with(line):
         content = _answered(board, question).packed()
     line.sendall(content)

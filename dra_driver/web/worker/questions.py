@@ -5,7 +5,8 @@ In: a question as a mapping of texts. Out: the view that answers it. All values 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from dra_driver.model.errors import InputError
@@ -18,6 +19,8 @@ from dra_driver.views.board.fleet_page import MAX_NODES, FleetFilter, fleet_page
 from dra_driver.views.board.playground import Trial, completions, explain_on, try_selector
 from dra_driver.views.board.what_if import MAX_TEXT as MAX_PASTED
 from dra_driver.views.board.what_if import FleetChange, what_if
+from dra_driver.views.objects.shape_checker import ShapeChecker
+from dra_driver.web.worker.left_out import key_of
 
 BoardQuestion = Mapping[str, Any]
 _MAX_TEXT = 32 << 10  # characters of a value
@@ -83,7 +86,25 @@ def _claims(board: Board, question: BoardQuestion) -> Wire:
 
 
 def _claim(board: Board, question: BoardQuestion) -> Wire:
-    return claim_page(board, _text(question, "namespace"), _text(question, "name"), question.get("read")).wire()
+    namespace, name, read = _text(question, "namespace"), _text(question, "name"), question.get("read")
+    return claim_page(board, namespace, name, _checked(*read) if read else None).wire()
+
+
+def _checked(claim: Wire, pods: Sequence[Wire]) -> tuple[Wire, list[Wire]]:
+    """Return a claim that was just read, and those of its pods that have the shape of a pod.
+
+    Raises: InputError for a claim that does not have the shape of a claim.
+    """
+    checker = ShapeChecker()
+    checker.check("ResourceClaim", claim, "cluster")
+    if key_of(claim) is None:
+        raise InputError("object", "cluster: a ResourceClaim has no name")
+    known = []
+    for pod in pods:
+        with contextlib.suppress(InputError):
+            checker.check("Pod", pod, "cluster")
+            known.append(pod)
+    return claim, [pod for pod in known if key_of(pod) is not None]
 
 
 def _explanation(board: Board, question: BoardQuestion) -> Wire:

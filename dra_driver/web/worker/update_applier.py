@@ -1,6 +1,7 @@
 """Bring the board up to date with what the watches of a cluster report.
 
-In: messages from the console. Out: a changed board. An object that does not have the shape of its kind is left out.
+In: messages from the console. Out: a changed board. An object that does not have the shape of its kind, or has no name,
+is left out and counted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dra_driver.views.board.board import Board
 from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.web.worker.alike_slices import AlikeSlices
 from dra_driver.web.worker.board_updates import BoardUpdate, KindUnreadable, ObjectChanged, PageRead, VersionRead
+from dra_driver.web.worker.left_out import LeftOut, key_of
 
 
 class UpdateApplier:
@@ -22,32 +24,53 @@ class UpdateApplier:
     def __init__(self) -> None:
         self._values, self._alike = SharedValues(), AlikeSlices()
         self._checker = ShapeChecker()
+        self._left_out = LeftOut()
 
     def apply(self, board: Board, update: BoardUpdate) -> None:
         """Apply one update to the board."""
         match update:
             case PageRead(kind, _, is_first, is_last, namespace):
                 board.page(kind, self._objects(update), is_first=is_first, is_last=is_last, namespace=namespace)
-            case ObjectChanged(kind, wire, True):
-                board.delete(kind, wire)
-            case ObjectChanged(kind, wire, False):
-                if self._has_shape(kind, wire):
-                    board.change(kind, wire)
+                board.mark_left_out(kind, self._left_out.count(kind))
+            case ObjectChanged(kind, wire, is_gone):
+                self._change(board, kind, wire, is_gone=is_gone)
+                board.mark_left_out(kind, self._left_out.count(kind))
             case KindUnreadable(unseen):
                 board.mark_unreadable(unseen)
             case VersionRead(kubernetes):
                 board.set_version(kubernetes)
 
+    def _change(self, board: Board, kind: str, wire: Wire, *, is_gone: bool) -> None:
+        key = key_of(wire)
+        if key is None:
+            if not is_gone:
+                self._left_out.add(kind, "", None)
+            return
+        self._left_out.discard(kind, key)
+        if not is_gone and self._has_shape(kind, wire):
+            board.change(kind, wire)
+            return
+        board.delete(kind, wire)
+        if not is_gone:
+            self._left_out.add(kind, key[0], key)
+
     def _objects(self, page: PageRead) -> list[Wire]:
-        objects = json.loads(page.objects)["items"]
-        for wire in objects:
-            self._values.share(wire)
-        objects = [wire for wire in objects if self._has_shape(page.kind, wire)]
-        if page.kind != "ResourceSlice":
-            return objects
         if page.is_first:
+            self._left_out.begin_list(page.kind, page.namespace)
+        kept = []
+        for wire in json.loads(page.objects)["items"]:
+            self._values.share(wire)
+            key = key_of(wire)
+            if key is not None and self._has_shape(page.kind, wire):
+                kept.append(wire)
+            else:
+                self._left_out.add(page.kind, page.namespace, key)
+        return self._folded(kept, is_first=page.is_first) if page.kind == "ResourceSlice" else kept
+
+    def _folded(self, slices: list[Wire], *, is_first: bool) -> list[Wire]:
+        if is_first:
             self._alike = AlikeSlices()  # a list has each slice once
-        return [self._alike.fold(wire) for wire in objects]
+        return [self._alike.fold(wire) for wire in slices]
 
     def _has_shape(self, kind: str, wire: Wire) -> bool:
         try:

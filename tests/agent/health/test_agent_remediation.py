@@ -6,46 +6,23 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dra_driver.agent.remediation.composition import require_privilege
 from dra_driver.cli.main import run
-from dra_driver.embedded.api.kinds import EVENTS, LEASES, SLICES
-from dra_driver.hardware.simulated.profile import FOLDER
+from dra_driver.embedded.api.kinds import EVENTS, LEASES
 from dra_driver.model.errors import NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.remediation.case import Stage
+from dra_driver.remediation.journal import RemediationJournal
+from tests.agent.support.claims import claim
+from tests.agent.support.faulty_gpu import FAULTY, NAME, taints, write_profile
 from tests.support.agents.agent_process import stage
 from tests.support.programs.static_program import build_static
 from tests.support.waiting import until
-
-FAULTY = "0000:1b:00.0"
-NAME = "gpu-0000-1b-00-0"
-
-
-def write_profile(path, **health):
-    """Write the profile of the demo machine, in which one GPU reports this health."""
-    content = yaml.safe_load((FOLDER / "demo-h100.yaml").read_text())
-    for gpu in content["gpus"]:
-        gpu.pop("mig", None)
-        if gpu["pci"] == FAULTY:
-            gpu["health"] = {"recoveryAction": 0, **health}
-    new = path.with_suffix(".new")
-    new.write_text(yaml.safe_dump(content))
-    new.replace(path)
-
-
-def taints(here):
-    """Return the taints of each published device that has any: key without domain -> value."""
-    slices = [s for s in here.api.items(SLICES) if s["spec"]["driver"] == NVIDIA_DRIVER]
-    return {
-        device["name"]: {taint["key"].rpartition("/")[2]: taint.get("value", "") for taint in device["taints"]}
-        for one in slices
-        for device in one["spec"].get("devices", ())
-        if device.get("taints")
-    }
 
 
 def stages(here):
@@ -90,6 +67,36 @@ def test_a_gpu_that_needs_a_reset_is_drained_reset_validated_and_returned(tmp_pa
             "SELECT action, outcome FROM actions"
         )
         assert rows.fetchall() == [("reset", "done")]
+
+
+@pytest.mark.gcc
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change a process's root")
+def test_a_gpu_that_an_earlier_agent_was_about_to_reset_is_not_reset_under_a_claim(tmp_path):
+    """The earlier agent kept claims from the GPU by locks, which ended with it."""
+    root = tmp_path / "driver"
+    build_static(root / "usr/bin/nvidia-smi", log=root / "calls")
+    profile = tmp_path / "node.yaml"
+    write_profile(profile)
+    flags = ["--mig=static", "--remediation=on", "--lease-namespace=default", f"--nvidia-driver-root={root}"]
+    with stage("1.36") as here:
+        agent = here.start(f"simulated:{profile}", *flags)
+        until(lambda: len(here.devices()) == 8, what="devices")
+        used = claim(here, NAME)
+        plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+        assert not isinstance(plugin.prepare([used])[used.uid], str)
+        write_profile(profile, recoveryAction=1)
+        until(lambda: "claim default/c1 to end" in here.log(), what="the wait for the claim")
+        here.end(agent, signal.SIGKILL)
+        journal = RemediationJournal(here.kubelet.plugins_dir / NVIDIA_DRIVER)
+        journal.write(journal.cases()[0].at(Stage.NVML_LET_GO, time.time()))
+        here.start(f"simulated:{profile}", *flags)
+        is_decided = lambda: "claim default/c1 to end" in here.log() or (root / "calls").exists()  # noqa: E731
+        until(is_decided, what="the wait for the claim")
+        assert not (root / "calls").exists(), "reset under a claim"
+        plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+        assert plugin.unprepare([used]) == {used.uid: ""}
+        until(lambda: "returned" in stages(here), what="the return")
+        assert len((root / "calls").read_text().splitlines()) == 1
 
 
 def remediation_events(here):

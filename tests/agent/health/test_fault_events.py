@@ -14,6 +14,7 @@ from dra_driver.kube.credentials.loading import load_credentials
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.node_identity import NodeIdentity
 from tests.agent.support.claims import claim
+from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 
 NODE, GPU, OTHER = "node-1", "gpu-0000-1b-00-0", "gpu-0000-43-00-0"
@@ -193,3 +194,12 @@ def test_a_claim_with_malformed_users_has_no_users(node, users):
     device_users = DeviceUsers(Server(), NodeIdentity(DRIVER, POOL, "boot"), node.ledger)
     device_users.get_claim("default", "c", timeout_s=1)
     assert device_users.of([GPU], time.time(), 0) == ()
+
+
+def test_an_event_for_which_no_thread_can_be_started_is_sent_with_the_next_one(node):
+    node.prepare("one", "first")
+    with no_thread_starts("fault-events"):
+        node.events.send_pod_events(PodNotice(frozenset([GPU]), FAULT_REASON, "needs-reset: it does", node.at))
+    node.events.send_node_event("Other", "something else")
+    node.settle()
+    assert {reason for _, reason in node.reported()} == {FAULT_REASON, "Other"}

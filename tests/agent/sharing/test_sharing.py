@@ -181,9 +181,11 @@ def test_an_invalid_file_ends_the_agent_with_status_3_and_lists_every_fault(tmp_
     assert "line 4: rules[1].compute.default" in done.stderr
 
 
-def test_an_agent_without_sharing_imports_neither_yaml_nor_pydantic():
+def test_an_agent_without_files_imports_neither_yaml_nor_pydantic():
     code = (
-        "import sys, dra_driver.agent.node, dra_driver.agent.sharing_rules\n"
+        "import sys, dra_driver.agent.node, dra_driver.agent.sharing_rules, dra_driver.agent.node_health\n"
+        "import dra_driver.agent.passthrough.node_passthrough, dra_driver.plugin.mig.geometry_source\n"
+        "import dra_driver.agent.remediation.composition\n"
         "print([name for name in ('yaml', 'pydantic') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

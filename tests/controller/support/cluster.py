@@ -75,7 +75,7 @@ class Cluster:
         return KubeApi(load_credentials(self._config))
 
     def publisher(self, offers: SetOffers | None = None) -> OfferingPublisher:
-        publisher = OfferingPublisher(self.api(), offers or SetOffers(), settle_s=0.05)
+        publisher = OfferingPublisher(self.api(), offers or SetOffers(), settle_s=0.05, spread_s=0.5)
         self.publishers.append(publisher)
         publisher.start()
         return publisher

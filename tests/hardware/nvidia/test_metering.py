@@ -8,7 +8,9 @@ from benchmarks import nvml_calls
 from benchmarks.figures import Report
 from dra_driver.hardware.metered import Measure, MeterPlan
 from dra_driver.hardware.port import Metered
+from dra_driver.model.errors import NodeError
 from tests.support.fake_nvml import hgx_h100
+from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 
 ALL_LINKS = 4294967295
@@ -266,3 +268,13 @@ def test_what_each_call_costs_can_be_measured(metering, monkeypatch, capsys):
     monkeypatch.setenv("NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1")
     nvml_calls.run(Report())
     assert "no NVML here" in capsys.readouterr().out
+
+
+def test_a_session_that_could_not_be_watched_is_opened_again(metering):
+    metering.machine.write()
+    metering.hardware.watch_health(lambda: None, log_position=-1)
+    with no_thread_starts("health"), pytest.raises(NodeError, match="health can't be started"):
+        metering.hardware.discover()
+    assert metering.machine.calls("nvmlShutdown") == 1
+    metering.hardware.discover()
+    assert [thread.name for thread in threading.enumerate()].count("health") == 1

@@ -5,6 +5,8 @@ import threading
 import pytest
 
 from dra_driver.hardware.nvidia.worker import Worker, WorkerStopped, ended
+from dra_driver.model.errors import NodeError
+from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 
 
@@ -146,3 +148,13 @@ def test_a_job_that_gave_way_to_the_end_of_its_worker_is_refused(worker: Worker)
     with pytest.raises(WorkerStopped):
         reading.result(0)
     assert not worker.is_busy
+
+
+def test_a_worker_whose_thread_can_t_be_started_works_at_the_next_job(worker: Worker) -> None:
+    for _ in range(3):
+        with no_thread_starts("test"), pytest.raises(NodeError, match="test can't be started"):
+            worker.submit(lambda: 7)
+    assert not worker.is_busy
+    job = worker.submit(lambda: 8)
+    assert ended(job, 60)
+    assert job.result(0) == 8

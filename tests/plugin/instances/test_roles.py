@@ -2,10 +2,15 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
+from dra_driver.model.errors import NodeError
 from dra_driver.plugin.instances.roles import NodeRole
+from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 
 HOLD = """
@@ -76,3 +81,40 @@ def test_a_role_is_released_even_if_its_listener_fails(tmp_path: Path) -> None:
     until(lambda: role.is_held)
     role.stop()
     assert not role.is_held
+
+
+def test_what_keeps_the_roles_work_from_beginning_is_known_and_the_role_is_kept_until_the_end(
+    tmp_path: Path,
+) -> None:
+    def fail() -> None:
+        raise ValueError("any error")
+
+    lost = threading.Event()
+    role = NodeRole(tmp_path / "role.lock", SimpleNamespace(role_gained=fail, role_lost=lost.set))
+    other = Watcher(tmp_path / "role.lock")
+    role.start()
+    until(lambda: role.failure is not None)
+    assert str(role.failure) == "any error"
+    assert (role.is_held, role.has_begun) == (True, False)
+    other.role.start()
+    assert not other.role.is_held
+    role.stop()
+    assert lost.is_set(), "what had begun is ended before another instance takes over"
+    until(lambda: other.events == ["gained"])
+    other.role.stop()
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_role_for_which_no_thread_can_be_started_is_an_error(tmp_path: Path) -> None:
+    watcher, before = Watcher(tmp_path / "role.lock"), open_descriptors()
+    with no_thread_starts("role"), pytest.raises(NodeError, match="role can't be started"):
+        watcher.role.start()
+    assert open_descriptors() == before
+    watcher.role.stop()
+    watcher.role = NodeRole(tmp_path / "role.lock", watcher)
+    watcher.role.start()
+    until(lambda: watcher.role.has_begun)
+    watcher.role.stop()

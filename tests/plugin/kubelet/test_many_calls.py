@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
+from dra_driver.model.errors import NodeError
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.kubelet import server as server_module
@@ -183,7 +184,7 @@ def test_a_pool_without_a_first_thread_is_refused(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
+    with pytest.raises(NodeError, match="calls_0 can't be started"):
         CallPool(4, "calls")
 
 

@@ -16,6 +16,7 @@ from dra_driver.plugin.kubelet.server import PluginServer
 from dra_driver.plugin.prepare import planner
 from tests.plugin.support.kubelet import FakeKubelet, claim
 from tests.support.plugin.parts import DRIVER, Rig, claim_wire, in_thread, result
+from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import unhindered, until
 
 UID = "0f9f7b1c-1111-2222-3333-444455556666"
@@ -29,6 +30,7 @@ class Served:
         self.answered: list[tuple[str, float, str]] = []
         self.kubelet = FakeKubelet(root / "registry")
         self.servers: list[PluginServer] = []
+        self.unstarted: list[PluginServer] = []
 
     def start(self, pod_uid: str = "") -> PluginServer:
         server = PluginServer(
@@ -39,6 +41,7 @@ class Served:
             preparer=self.rig.preparer,
             listener=SimpleNamespace(answered=lambda *values: self.answered.append(values)),
         )
+        self.unstarted.append(server)
         server.start()
         self.servers.append(server)
         return server
@@ -336,3 +339,39 @@ def test_many_claims_at_once_are_all_prepared(served: Served) -> None:
         thread.join(60)
     assert [answers[0][f"u{n}"].error for n, (_, answers) in enumerate(calls)] == [""] * 64
     assert len(served.rig.files()) == 64
+
+
+def test_claims_of_one_call_are_prepared_one_after_the_other_without_further_threads(served: Served) -> None:
+    uids = [served.rig.allocate(f"u{number}", f"gpu-{number}") for number in range(3)]
+    server = served.start()
+    served.kubelet.register()
+    with no_thread_starts("prepare"):
+        for _ in range(3):  # what no thread was started for has to be forgotten
+            answers = served.kubelet.prepare(*map(claim, uids))
+            assert {uid: answer.error for uid, answer in answers.items()} == dict.fromkeys(uids, "")
+    assert {one.error for one in served.kubelet.prepare(*map(claim, uids)).values()} == {""}
+    assert {one.error for one in served.kubelet.unprepare(*map(claim, uids)).values()} == {""}
+    until(lambda: all(pool._work_queue.empty() for pool in server._pools))
+    served.rig.assert_empty()
+
+
+def test_a_plugin_without_a_thread_does_not_start_and_leaves_no_socket(served: Served) -> None:
+    for name in ("registration_0", "prepare_0", "unprepare_0"):
+        with no_thread_starts(name), pytest.raises(NodeError, match=f"{name} can't be started"):
+            served.start()
+        served.unstarted[-1].stop(1.0)
+        assert not list((served.rig.root / "registry").iterdir())
+        assert not list(served.rig.data.glob("*sock*"))
+    served.start()
+    assert served.kubelet.register().name == DRIVER
+
+
+def test_a_plugin_that_can_t_offer_a_refused_registration_again_is_not_reachable(served: Served) -> None:
+    server = served.start()
+    with no_thread_starts("Thread"):  # a timer gets its own name after its construction
+        served.kubelet.register()
+    assert server.is_reachable
+    with no_thread_starts("registration"):
+        served.kubelet.register(error="no room")
+    assert not server.is_reachable, "only a new process makes the kubelet ask again"
+    assert "registration can't be started" in server.last_error

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from dra_driver.hardware.simulated import partitioning
-from dra_driver.model.errors import ClaimError, DriverError, HardwareError
+from dra_driver.model.errors import ClaimError, DriverError, HardwareError, NodeError
 from dra_driver.plugin.effects.file_records import OWNER_ENV
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
 from tests.support.plugin.parts import claim_wire, in_thread, result
+from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 
 
@@ -70,6 +71,15 @@ def test_partitions_of_one_claim_on_two_gpus_are_made_at_the_same_time(rig, monk
     rig.scan()
     monkeypatch.setattr(rig.hardware, "create_partition", create_together)
     rig.now_prepare("u1", small(0), small(2, OTHER))
+    assert rig.partitions_made() == [(0, "1g.10gb", 0), (1, "1g.10gb", 2)]
+
+
+def test_a_claim_for_which_no_thread_can_be_started_fails_whole_and_is_prepared_at_the_next_attempt(rig):
+    with no_thread_starts("partitions"), pytest.raises(NodeError, match="partitions can't be started") as caught:
+        rig.now_prepare("u1", small(0), small(2, OTHER))
+    assert caught.value.code == "node.thread"
+    rig.assert_untouched()
+    rig.prepare("u1")
     assert rig.partitions_made() == [(0, "1g.10gb", 0), (1, "1g.10gb", 2)]
 
 

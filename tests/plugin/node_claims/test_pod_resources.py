@@ -123,3 +123,39 @@ def test_what_device_plugins_offer_is_counted_by_resource(kubelet):
     devices = [messages.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=[f"GPU-{i}"]) for i in range(8)]
     kubelet.answer = messages.AllocatableResourcesResponse(devices=devices).SerializeToString()
     assert client.allocatable() == {"nvidia.com/gpu": 8}
+
+
+PIECES = [b"\x0a\x00", b"\x0a\x02\x1a\x00", b"\x0a\x04\x1a\x02\x2a\x00"]  # pods, containers, claims without content
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_an_answer_of_millions_of_empty_messages_is_refused_before_it_is_decoded(kubelet, piece, monkeypatch):
+    resources = kubelet.reporting()
+    kubelet.answer = piece * ((3 << 20) // len(piece))
+    monkeypatch.setattr(messages.ListPodResourcesResponse, "FromString", pytest.fail)
+    with pytest.raises(NodeError, match="more than 200000 fields"):
+        resources.pods()
+
+
+def test_a_long_answer_of_a_full_node_is_read(kubelet):
+    resources = kubelet.reporting()
+    claims = [claim(f"c{number}", "ns", "gpu-0") for number in range(20)]
+    pods = [
+        messages.PodResources(
+            name=f"pod-{number}",
+            namespace="ns",
+            containers=[messages.ContainerResources(name="x" * 4000, dynamic_resources=claims)],
+        )
+        for number in range(500)
+    ]
+    kubelet.answer = messages.ListPodResourcesResponse(pod_resources=pods).SerializeToString()
+    assert len(kubelet.answer) > pod_resources.SHORT_BYTES
+    assert len(resources.pods().pods) == 500
+
+
+@pytest.mark.parametrize("end", [b"\x0a", b"\x0a\x05ab", b"\x0b", b"\xff" * 12])
+def test_a_long_answer_that_is_no_message_is_an_error(kubelet, end):
+    resources = kubelet.reporting()
+    kubelet.answer = b"\x0a\x82\x80\x48" + b"\x0a" + b"\xfe\xff\x47" + b"x" * 1179646 + end
+    with pytest.raises(NodeError):
+        resources.pods()

@@ -427,3 +427,46 @@ def test_a_claim_that_an_earlier_agent_left_half_done_is_prepared_again(rig: Rig
     rig.ledger._kept._values.clear()
     assert rig.prepare("u1")
     assert rig.states() == {"u1": "prepared"}
+
+
+def test_only_the_first_call_waits_for_a_device_that_is_not_here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "LATE_SECONDS", 0.3)
+    looked: list[float] = []
+    monkeypatch.setattr(
+        rig.preparer._wait._pause, "pause", lambda seconds: looked.append(seconds) or time.sleep(seconds)
+    )
+    rig.allocate("u1", "gpu-99")
+    with pytest.raises(ClaimError, match="gpu-99"):
+        rig.prepare("u1")
+    assert looked
+    looked.clear()
+    with pytest.raises(ClaimError, match="gpu-99"):
+        rig.prepare("u1")
+    assert looked == []
+    rig.inventory = inventory(100)
+    assert rig.prepare("u1")[0].device == "gpu-99"
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_a_claim_that_waits_for_a_holder_whose_gpu_was_lost_says_at_once_which_pods_must_go(
+    rig: Rig, is_published: bool
+) -> None:
+    rig.prepare(rig.allocate("old", "gpu-0"))
+    rig.prepare(rig.allocate("other", "gpu-1"))
+    before = rig.inventory
+    devices = [replace(d, gpu=replace(d.gpu, is_lost=True)) if d.name == "gpu-0" else d for d in before.devices]
+    lost = Inventory(Offering(tuple(device for device in devices if is_published or device.name != "gpu-0")))
+    rig.inventory = lost if is_published else replace(lost, problems=(Problem("hardware.gpu-lost", "0", "lost"),))
+    rig.repair.refresh_cdi()
+    rig.inventory = before
+    rig.restart()
+    started = time.monotonic()
+    with pytest.raises(ClaimError, match="delete the pods that use claim ns/claim-old") as caught:
+        rig.prepare(rig.allocate("new", "gpu-0"))
+    assert caught.value.code == "claim.device-in-use"
+    assert time.monotonic() - started < 30
+    with pytest.raises(ClaimError, match="does not terminate"):
+        rig.prepare(rig.allocate("next", "gpu-1"), 0.3)
+    assert rig.prepare("old"), "the kubelet may repeat the call"
+    rig.unprepare("old")
+    assert rig.prepare("new")

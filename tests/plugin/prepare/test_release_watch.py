@@ -12,7 +12,7 @@ import pytest
 from dra_driver.model.errors import ClaimError
 from dra_driver.plugin.ledger import unreleased
 from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.prepare import release_watch
+from dra_driver.plugin.prepare import release_watch, running_pods
 from dra_driver.plugin.prepare.running_pods import pods_with_processes
 from tests.plugin.support.ledger_file import sql
 from tests.plugin.support.running_pods import CONTAINER, OLD, OTHER, Machine
@@ -206,3 +206,35 @@ def test_the_device_of_a_claim_of_an_earlier_boot_is_free_and_no_row_of_this_boo
     assert rig.prepare(rig.allocate("next-gpu-1", "gpu-1"), 0.5)
     with pytest.raises(ClaimError, match=f"containers of pod {OLD}"):
         rig.prepare("new", 0.3)
+
+
+def test_an_agent_that_sees_only_its_own_pod_keeps_devices_for_the_bound_and_says_so_once(
+    rig: Rig, machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.end(1)
+    machine.run(1, "own", CONTAINER, OTHER)  # without hostPID, the first process is one of the agent's pod
+    for uid in ("old", "older"):
+        rig.api.put(claim_wire(uid, result("gpu-0" if uid == "old" else "gpu-1"), pods=(OLD,)))
+        rig.prepare(uid)
+        rig.unprepare(uid)
+    rig.allocate("new", "gpu-0")
+    with pytest.raises(ClaimError, match=f"containers of pod {OLD}"):
+        rig.prepare("new", 0.6)
+    monkeypatch.setattr(unreleased, "BOUND_SECONDS", 0.0)
+    assert rig.prepare("new", 60)
+    assert caplog.text.count("the agent may not see the processes of containers") == 1
+
+
+@pytest.mark.parametrize(("number", "is_an_end"), [(2, True), (3, True), (22, True), (24, False), (13, False)])
+def test_only_a_process_that_has_ended_counts_as_ended(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, number: int, is_an_end: bool
+) -> None:
+    def refuse(*_: object) -> tuple[str, bytes]:
+        raise OSError(number, "refused")
+
+    monkeypatch.setattr(running_pods, "_view", refuse)
+    if is_an_end:
+        assert pods_with_processes({OLD}, machine.proc) == frozenset()
+    else:
+        with pytest.raises(OSError, match="refused"):
+            pods_with_processes({OLD}, machine.proc)

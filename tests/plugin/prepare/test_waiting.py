@@ -3,11 +3,15 @@
 import threading
 from types import SimpleNamespace
 
+import pytest
+
+from dra_driver.model.errors import NodeError
 from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
 from dra_driver.plugin.prepare import preparer
 from dra_driver.plugin.prepare.interruptible_pause import CheckTimer, InterruptiblePause
 from tests.plugin.support.kubelet import FakeKubelet, claim
 from tests.support.plugin.parts import DRIVER, Rig, in_thread, inventory
+from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 
 
@@ -89,3 +93,16 @@ def test_claims_of_many_calls_share_the_threads_of_their_kind(short_path) -> Non
     for call in calls:
         call.join(60)
     rig.close()
+
+
+def test_a_call_that_can_t_wait_without_a_thread_fails_and_the_next_one_waits() -> None:
+    version = [1]
+    waiting = InterruptiblePause(SimpleNamespace(version=lambda: version[0]))
+    with no_thread_starts("waiting"), pytest.raises(NodeError, match="waiting can't be started"):
+        waiting.await_change(30.0, waiting.seen)
+    assert waiting._sleepers == 0
+    thread, _ = in_thread(waiting.await_change, 600.0, waiting.seen)
+    until(lambda: waiting._sleepers == 1)
+    version[0] = 2
+    thread.join(60)
+    assert not thread.is_alive(), "a thread looks for changes again"

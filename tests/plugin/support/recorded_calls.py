@@ -22,6 +22,7 @@ from dra_driver.model.sharing import MpsSettings
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
 from tests.support.plugin.parts import Rig, claim_wire, result
 from tests.support.plugin.sharing_parts import POD, SharingRig, mps, replica, time_slicing
+from tests.support.waiting import until
 
 FILE = Path(__file__).with_name("recorded_calls.json")
 TABLES = ("claims", "holds", "mig_modes", "device_effects", "effect_holds", "kept_back")
@@ -60,7 +61,12 @@ class Recording:
         self.prepare(uid, 0.3)
 
     def unprepare(self, uid: str) -> None:
-        self.call(f"unprepare {uid}", lambda: self.rig.unprepare(uid))
+        self.call(f"unprepare {uid}", lambda: self._unprepare(uid))
+
+    def _unprepare(self, uid: str) -> None:
+        self.rig.unprepare(uid)
+        # A thread looks at once for users of the device's node; there are none.
+        until(lambda: all(row["pods"] != "[]" for row in self._rows("kept_back")), what="devices without pods released")
 
     @contextmanager
     def _watched(self, rows: list[dict[str, Any]]) -> Iterator[None]:

@@ -28,7 +28,7 @@ class Machine:
         self.run(1, "host", HOST, OLD)
 
     def run(self, pid: int, namespace: str, mounts: str, pod: str) -> None:
-        (self.proc / str(pid) / "ns").mkdir(parents=True)
+        (self.proc / str(pid) / "ns").mkdir(parents=True, exist_ok=True)
         (self.proc / str(pid) / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
         (self.proc / str(pid) / "mountinfo").write_text(mounts.format(kubelet="/var/lib/kubelet", pod=pod))
         (self.pods / pod).mkdir(exist_ok=True)

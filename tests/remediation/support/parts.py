@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
@@ -47,12 +48,14 @@ class FileNode:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.is_library_released = False
+        self.when_reset: Callable[[], None] = lambda: None  # called while a GPU is reset
+        self.when_asked: Callable[[], None] = lambda: None  # called when the users of a GPU are asked for
         if not path.exists():
             start = {"faults": {ONE: ["needs-reset", "gpu-reset"]}, "gpus": {ONE: f"GPU-{ONE}", TWO: f"GPU-{TWO}"}}
             self.change(
                 **start, log=[], users=[], clients=[], verdict="passed", resets_left=1, slot=0.0, persistence=True
             )
-            self.change(published=True, partitioned=[])
+            self.change(published=True, partitioned=[], has_slot=False, read=True)
 
     def change(self, **values: object) -> None:
         state = json.loads(self._path.read_text()) if self._path.exists() else {}
@@ -86,15 +89,16 @@ class FileNode:
         return True
 
     def was_read_since(self, gpu: str, at: float) -> bool:
-        return True
+        return bool(self["read"])
 
-    def hold(self, faults: tuple[Fault, ...]) -> None:
-        self.change(held={one.subject.gpu: one.value for one in faults})
+    def hold(self, faults: tuple[Fault, ...] | None) -> None:
+        self.change(held=None if faults is None else {one.subject.gpu: one.value for one in faults})
 
     def is_published(self) -> bool:
         return bool(self["published"])
 
     def users(self, gpus: Collection[str]) -> tuple[str, ...]:
+        self.when_asked()
         return tuple(self["users"])
 
     def clients(self, gpu: GpuFacts) -> tuple[str, ...]:
@@ -112,19 +116,22 @@ class FileNode:
     def set_persistence(self, gpu: GpuFacts, *, enabled: bool) -> None:
         self.change(persistence=enabled)
 
-    def release_library(self, gpus: Sequence[GpuFacts]) -> str:
+    @contextmanager
+    def closed(self, gpus: Collection[str]) -> Iterator[str]:
         self.is_library_released = True
-        return ""
-
-    def resume(self) -> None:
-        self.is_library_released = False
+        try:
+            yield ""
+        finally:
+            self.is_library_released = False
 
     def reset(self, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
         assert self.is_library_released, "reset while the library is in use"
         assert not self["persistence"], "reset in persistence mode"
         assert gpus[0].pci_address in self["held"], "reset of a GPU that may get a claim"
         assert not self["users"], "reset under a claim"
+        assert self["has_slot"], "reset without a slot of the cluster's budget"
         self._note("reset", *(one.pci_address for one in gpus))
+        self.when_reset()
         if self["resets_left"] is None:
             raise HardwareError("reset-failed", "refused", retry=Retry.LATER)
         self.change(resets_left=self["resets_left"] - 1)
@@ -153,10 +160,12 @@ class FileNode:
         self._note("slot")
         if self["slot"] is None:
             raise ApiError("forbidden", "403", hint="grant it")
+        self.change(has_slot=self["slot"] == 0.0)
         return float(self["slot"])
 
     def renew_slot(self) -> None:
         pass
 
     def release_slot(self) -> None:
+        self.change(has_slot=False)
         self._note("slot-back")

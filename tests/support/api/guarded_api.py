@@ -46,7 +46,9 @@ class GuardedApi(EmbeddedApi):
         return user
 
     def _reviewed(self, request: HttpRequest) -> dict[str, Any]:
-        user, spec = self._user(request), json.loads(request.body)["spec"]
+        user, spec = self._user(request), json.loads(request.body).get("spec")
+        if request.path.endswith("/selfsubjectreviews"):
+            return {"status": {"userInfo": {"username": user, "groups": ["people"]}}}
         if request.path.endswith("/tokenreviews"):
             found = self.users.get(spec["token"])
             return {"status": {"authenticated": bool(found), "user": {"username": found, "groups": ["people"]}}}

@@ -25,6 +25,7 @@ class RunningServer:
     port: int
     tls: ssl.SSLContext | None = None
     client: dict[str, ssl.SSLContext] = field(default_factory=dict)
+    pid: int = 0
 
     def send(self, method: str, path: str, body: Any = None, certificate: str = "", **headers: str) -> Reply:
         sent = {"host": f"localhost:{self.port}", **{name.replace("_", "-"): value for name, value in headers.items()}}
@@ -73,7 +74,7 @@ def running_server(kubeconfig: str, *words: str, tls: ssl.SSLContext | None = No
         [*command, "--kubeconfig", kubeconfig, *words], env={**os.environ, "PYTHONPATH": str(ROOT)}
     ) as process:
         try:
-            server = RunningServer(port, tls)
+            server = RunningServer(port, tls, pid=process.pid)
             until(lambda: process.poll() is not None or _is_up(server))
             yield server
         finally:

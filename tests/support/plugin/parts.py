@@ -156,6 +156,7 @@ class Rig:
         self.inventory = inventory()
         self.boot_id = "boot-1"
         self.data, self.cdi = root / "plugins" / self.driver, root / "cdi"
+        (root / "proc/1").mkdir(parents=True, exist_ok=True)  # the host's first process, as with hostPID
         self.ledgers: list[Ledger] = []
         self.restart()
 

@@ -55,7 +55,7 @@ _MEMORIES = (
 def read_all(roots: Roots) -> Iterator[Reading]:
     """Yield a reading of each GPU that its kernel driver drives."""
     for function in read_functions(roots, AMD, DRIVERS):
-        yield Reading(function.address, time.time(), measures_of_function(function.folder))
+        yield Reading(function.address, time.monotonic(), measures_of_function(function.folder))
 
 
 def measures_of_function(folder: Path) -> dict[str, float]:

@@ -39,7 +39,7 @@ class IntelReader:
         return (self._read(function) for function in functions)
 
     def _read(self, function: DrmFunction) -> Reading:
-        now, at = time.monotonic(), time.time()
+        now = time.monotonic()
         sensors, tiles = read_sensors(function.folder), read_tiles(function)
         energy = _energy_mj(sensors)
         values = _values(sensors, tiles)
@@ -48,7 +48,7 @@ class IntelReader:
             values[Measure.ENERGY_MJ_TOTAL] = energy
         values |= _since(self._before.get(function.address), (now, energy, slept))
         self._before[function.address] = (now, energy, slept)
-        return Reading(function.address, at, values)
+        return Reading(function.address, now, values)
 
 
 def _values(sensors: tuple[Sensor, ...], tiles: tuple[GraphicsTile, ...]) -> dict[str, float]:

@@ -21,7 +21,7 @@ from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault
 class NvidiaMeter:
     """The newest readings. Any thread may call any method."""
 
-    def __init__(self, plan: MeterPlan, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, plan: MeterPlan, clock: Callable[[], float] = time.monotonic) -> None:
         self.plan, self.clock = plan, clock
         self._mutex = threading.Lock()
         self._readings: dict[str, tuple[Reading, ...]] = {}

@@ -20,6 +20,7 @@ from dra_driver.hardware.nvidia.health.calls import XID, HealthNvml, LibraryEven
 from dra_driver.hardware.nvidia.health.vitals import WatchedGpu, read_vitals, watched_gpu
 from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
 from dra_driver.hardware.nvidia.worker import Worker, ended
+from dra_driver.model.machine import boot_time
 from dra_driver.model.names import normal_pci_address
 from dra_driver.telemetry.logs import fields
 
@@ -57,7 +58,7 @@ class HealthWatch:
         self,
         found: Watched,
         notify: Callable[[], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = boot_time,
         *,
         meter: Callable[[], NvidiaMeter | None] = lambda: None,
         polls: bool = True,

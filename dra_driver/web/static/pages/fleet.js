@@ -138,7 +138,8 @@ export function fleetPage(main, parameters, visit) {
       h("div", { class: "figure plain" }, h("span", {}, h("b", {}, number(summary.nodes)), ` ${summary.nodes === 1 ? "node" : "nodes"}`)),
       h("div", { class: "figure plain" }, h("span", {}, h("b", {}, number(summary.gpus)), " GPUs"), h("span", { class: "muted" }, Object.keys(summary.products).slice(0, 3).join(", "))),
       buttons,
-      summary.unseen.map((one) => h("div", { class: "message warn" }, `${one.kind}s ${one.partial ? "of other namespaces " : ""}may not be read`)));
+      summary.unseen.map((one) => h("div", { class: "message warn" }, `${one.kind}s ${one.partial ? "of other namespaces " : ""}may not be read`)),
+      summary.live ? summary.notes.map((text) => h("div", { class: "message warn" }, text)) : []);
     strip.show(summary.strip);
   }
 

@@ -1,0 +1,162 @@
+"""StoredHealth: what the health store holds for the monitor, read once it can be read, and written after that.
+
+In: the store. Out: the record, the known GPUs and the cordons of before, or None while they can't be read. If they are
+lost with a damaged store, that is known until every GPU was looked at again, also after another restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.health.cordons import Cordon, cordons_of, cordons_wire
+from dra_driver.health.fault import FaultKey
+from dra_driver.health.fault_track import FaultTrack
+from dra_driver.health.kept_file import is_damaged
+from dra_driver.health.known_gpus import KnownGpus, read_gpus
+from dra_driver.health.record import HealthRecord, XidHistory
+from dra_driver.health.record_wire import record_among, record_in_boot_time, record_wire
+from dra_driver.health.store import CORDONS, GPUS, RECORD, UNPROVEN, HealthStore
+from dra_driver.model.errors import LedgerError
+from dra_driver.model.machine import PeopleTime
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class HealthBefore:
+    """What was known before. `cordons` are those that were in force last, None if they were not recorded."""
+
+    record: HealthRecord
+    gpus: tuple[GpuFacts, ...] = ()
+    cordons: tuple[Cordon, ...] | None = None
+    is_lost: bool = False
+
+
+class StoredHealth:
+    """The monitor's documents in the store of one node."""
+
+    def __init__(self, store: HealthStore, boot_id: str, time: PeopleTime) -> None:
+        self._store, self._boot_id, self._time = store, boot_id, time
+        self.is_loaded = False
+        self.problem = ""  # why the store can't be read
+
+    def load(self, *, has_role: bool) -> HealthBefore | None:
+        """Return what was known before, None while that can't be read. With the role, a damaged store is set aside."""
+        self.is_loaded = False
+        try:
+            before = self._read(has_role=has_role)
+        except (LedgerError, ValueError) as error:
+            if str(error) != self.problem:
+                self.problem = str(error)
+                code = error.code if isinstance(error, LedgerError) else "ledger.health-damaged"
+                log.error("health store can't be read", extra=fields(code=code, err=str(error)))  # noqa: TRY400
+            return None
+        self.is_loaded, self.problem = True, ""
+        return before
+
+    def _read(self, *, has_role: bool) -> HealthBefore:
+        try:
+            return self._before(self._store.read())
+        except (LedgerError, ValueError) as error:
+            if not has_role or (isinstance(error, LedgerError) and not is_damaged(error)):
+                raise
+        self._store.set_aside()
+        return HealthBefore(HealthRecord(self._boot_id), is_lost=True)
+
+    def _before(self, documents: Mapping[str, Any]) -> HealthBefore:
+        is_of_boot = (record_among(documents) or HealthRecord()).boot == self._boot_id
+        record = record_in_boot_time(documents, self._boot_id, self._time.offset)
+        gpus = read_gpus(documents.get(GPUS)) if is_of_boot else ()
+        is_lost = documents.get(UNPROVEN) is True or self._store.may_have_lost(RECORD, documents)
+        cordons = cordons_of(documents[CORDONS]) if CORDONS in documents else None
+        return HealthBefore(record, gpus, cordons, is_lost)
+
+    def save(self, documents: Mapping[str, Any]) -> bool:
+        """Write what is known now, and return whether that was possible. Nothing is written before `load` has read."""
+        if not self.is_loaded:
+            return False
+        try:
+            self._store.write(documents)
+        except LedgerError as error:
+            log.warning("health is not saved", extra=fields(code=error.code, err=str(error)))
+            return False
+        return True
+
+    def holds_history(self) -> bool:
+        """Return whether the store holds something that a new agent would not find out again, or can't be read."""
+        try:
+            before = self._before(self._store.read())
+        except (LedgerError, ValueError):
+            return True
+        return before.record.has_history or before.is_lost
+
+
+def documents_of(
+    record: HealthRecord, offset: float, known: KnownGpus, cordons: tuple[Cordon, ...] | None, *, is_lost: bool
+) -> dict[str, Any]:
+    """Return the documents that `load` reads back; `offset` is that of the time that people read."""
+    documents = {RECORD: record_wire(record, offset), GPUS: known.to_wire(), UNPROVEN: is_lost}
+    return documents if cordons is None else {**documents, CORDONS: cordons_wire(cordons)}
+
+
+def joined(before: HealthRecord, now: HealthRecord) -> HealthRecord:
+    """Return what was known before, together with what was observed until that could be read."""
+    tracks = {key: _worse(track, now.tracks.get(key)) for key, track in before.tracks.items()}
+    xids = {key: _both(before.xids[key], seen) if key in before.xids else seen for key, seen in now.xids.items()}
+    position = max(before.log_position, now.log_position)
+    return HealthRecord(
+        now.boot, {**before.xids, **xids}, {**now.tracks, **tracks}, {**before.gpus, **now.gpus}, position
+    )
+
+
+def _both(before: XidHistory, now: XidHistory) -> XidHistory:
+    """Return two histories of one Xid as one. Both may have counted the same reports, so the larger count is used."""
+    counts = before.counts if before.count > now.count else now.counts
+    return XidHistory(min(before.first, now.first), max(before.last, now.last), counts)
+
+
+def _worse(before: FaultTrack, now: FaultTrack | None) -> FaultTrack:
+    if now is None or not now.is_raised:
+        return before
+    return replace(now, since=min(now.since, before.since)) if before.is_raised else now
+
+
+class FreshLook:
+    """Whether the GPUs of one node, whose history was lost, were looked at again. It is over while none was begun.
+
+    A GPU was looked at once it was read after the loss and no reading needs a second one. One that can't be read delays
+    this only for a while, because what the node can't find out does not keep GPUs from claims for good.
+    """
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing was lost, or every GPU was looked at since."""
+        return self._began is None
+
+    def begin(self, now: float) -> None:
+        """Begin to look: what was known of the GPUs is lost."""
+        self._began = now
+
+    def follow(self, record: HealthRecord, gpus: Iterable[str], now: float) -> None:
+        """End the look if the record shows that every one of these GPUs was looked at."""
+        if self._began is None:
+            return
+        gpus, read = tuple(gpus), {gpu: state.action_at for gpu, state in record.gpus.items()}
+        silent = {subject.gpu for (subject, key), one in record.tracks.items() if _is_silent(key) and one.is_raised}
+        is_seen = all(read.get(gpu, 0.0) > self._began or gpu in silent for gpu in gpus)
+        if (gpus and is_seen and not record.has_suspicion) or now - self._began > LOOK_SECONDS:
+            self._began = None
+
+
+def _is_silent(key: FaultKey) -> bool:
+    return key in (FaultKey.UNMONITORED, FaultKey.GPU_LOST, FaultKey.NOT_ANSWERING)
