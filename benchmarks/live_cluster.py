@@ -35,7 +35,7 @@ from dra_driver.views.worlds.world import World
 
 VERSION = "1.35"
 NODES, PROFILE = 10_000, "dgx-h100"
-SECONDS, MEBIBYTES = 3.0, 400.0
+SECONDS, MEBIBYTES = 6.0, 800.0
 _WRITERS = 8
 _CLASSES = Path(__file__).parents[1] / "deviceclasses"
 _EXPRESSION = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"'

@@ -76,6 +76,8 @@ class _ValueBuilder:
             elif kind is yaml.DocumentEndEvent:
                 root = self._root
                 self._begin()
+                if self._each is not None:
+                    self._each(root)
                 yield root
 
     def _open(self, event: Any, *, is_mapping: bool) -> None:
@@ -93,7 +95,7 @@ class _ValueBuilder:
             self._merge(done, event)
         if done.anchor:
             self._anchors[done.anchor] = done.value, self._count - done.began + 1
-        if self._each is not None and len(self._stack) == 2:
+        if self._each is not None and len(self._stack) == 2 and type(self._stack[-1].value) is list:
             self._each(done.value)
         self._put(done.value, event)
 
@@ -173,7 +175,7 @@ class _ValueBuilder:
 
 
 def load_yaml(text: str, each: Each | None = None) -> Iterator[Any]:
-    """Read the documents of a text. `each` is called with every value two levels down, such as a List's entries.
+    """Read the documents of a text. `each` is called with every document, and with the entries of a List before that.
 
     Raises: yaml.YAMLError, TooDeepError.
     """

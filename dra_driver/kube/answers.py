@@ -46,7 +46,7 @@ _DIGITS = 9
 Parse = Callable[[bytes], Any]
 
 
-def refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     """Refuse a constant that Python's reader accepts as a number but JSON does not have. Raises: ValueError."""
     raise ValueError(f"{name} is not a JSON number")
 
@@ -57,7 +57,7 @@ def _finite(text: str) -> float:
     return number
 
 
-_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
 class TooMuchMemoryError(ValueError):

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dra_driver.kube import answers
-from dra_driver.kube.answers import Parse
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.backoff import Backoff
 from dra_driver.model.errors import ApiError, Retry
@@ -56,13 +54,12 @@ class Listing:
         label_selector: str = "",
         limit: int = LIMIT,
         timeout_s: float = SECONDS,
-        parse: Parse = answers.parse,
         max_objects: int = _MAX_OBJECTS,
     ) -> None:
         self._api, self._path, self._timeout_s = api, path, timeout_s
         selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
         self._selector = {name: text for name, text in selectors.items() if text}
-        self._limit, self._max_objects, self._parse = limit, max_objects, parse
+        self._limit, self._max_objects = limit, max_objects
         self._token = self._version = ""
         self._pages = self._objects = self._expiries = 0
         self.is_done = False
@@ -89,7 +86,7 @@ class Listing:
         query = {**self._selector, "limit": str(self._limit)}
         if self._token:
             query["continue"] = self._token
-        return self._api.request("GET", self._path, query=query, timeout_s=self._timeout_s, parse=self._parse)
+        return self._api.request("GET", self._path, query=query, timeout_s=self._timeout_s)
 
     def _expired(self, err: ApiError) -> None:
         """Continue with the token that came with the refusal; without one, start over. Raises: ApiError."""
@@ -130,13 +127,12 @@ def pages(
     limit: int = LIMIT,
     patience_s: float = PATIENCE_SECONDS,
     wait: Callable[[float], object] = time.sleep,
-    parse: Parse = answers.parse,
 ) -> Iterator[Page]:
     """Yield the pages of a list, waiting while the server is busy.
 
     Raises: ApiError once the waiting would exceed `patience_s` seconds, or at once if waiting would not help.
     """
-    listing = Listing(api, path, field_selector=field_selector, label_selector=label_selector, limit=limit, parse=parse)
+    listing = Listing(api, path, field_selector=field_selector, label_selector=label_selector, limit=limit)
     backoff, left = Backoff(base_s=0.2, max_s=10.0), patience_s
     while not listing.is_done:
         try:

@@ -66,8 +66,7 @@ class ReplicaShape:
     ) -> None:
         self.driver = driver
         self.wires = wires
-        self.varying: frozenset[str] = frozenset()
-        self.add_varying(varying)
+        self.varying = frozenset(name if "/" in name else f"{driver}/{name}" for name in varying)
         self.make = make
         self.is_simulated = is_simulated
         self._facts: DeviceListFacts | None = None
@@ -79,10 +78,6 @@ class ReplicaShape:
         if self._facts is None:
             self._facts = facts_of(self.wires)
         return self._facts
-
-    def add_varying(self, names: Iterable[str]) -> None:
-        """Add names of attributes whose values differ; a caller that reads nodes one by one adds them one by one."""
-        self.varying |= {name if "/" in name else f"{self.driver}/{name}" for name in names}
 
     def on(self, node: str) -> Sequence[DeviceWire]:
         """Return the devices of one node; only those of the latest node are kept."""

@@ -1,7 +1,7 @@
 """Kubernetes objects from files and standard input, as people and kubectl write them.
 
 In: paths ("-" is standard input). Out: objects as plain dicts, each with its place; Lists are expanded. What many
-ResourceSlices have in common is parsed once, and kept in memory once. Never: executes YAML tags.
+ResourceSlices have in common is kept in memory once. Never: executes YAML tags.
 """
 
 from __future__ import annotations
@@ -16,20 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import yaml
-
 from dra_driver.documents.json_stream import load_json
+from dra_driver.documents.shared_values import SharedValues
 from dra_driver.documents.spooled_stream import spooled_stream
-from dra_driver.documents.yaml_stream import load_yaml_stream
-from dra_driver.documents.yaml_values import TooDeepError
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
-from dra_driver.views.objects.equal_slices import EqualSlices
-from dra_driver.views.objects.texts import STDIN, load_text, nested_too_deeply, read_text, shown, text_of, unreadable
-from dra_driver.views.progress import NoProgress, ProgressLines
+from dra_driver.views.objects.texts import STDIN, load_text, nested_too_deeply, shown, text_of, unreadable
+from dra_driver.views.progress import NoProgress, ProgressLine, ProgressLines
 
 MAX_KEPT = 4 << 20  # in bytes: the largest text that is kept to find lines in it
-MAX_STREAM = 1 << 30  # in bytes, for a file that is read piece by piece, so that only a part of its text is in memory
+MAX_STREAM = 1 << 30  # in bytes, for JSON, which is read piece by piece, so that only a part of its text is in memory
 _MAX_LISTS = 4  # nesting levels of Lists in Lists
 
 Step = str | int
@@ -68,7 +64,7 @@ def read_documents(paths: Sequence[str], lines: ProgressLines = NoProgress) -> l
     """
     found: list[Document] = []
     line = lines("objects read", 0)
-    entries = EqualSlices(line)
+    entries = _Entries(line)
     try:
         for path in paths:
             for origin in files_of(path):
@@ -92,8 +88,21 @@ def _without_collection() -> Iterator[None]:
         gc.enable()
 
 
-def _load_file(origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
-    """Read the documents of a file piece by piece (a JSON object, or YAML as kubectl writes it), or else as one text.
+class _Entries:
+    """Counts the objects while they are read, and shares what they have in common."""
+
+    def __init__(self, line: ProgressLine) -> None:
+        self._line, self._count, self._values = line, 0, SharedValues()
+
+    def add(self, value: Any) -> None:
+        """Count an object, and share its parts with those that were read before."""
+        self._count += 1
+        self._line.update(self._count)
+        self._values.share(value)
+
+
+def _load_file(origin: str, entries: _Entries) -> tuple[list[Any], str]:
+    """Read the documents of a file.
 
     Standard input and a pipe can't be read again, so their text is returned too, if it is short enough to look for a
     line in it.
@@ -105,36 +114,31 @@ def _load_file(origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
             status = os.fstat(file.fileno())
             if stat.S_ISFIFO(status.st_mode):
                 return _load_pipe(file, origin, entries)
-            is_streamed = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_STREAM
-            found = _streamed(file, origin, entries) if is_streamed else None
+            may_stream = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_STREAM
+            return _load(file, origin, entries, may_stream=may_stream), ""
     except (OSError, ValueError) as fault:
         raise unreadable(origin, fault) from fault
-    return (load_text(read_text(origin), origin, entries.share) if found is None else found), ""
 
 
-def _load_pipe(file: BinaryIO, origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
+def _load_pipe(file: BinaryIO, origin: str, entries: _Entries) -> tuple[list[Any], str]:
     """Read the documents of a file that can be read only once, and its text if it is short. Raises: OSError."""
     with spooled_stream(file, MAX_STREAM + 1) as kept:
-        found = _streamed(kept, origin, entries)
+        values = _load(kept, origin, entries, may_stream=True)
         is_short = kept.seek(0, os.SEEK_END) <= MAX_KEPT
         kept.seek(0)
-        text = text_of(kept, origin) if found is None or is_short else ""
-        values = load_text(text, origin, entries.share) if found is None else found
-        return values, text if is_short else ""
+        return values, text_of(kept, origin) if is_short else ""
 
 
-def _streamed(file: BinaryIO, origin: str, entries: EqualSlices) -> list[Any] | None:
-    """Return the documents of a file that can be read piece by piece; None for any other. Raises: InputError."""
-    try:
-        return [load_json(file, entries)]
-    except RecursionError as fault:
-        raise nested_too_deeply(origin) from fault
-    except ValueError:
-        file.seek(0)
-    try:
-        return load_yaml_stream(file, entries)
-    except (ValueError, TooDeepError, yaml.YAMLError):
-        return None
+def _load(file: BinaryIO, origin: str, entries: _Entries, *, may_stream: bool) -> list[Any]:
+    """Read a JSON object piece by piece, and anything else as one text. Raises: InputError, OSError."""
+    if may_stream:
+        try:
+            return [load_json(file, entries.add)]
+        except RecursionError as fault:
+            raise nested_too_deeply(origin) from fault
+        except ValueError:
+            file.seek(0)  # YAML; of JSON with a mistake, the reader of texts says where that is
+    return load_text(text_of(file, origin), origin, entries.add)
 
 
 def parse_documents(text: str, origin: str) -> Iterator[Document]:

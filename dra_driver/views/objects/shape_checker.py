@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.allocation.pools.replicas import Replica
 from dra_driver.model.errors import InputError
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.quantity_text import QuantityError
@@ -42,8 +41,6 @@ class ShapeChecker:
                 self._record(shape, value, at, path)
             case MapShape():
                 self._named(shape, _typed(value, dict, "a mapping", at, path), at, path)
-            case ListShape() if isinstance(value, Replica):
-                self._check_shared(shape, value.shape.wires, at, path)
             case ListShape():
                 for number, entry in enumerate(_typed(value, list, "a list", at, path)):
                     self._check(shape.of, entry, at, f"{path}[{number}]")
@@ -52,13 +49,6 @@ class ShapeChecker:
                     raise _fault(shape.what, value, at, path)
                 if shape.is_quantity:
                     _check_quantity(value, at, path)
-
-    def _check_shared(self, shape: ListShape, wires: Any, at: str, path: str) -> None:
-        """Check the devices that many slices have in common, unless they were checked before."""
-        valid = self._valid.setdefault(id(shape), {})
-        if id(wires) not in valid:
-            self._check(shape, wires, at, path)
-            valid[id(wires)] = wires
 
     def _record(self, shape: ObjectShape, value: Any, at: str, path: str) -> None:
         held = _typed(value, dict, "a mapping", at, path)

@@ -6,27 +6,23 @@ is left out and counted.
 
 from __future__ import annotations
 
-import io
 import json
 
-from dra_driver.documents.json_stream import load_json
+from dra_driver.documents.shared_values import SharedValues
 from dra_driver.model.errors import DriverError
 from dra_driver.model.wire import Wire
 from dra_driver.views.board.board import Board
-from dra_driver.views.objects.equal_slices import EqualSlices
 from dra_driver.views.objects.shape_checker import ShapeChecker
-from dra_driver.views.progress import NoProgress
+from dra_driver.web.worker.alike_slices import AlikeSlices
 from dra_driver.web.worker.board_updates import BoardUpdate, KindUnreadable, ObjectChanged, PageRead, VersionRead
 from dra_driver.web.worker.left_out import LeftOut, key_of
-
-_DECODER = json.JSONDecoder()
 
 
 class UpdateApplier:
     """Applies updates to a board. Parts that many slices have in common are kept in memory once."""
 
     def __init__(self) -> None:
-        self._slices = EqualSlices(NoProgress("", 0))
+        self._values, self._alike = SharedValues(), AlikeSlices()
         self._checker = ShapeChecker()
         self._left_out = LeftOut()
 
@@ -61,19 +57,20 @@ class UpdateApplier:
     def _objects(self, page: PageRead) -> list[Wire]:
         if page.is_first:
             self._left_out.begin_list(page.kind, page.namespace)
-        if page.kind == "ResourceSlice" and page.is_first:
-            self._slices = EqualSlices(
-                NoProgress("", 0)
-            )  # it accepts each node once, and a new list contains all again
-        found = load_json(io.BytesIO(page.objects), self._slices, _DECODER)["items"]
         kept = []
-        for one in found:
-            key = key_of(one)
-            if key is not None and self._has_shape(page.kind, one):
-                kept.append(one)
+        for wire in json.loads(page.objects)["items"]:
+            self._values.share(wire)
+            key = key_of(wire)
+            if key is not None and self._has_shape(page.kind, wire):
+                kept.append(wire)
             else:
                 self._left_out.add(page.kind, page.namespace, key)
-        return kept
+        return self._folded(kept, is_first=page.is_first) if page.kind == "ResourceSlice" else kept
+
+    def _folded(self, slices: list[Wire], *, is_first: bool) -> list[Wire]:
+        if is_first:
+            self._alike = AlikeSlices()  # a list has each slice once
+        return [self._alike.fold(wire) for wire in slices]
 
     def _has_shape(self, kind: str, wire: Wire) -> bool:
         try:

@@ -2,7 +2,6 @@
 
 import copy
 
-from dra_driver.allocation.pools.replicas import Replica
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
@@ -19,8 +18,3 @@ def slices(*profiles: str) -> list[dict]:
         stamps = {"uid": f"u-{number}", "resourceVersion": str(number), "managedFields": [{"time": f"{number}"}]}
         one["metadata"] = {**one["metadata"], **stamps}
     return copy.deepcopy(made)
-
-
-def is_replica(one: object) -> bool:
-    spec = one.get("spec") if isinstance(one, dict) else None
-    return isinstance(spec, dict) and isinstance(spec.get("devices"), Replica)
