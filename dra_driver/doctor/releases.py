@@ -38,7 +38,13 @@ RELEASES = {
         drivers=frozenset({"gpu.nvidia.com"}),
         step_kinds=frozenset(step.kind for step in _STEPS),
         keeps_health=False,
-    )
+    ),
+    "0.2.0": OlderRelease(
+        "0.2.0",
+        drivers=frozenset({"gpu.nvidia.com"}),
+        step_kinds=frozenset(step.kind for step in _STEPS),
+        keeps_health=True,
+    ),
 }
 
 

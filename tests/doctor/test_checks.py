@@ -336,6 +336,12 @@ def test_a_claim_with_a_step_that_the_older_release_can_not_undo_is_named():
     assert finding.message == "was prepared in steps that 0.1.1 can't undo: fabric-partition"
 
 
+def test_a_release_that_knows_health_hands_out_no_cordoned_device():
+    node = e.node(health=NodeFaults(cordons=(Cordon("gpu-0000-01-00-0", "card", 0.0),)))
+    report = examine(e.cluster(), node, NOW, back_to=older_release("0.2.0"))
+    assert not [finding for finding in report.findings if finding.id in BACK]
+
+
 def test_cordoned_devices_that_the_older_release_would_hand_out_are_named():
     taint = {"key": f"{e.DRIVER}/cordoned", "effect": "NoSchedule"}
     tainted = e.cluster(slices=[e.slice_of([{**e.DEVICES[0], "taints": [taint]}, *e.DEVICES[1:]])])
