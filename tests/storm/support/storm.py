@@ -1,0 +1,234 @@
+"""A storm over one node with everything on, from its start to what is left of it.
+
+In: how many operations, a seed, partitions on demand or declared, and what else goes wrong meanwhile. Out: a report of
+what was done and what was wrong. Two real agents serve; workers are the kubelet and the users; a disturber is the
+hardware and its administrators; a killer ends agents; a watcher compares what everybody sees.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.model.names import NVIDIA_DRIVER
+from tests.storm.support.adversities import NOTHING, Adversity
+from tests.storm.support.agents import Agents
+from tests.storm.support.calls import Calls
+from tests.storm.support.cluster import NODE, Claim, Cluster
+from tests.storm.support.counters import Counters
+from tests.storm.support.devices import ADDRESSES, address_of
+from tests.storm.support.disturber import Disturber
+from tests.storm.support.hours import Hours
+from tests.storm.support.killer import Killer
+from tests.storm.support.kubelet import StormKubelet
+from tests.storm.support.leftovers import leftovers
+from tests.storm.support.machine import Machine
+from tests.storm.support.observer import CHECK_S, Observer
+from tests.storm.support.outages import Outages
+from tests.storm.support.pod_worker import PodWorker
+
+WORKERS = 6
+SCRAPE_S = 1.0
+SETTLES_S = 90.0  # how long the node has, in the end, to offer every GPU again
+MOST_WRONG = 20
+
+
+class Storm:
+    """One node in a storm. `folder` is empty, and its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        operations: int,
+        seed: int,
+        *,
+        is_static: bool,
+        adversity: Adversity = NOTHING,
+        goes_on: bool = False,
+    ) -> None:
+        self._operations, self._adversity, self.is_static = operations, adversity, is_static
+        self._goes_on = goes_on  # also when something was wrong
+        self._did: Counter[str] = Counter()
+        self._wrong: list[str] = []
+        self._mutex = threading.Lock()
+        self.api = EmbeddedApi(version="1.36")
+        self.kubelet = StormKubelet(folder, self.api)
+        self.data = self.kubelet.plugins_dir / NVIDIA_DRIVER
+        self.data.mkdir()
+        self.machine = Machine(folder, self.data, is_static=is_static)
+        self.observer = Observer(self.machine, self.kubelet)
+        self.outages, self.counters, self.hours = Outages(self.api, self.machine), Counters(), Hours()
+        self.cluster = Cluster(self.api)
+        self._folder, self._seed = folder, seed
+
+    def run(self) -> dict[str, Any]:
+        """Run the storm, and return the report."""
+        began = time.monotonic()
+        with ExitStack() as stack:
+            self._set_up(stack)
+            self._blow()
+            if self._goes_on or not self._all_wrong():
+                self._settle()
+        return self._report(time.monotonic() - began)
+
+    # -- what the threads ask
+
+    def has_more(self) -> bool:
+        return self._count() < self._operations and (self._goes_on or not self._all_wrong())
+
+    def tolerates(self, claim: Claim, error: str) -> bool:
+        if "[driver.bug]" in error:
+            return False
+        is_late = "claim.not-allocated" in error and self.cluster.is_allocated(claim)  # an answer of the API was late
+        return is_late or self._adversity.explains(error)
+
+    def failed(self, what: str) -> None:
+        with self._mutex:
+            self._wrong.append(what)
+
+    def did(self, what: str) -> None:
+        with self._mutex:
+            self._did[what] += 1
+
+    # -- the course of the storm
+
+    def _set_up(self, stack: ExitStack) -> None:
+        stack.enter_context(self.api)
+        self.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+        kubeconfig = self.api.write_kubeconfig(self._folder / "kubeconfig")
+        self.kubelet.start()
+        stack.callback(self.kubelet.stop)
+        flags = ["--node-name", NODE, "--kubeconfig", str(kubeconfig), "--cdi-root", str(self.kubelet.cdi_dir)]
+        flags += ["--kubelet-registrar-directory-path", str(self.kubelet.registrar_dir)]
+        flags += ["--kubelet-plugins-directory-path", str(self.kubelet.plugins_dir)]
+        flags += ["--metrics-address", "127.0.0.1:0", "--telemetry", "full", "--telemetry-interval", "1"]
+        flags += ["--remediation", "on", "--lease-namespace", "default", "--claim-status", "on"]
+        flags += ["--device-metadata", "on", "--node-condition", "on", "--validate", "0", *self.machine.flags()]
+        self._adversity.prepare(self)
+        self.agents = Agents(self._folder, self.data, flags, self._adversity.environment())
+        stack.callback(self.agents.close)
+        self.agents.slots = [self.agents.start(), self.agents.start()]
+        for agent in self.agents.slots:
+            self.agents.await_serving(agent)
+        self._await(lambda: len(self._offered_gpus()) == len(ADDRESSES), "every GPU is offered")
+        self.calls = Calls(self.agents, self.observer.used_beside)
+        self.disturber = Disturber(self.machine, self.outages, self._seed + 1, has_more=self.has_more, did=self.did)
+        self.killer = Killer(self.agents, self.calls, self._seed + 2, self.has_more)
+
+    def _blow(self) -> None:
+        """Run all threads until there were enough operations, or something was wrong."""
+        parts = {"calls": self.calls, "cluster": self.cluster, "kubelet": self.kubelet}
+        workers = [
+            PodWorker(self, self._seed * 1000 + number, observer=self.observer, hours=self.hours, **parts)  # type: ignore[arg-type]
+            for number in range(WORKERS)
+        ]
+        others = [self._thread(self.disturber.run), self._thread(self.killer.run), self._thread(self._adversity.run)]
+        ended = threading.Event()
+        watcher = self._thread(lambda: self._watch(ended))
+        for thread in [*workers, *others, watcher]:
+            thread.start()
+        for thread in [*workers, *others]:
+            thread.join()
+        ended.set()
+        watcher.join()
+
+    def _thread(self, work: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                self.failed(f"the storm itself failed: {type(error).__name__}: {error}")
+                raise
+
+        return threading.Thread(target=run, daemon=True)
+
+    def _watch(self, ended: threading.Event) -> None:
+        scraped_at = time.monotonic()
+        while not ended.wait(CHECK_S):
+            self.observer.check()
+            self.outages.look()
+            if time.monotonic() - scraped_at > SCRAPE_S:
+                scraped_at = time.monotonic()
+                self._scrape()
+
+    def _scrape(self) -> None:
+        for agent in tuple(self.agents.slots):
+            self.counters.take(agent, time.monotonic())
+
+    def _settle(self) -> None:
+        """Compare the hours, wait until every GPU is offered and can be had again, and look for what is left."""
+        try:
+            self.disturber.end_all()
+            self._await(lambda: len(self._offered_gpus()) == len(ADDRESSES), "every GPU is offered again")
+            self._scrape()
+            time.sleep(2 * SCRAPE_S)
+            self._scrape()
+            if self._adversity.keeps_hours:
+                self._wrong += self.hours.wrong(self.counters.hours())
+            self._end_agents()
+        except AssertionError as error:
+            self.failed(str(error))
+
+    def _end_agents(self) -> None:
+        """End both agents; the next one undoes what they left half-done. Then nothing may be left."""
+        for agent in self.agents.slots:
+            self.agents.end(agent, self._last_signal())
+        self.agents.replace(0)
+        left: list[str] = []
+
+        def is_clean() -> bool:
+            left[:] = leftovers(self, has_agent=True)
+            return not left
+
+        self._await(is_clean, "nothing is left", left)
+        self.agents.end(self.agents.slots[0], self._last_signal())
+        self._wrong += leftovers(self, has_agent=False)
+
+    @staticmethod
+    def _last_signal() -> Any:
+        import signal
+
+        return signal.SIGTERM
+
+    def _await(self, condition: Any, what: str, seen: Any = "") -> None:
+        until = time.monotonic() + SETTLES_S
+        while not condition():
+            if time.monotonic() > until:
+                raise AssertionError(f"not within {SETTLES_S:.0f} s: {what} {seen or self._offered_gpus()}")
+            time.sleep(0.1)
+
+    def _offered_gpus(self) -> set[str]:
+        """Return the GPUs of which something is offered without a taint."""
+        return {address_of(one.name) for one in self.cluster.offered() if not one.is_tainted}
+
+    # -- the report
+
+    def _count(self) -> int:
+        return self.calls.made + self._did.total() + self.killer.signals.total()
+
+    def _all_wrong(self) -> list[str]:
+        return [*self._wrong, *self.observer.wrong, *self.outages.wrong, *self.counters.wrong]
+
+    def _report(self, seconds: float) -> dict[str, Any]:
+        wrong = list(dict.fromkeys(self._all_wrong()))
+        return {
+            "operations": self._count(),
+            "seconds": round(seconds, 1),
+            "seed": self._seed,
+            "partitions": "declared" if self.is_static else "on demand",
+            "adversity": self._adversity.name,
+            "calls": self.calls.made,
+            "contending": self.calls.contending,
+            "answers": dict(sorted(self.calls.done.items())),
+            "done": dict(sorted(self._did.items())),
+            "signals": dict(self.killer.signals),
+            "kills": dict(self.killer.inside),
+            "looks": self.observer.checks,
+            "pages": self.counters.pages,
+            "wrong": wrong[:MOST_WRONG],
+        }
