@@ -72,6 +72,8 @@ class Agents:
         self._folder, self._data, self._flags, self._environment = folder, data, flags, dict(environment)
         self._forker = AgentForker("tests.storm.support.agent_program", self._environment)
         self._count = 0
+        self.pids: set[int] = set()  # of all agents so far
+        self.starts: list[float] = []  # how long each took until it served, in seconds
         self.lock = threading.Lock()
         self.slots: list[Agent] = []
 
@@ -82,19 +84,23 @@ class Agents:
         journal.touch()
         words = ["agent", *self._flags, "--pod-uid", uid]
         process = self._forker.start(words, log, {**self._environment, JOURNAL: str(journal)})
+        self.pids.add(process.pid)
         channel = grpc.insecure_channel(f"unix:{self._data}/dra-{uid}.sock", options=_CHANNEL)
         return Agent(uid, process, journal, log, channel)
 
     def await_serving(self, agent: Agent) -> None:
         """Wait until an agent answers. Raises: AssertionError if it ends or does not answer in time."""
-        deadline = time.monotonic() + SERVES_WITHIN_S
+        began = time.monotonic()
         while True:
             try:
-                return grpc.channel_ready_future(agent.channel).result(timeout=2)
+                grpc.channel_ready_future(agent.channel).result(timeout=2)
             except grpc.FutureTimeoutError:
-                if agent.process.poll() is not None or time.monotonic() > deadline:
+                if agent.process.poll() is not None or time.monotonic() > began + SERVES_WITHIN_S:
                     how = f"has ended ({agent.process.poll()})" if agent.process.poll() is not None else "hangs"
                     raise AssertionError(f"an agent {how}:\n{agent.log.read_text()[-3000:]}") from None
+            else:
+                self.starts.append(time.monotonic() - began)
+                return
 
     def end(self, agent: Agent, number: signal.Signals) -> None:
         """Send a signal and wait for the end."""

@@ -1,7 +1,7 @@
 """The kubelet's calls: made with either of the two agents, and counted, also those that a kill ended.
 
 In: a verb and a claim. Out: the answer, or None if there was none. A call contends if another claim has, wants or still
-uses a device of its claim when it begins.
+uses a device of its claim when it begins. Calls that met no agent are not counted as made.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Calls:
 
     def make(self, chance: random.Random, verb: str, claim: Claim) -> Any:
         """Call one of the agents about one claim; return its answer for the claim, None if there is none."""
-        agent = chance.choice(self._agents.slots)
+        agents = [one for one in self._agents.slots if not one.is_ending]
+        agent = chance.choice(agents or self._agents.slots)
         method, wire = f"Node{verb}Resources", v1.Claim(namespace=claim.namespace, name=claim.name, uid=claim.uid)
         rpc = agent.channel.unary_unary(
             f"/{_SERVICE}/{method}",
@@ -62,32 +63,32 @@ class Calls:
             response_deserializer=getattr(v1, f"{method}Response").FromString,
         )
         request = getattr(v1, f"{method}Request")(claims=[wire])
-        with self._counted(verb, claim, agent):
+        with self._open_call(Call(verb, claim, agent, time.monotonic())) as contends:
             try:
                 answer = rpc(request, timeout=chance.choice((0.3, 0.6, 3.0, 3.0))).claims[claim.uid]
             except (grpc.RpcError, ValueError) as error:  # ValueError: the channel of an agent that was replaced
                 code = error.code().name.lower() if isinstance(error, grpc.RpcError) else "closed"
-                self._count(f"{verb}: no answer ({code})")
-                time.sleep(0.02)
+                self._count(f"{verb}: no answer ({code})", contends, is_made=code == "deadline_exceeded")
+                time.sleep(0.05)
                 return None
-        self._count(f"{verb}: {answer.error.rpartition('[')[2].rstrip(']') if answer.error else 'ok'}")
+        self._count(f"{verb}: {answer.error.rpartition('[')[2].rstrip(']') if answer.error else 'ok'}", contends)
         return answer
 
     @contextmanager
-    def _counted(self, verb: str, claim: Claim, agent: Agent) -> Iterator[None]:
-        units, call = claim.units, Call(verb, claim, agent, time.monotonic())
-        used = self._used(claim)
+    def _open_call(self, call: Call) -> Iterator[bool]:
+        """Yield whether the call contends."""
+        used = self._used(call.claim)
         with self._mutex:
-            others = {unit for each in self._open if each.claim is not claim for unit in each.claim.units}
-            self.contending += bool(units & (used | others))
-            self.made += 1
+            used |= {unit for each in self._open if each.claim is not call.claim for unit in each.claim.units}
             self._open.add(call)
         try:
-            yield
+            yield bool(call.claim.units & used)
         finally:
             with self._mutex:
                 self._open.discard(call)
 
-    def _count(self, what: str) -> None:
+    def _count(self, what: str, contends: bool, *, is_made: bool = True) -> None:
         with self._mutex:
             self.done[what] += 1
+            self.made += is_made
+            self.contending += is_made and contends

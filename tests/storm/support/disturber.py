@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.health.cordons import Cordon, CordonFile
+from dra_driver.health.forgetting import ForgetFile
 from dra_driver.remediation.requests import RemediationRequest, RequestFile
 from tests.storm.support.devices import ADDRESSES, HOT, gpu_name
 from tests.storm.support.machine import Machine
@@ -43,6 +44,7 @@ class Disturber:
         self._has_more, self._did = has_more, did
         self._now: list[Disturbance] = []
         self._cordons, self._requests = CordonFile(machine.data), RequestFile(machine.data)
+        self._forgotten = ForgetFile(machine.data)
 
     def run(self) -> None:
         """Disturb until there is enough, then end every outage."""
@@ -53,9 +55,14 @@ class Disturber:
         self._end_due(float("inf"))
 
     def end_all(self) -> None:
-        """Ask again for what a killed agent may have forgotten to do."""
+        """Ask again for what an agent may have been killed over."""
         for address in ADDRESSES:
-            self._requests.ask(address, RemediationRequest.DONE)
+            self._repaired(address)
+
+    def _repaired(self, address: str) -> None:
+        """Say that a person has repaired a GPU, so that its fault does not count as one that comes and goes."""
+        self._requests.ask(address, RemediationRequest.DONE)
+        self._forgotten.ask(address)
 
     # -- what is done
 
@@ -117,8 +124,7 @@ class Disturber:
 
     def _cure(self, disturbance: Disturbance) -> None:
         self._set_health()
-        if disturbance.outage.is_given_up:
-            self._requests.ask(disturbance.outage.address, RemediationRequest.DONE)
+        self._repaired(disturbance.outage.address)
         self._did("fault ends")
 
     def _uncordon(self, name: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from tests.storm.support.agents import Agent, Agents
 from tests.storm.support.calls import Calls
 
-CALM_S = (0.05, 0.9)  # between two kills
+CALM_S = (0.0, 0.1)  # between two kills
 WITHIN_S = (0.0, 0.015)  # after a call was sent
 WORKING_S = 0.1  # a call that was sent longer ago waits for something
 

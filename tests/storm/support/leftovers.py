@@ -7,7 +7,7 @@ lease, cgroup and process that is still there.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def leftovers(storm: Any, *, has_agent: bool) -> list[str]:
 
 def _of_claims(storm: Any) -> Iterator[str]:
     machine, kubelet = storm.machine, storm.kubelet
-    yield from (f"CDI file {path.name}" for path in kubelet.cdi_dir.iterdir())
+    yield from (f"CDI file {path.name}" for path in kubelet.cdi_dir.rglob("*") if path.is_file())
     if not storm.is_static:
         yield from (f"partition {one}" for one in sorted(machine.partitions()))
     if machine.time_slices():
@@ -36,7 +36,7 @@ def _of_claims(storm: Any) -> Iterator[str]:
     yield from (f"driver {driver!r} of {address}" for address, driver in drivers.items() if driver != "nvidia")
     yield from (f"mount {target}" for target in _mounts() if target.startswith(str(storm.data)))
     yield from (f"lease {name}" for name in _leases(storm.api))
-    yield from (f"cgroup {path}" for path in _cgroups())
+    yield from (f"cgroup {path}" for path in _cgroups(storm.agents.pids))
 
 
 def _of_agents(storm: Any) -> Iterator[str]:
@@ -56,9 +56,11 @@ def _leases(api: Any) -> Iterator[str]:
             yield lease["metadata"]["name"]
 
 
-def _cgroups() -> Iterator[Path]:
+def _cgroups(pids: Collection[int]) -> Iterator[Path]:
+    """Yield the control groups that agents made for programs of theirs; their names end with the agent's process."""
     for root, names, _ in os.walk(_CGROUPS):
-        yield from (Path(root, name) for name in names if "nvidia" in name or "dra-" in name)
+        mine = (name for name in names if name.startswith("dra-") and name.rpartition("-")[2] in map(str, pids))
+        yield from (Path(root, name) for name in mine)
 
 
 def _processes() -> Iterator[tuple[int, str]]:

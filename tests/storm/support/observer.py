@@ -110,7 +110,8 @@ class Observer:
         """Note a container; what it uses is read from the kernel."""
         with self._mutex:
             numbers = {number for number in container.open_nodes() | container.nodes() if _is_device(number)}
-            partitions = {found for device in claim.devices if (found := partition_of(device))}
+            is_open = bool(numbers & container.open_nodes())  # else it may open them any time, but uses nothing yet
+            partitions = {found for device in claim.devices if is_open and (found := partition_of(device))}
             units = units_of_nodes(numbers, partitions)
             self._running.append(Use(claim, units, time.monotonic(), numbers, partitions, container))
             self._check()

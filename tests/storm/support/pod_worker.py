@@ -22,11 +22,13 @@ from tests.storm.support.observer import Observer
 MAX_CLAIMS = 3
 STUCK_S = 150.0  # longer than a container that can't be killed may hold a device
 OUTLIVES_S = (0.05, 4.0)  # how long processes live on after their pod was deleted by force
+PAUSE_S = (0.0, 0.2)  # before a refused call is repeated; a kubelet waits longer
 TRIES = 12  # how often a pod's Prepare is tried before the pod is given up
 # Refusals that are over by themselves: another claim has the device, or the agent is busy, or just restarting.
 PATIENT = (
     "claim.device-in-use",
     "claim.device-unknown",
+    "claim.gpu-lost",
     "claim.hardware-waiting",
     "claim.sharing-differs",  # the rules changed while other claims have a share
     "claim.cancelled",
@@ -38,6 +40,8 @@ PATIENT = (
     "hardware.gpu-in-use",
     "hardware.gpu-lost",
     "hardware.node-missing",
+    "hardware.not-checked",
+    "hardware.library-busy",
     "api.timeout",
     "api.unreachable",
 )
@@ -238,6 +242,8 @@ class PodWorker(threading.Thread):
             self._refused(claim, answer.error)
 
     def _refused(self, claim: Claim, error: str) -> None:
+        """Judge a refusal, and wait a moment, as a kubelet does before it tries again."""
+        time.sleep(self._random.uniform(*PAUSE_S))
         is_known = any(code in error for code in PATIENT) or self._storm.tolerates(claim, error)
         if not is_known:
             self._storm.failed(f"{claim} was refused: {error}")

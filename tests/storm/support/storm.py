@@ -7,6 +7,7 @@ hardware and its administrators; a killer ends agents; a watcher compares what e
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -199,7 +200,8 @@ class Storm:
         until = time.monotonic() + SETTLES_S
         while not condition():
             if time.monotonic() > until:
-                raise AssertionError(f"not within {SETTLES_S:.0f} s: {what} {seen or self._offered_gpus()}")
+                taints = [taint for one in self.api.items(SLICES) for taint in _taints(one)]
+                raise AssertionError(f"not within {SETTLES_S:.0f} s: {what}; {seen or self._offered_gpus()} {taints}")
             time.sleep(0.1)
 
     def _offered_gpus(self) -> set[str]:
@@ -215,7 +217,6 @@ class Storm:
         return [*self._wrong, *self.observer.wrong, *self.outages.wrong, *self.counters.wrong]
 
     def _report(self, seconds: float) -> dict[str, Any]:
-        wrong = list(dict.fromkeys(self._all_wrong()))
         return {
             "operations": self._count(),
             "seconds": round(seconds, 1),
@@ -228,7 +229,22 @@ class Storm:
             "done": dict(sorted(self._did.items())),
             "signals": dict(self.killer.signals),
             "kills": dict(self.killer.inside),
+            "an agent serves after": round(sum(self.agents.starts) / len(self.agents.starts), 2),
             "looks": self.observer.checks,
             "pages": self.counters.pages,
-            "wrong": wrong[:MOST_WRONG],
+            "wrong": examples(self._all_wrong()),
         }
+
+
+def examples(wrong: list[str]) -> list[str]:
+    """Return one of each kind of finding, and how many there were: findings that differ in names alone are one kind."""
+    kinds: dict[str, list[str]] = {}
+    for one in wrong:
+        kinds.setdefault(re.sub(r"[^ ]*[0-9][^ ]*", "#", one), []).append(one)
+    return [f"{found[0]} ({len(found)} times)" for found in kinds.values()][:MOST_WRONG]
+
+
+def _taints(wire: dict[str, Any]) -> Iterator[str]:
+    for device in wire["spec"].get("devices") or ():
+        for taint in device.get("taints") or ():
+            yield f"{device['name']}: {taint['key']}={taint.get('value', '')}"
