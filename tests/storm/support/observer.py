@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -70,7 +70,7 @@ class Observer:
         self._mutex = threading.Lock()
         self._held: dict[str, Use] = {}
         self._running: list[Use] = []
-        self._resets: dict[str, str] = {}
+        self._resets: Mapping[str, str] = {}
         self._looked_at = time.monotonic()
         self.wrong: list[str] = []
         self.checks = 0
@@ -144,20 +144,22 @@ class Observer:
 
     def _check(self) -> None:
         self.checks += 1
+        # The hardware is read before the processes: one that lives now has lived when the hardware was read.
+        now = time.monotonic()
+        partitions, resets = self._machine.partitions(), self._machine.resets()
+        drivers = {address: self._machine.driver_of(address) for address in ADDRESSES}
         self._running = [use for use in self._running if _is_alive(use)]
         uses = [*self._held.values(), *(use for use in self._running if use.nodes)]
         for one, other in combinations(uses, 2):
             if both := one.conflicts_with(other):
                 self._found(f"{_listed(both)} has two holders: {one}; {other}")
-        self._check_resets(uses)
-        self._check_hardware(uses)
+        self._check_resets(uses, resets, now)
+        self._check_hardware(uses, partitions, drivers)
         for use in self._held.values():
             if (numbers := self._numbers(use.claim)) is not None and numbers != use.nodes:
                 self._found(f"the CDI file of {use} names other nodes than before")
 
-    def _check_hardware(self, uses: list[Use]) -> None:
-        partitions = self._machine.partitions()
-        drivers = {address: self._machine.driver_of(address) for address in ADDRESSES}
+    def _check_hardware(self, uses: list[Use], partitions: set[Partition], drivers: Mapping[str, str]) -> None:
         for use in uses:
             if gone := use.partitions - partitions:
                 self._found(f"{use} has lost {sorted(gone)}")
@@ -171,9 +173,8 @@ class Observer:
         if is_shared and not self._machine.time_slices():
             self._found("shares of a GPU are held, but its time slice is the default")
 
-    def _check_resets(self, uses: list[Use]) -> None:
+    def _check_resets(self, uses: list[Use], marks: Mapping[str, str], now: float) -> None:
         """Find GPUs that were reset since the last look, under a claim that used them then and still does."""
-        marks, now = self._machine.resets(), time.monotonic()
         for address, mark in marks.items():
             if self._resets.get(address) == mark:
                 continue

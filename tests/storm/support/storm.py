@@ -11,10 +11,12 @@ import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.storm.support.adversities import NOTHING, Adversity
