@@ -68,16 +68,20 @@ class Storm:
         self.outages, self.counters, self.hours = Outages(self.api, self.machine), Counters(), Hours()
         self.cluster = Cluster(self.api)
         self._folder, self._seed = folder, seed
+        self._seconds: dict[str, float] = {}
 
     def run(self) -> dict[str, Any]:
         """Run the storm, and return the report."""
-        began = time.monotonic()
         with ExitStack() as stack:
-            self._set_up(stack)
-            self._blow()
-            if self._goes_on or not self._all_wrong():
-                self._settle()
-        return self._report(time.monotonic() - began)
+            for name, part in (
+                ("set up", lambda: self._set_up(stack)),
+                ("storm", self._blow),
+                ("settle", self._settle),
+            ):
+                before = time.monotonic()
+                part()
+                self._seconds[name] = round(time.monotonic() - before, 1)
+        return self._report()
 
     # -- what the threads ask
 
@@ -165,6 +169,8 @@ class Storm:
 
     def _settle(self) -> None:
         """Compare the hours, wait until every GPU is offered and can be had again, and look for what is left."""
+        if self._all_wrong() and not self._goes_on:
+            return
         try:
             self.disturber.end_all()
             self._await(lambda: len(self._offered_gpus()) == len(ADDRESSES), "every GPU is offered again")
@@ -199,12 +205,14 @@ class Storm:
         return signal.SIGTERM
 
     def _await(self, condition: Any, what: str, seen: Any = "") -> None:
-        until = time.monotonic() + SETTLES_S
+        began = time.monotonic()
+        until = began + SETTLES_S
         while not condition():
             if time.monotonic() > until:
                 taints = [taint for one in self.api.items(SLICES) for taint in _taints(one)]
                 raise AssertionError(f"not within {SETTLES_S:.0f} s: {what}; {seen or self._offered_gpus()} {taints}")
             time.sleep(0.1)
+        self._seconds[f"until {what}"] = round(time.monotonic() - began, 1)
 
     def _offered_gpus(self) -> set[str]:
         """Return the GPUs of which something is offered without a taint."""
@@ -218,10 +226,10 @@ class Storm:
     def _all_wrong(self) -> list[str]:
         return [*self._wrong, *self.observer.wrong, *self.outages.wrong, *self.counters.wrong]
 
-    def _report(self, seconds: float) -> dict[str, Any]:
+    def _report(self) -> dict[str, Any]:
         return {
             "operations": self._count(),
-            "seconds": round(seconds, 1),
+            "seconds": self._seconds,
             "seed": self._seed,
             "partitions": "declared" if self.is_static else "on demand",
             "adversity": self._adversity.name,
