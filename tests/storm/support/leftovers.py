@@ -34,7 +34,7 @@ def _of_claims(storm: Any) -> Iterator[str]:
         yield "a time slice"
     drivers = {address: machine.driver_of(address) for address in ADDRESSES}
     yield from (f"driver {driver!r} of {address}" for address, driver in drivers.items() if driver != "nvidia")
-    yield from (f"mount {target}" for target in _mounts() if target.startswith(str(storm.data)))
+    yield from (f"mount {target}" for target in sorted(set(mounts()) - storm.mounts))
     yield from (f"lease {name}" for name in _leases(storm.api))
     yield from (f"cgroup {path}" for path in _cgroups(storm.agents.pids))
 
@@ -45,7 +45,8 @@ def _of_agents(storm: Any) -> Iterator[str]:
     yield from (f"process {pid}: {command}" for pid, command in _processes() if "dra_driver" in command)
 
 
-def _mounts() -> Iterator[str]:
+def mounts() -> Iterator[str]:
+    """Yield where file systems are mounted."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         yield line.split(" ")[4]
 

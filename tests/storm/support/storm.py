@@ -19,7 +19,7 @@ from typing import Any
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.storm.support.adversities import NOTHING, Adversity
+from tests.storm.support.adversities import Adversity
 from tests.storm.support.agents import Agents
 from tests.storm.support.calls import Calls
 from tests.storm.support.cluster import NODE, Claim, Cluster
@@ -29,7 +29,7 @@ from tests.storm.support.disturber import Disturber
 from tests.storm.support.hours import Hours
 from tests.storm.support.killer import Killer
 from tests.storm.support.kubelet import StormKubelet
-from tests.storm.support.leftovers import leftovers
+from tests.storm.support.leftovers import leftovers, mounts
 from tests.storm.support.machine import Machine
 from tests.storm.support.observer import CHECK_S, Observer
 from tests.storm.support.outages import Outages
@@ -50,11 +50,11 @@ class Storm:
         operations: int,
         seed: int,
         *,
-        is_static: bool,
-        adversity: Adversity = NOTHING,
+        is_static: bool = False,
+        adversity: Adversity | None = None,
         goes_on: bool = False,
     ) -> None:
-        self._operations, self._adversity, self.is_static = operations, adversity, is_static
+        self._operations, self._adversity, self.is_static = operations, adversity or Adversity(), is_static
         self._goes_on = goes_on  # also when something was wrong
         self._did: Counter[str] = Counter()
         self._wrong: list[str] = []
@@ -63,6 +63,8 @@ class Storm:
         self.kubelet = StormKubelet(folder, self.api)
         self.data = self.kubelet.plugins_dir / NVIDIA_DRIVER
         self.data.mkdir()
+        self._adversity.prepare(folder, [self.data, self.kubelet.cdi_dir])
+        self.mounts = set(mounts())
         self.machine = Machine(folder, self.data, is_static=is_static)
         self.observer = Observer(self.machine, self.kubelet)
         self.outages, self.counters, self.hours = Outages(self.api, self.machine), Counters(), Hours()
@@ -116,7 +118,6 @@ class Storm:
         flags += ["--metrics-address", "127.0.0.1:0", "--telemetry", "full", "--telemetry-interval", "1"]
         flags += ["--remediation", "on", "--lease-namespace", "default", "--claim-status", "on"]
         flags += ["--device-metadata", "on", "--node-condition", "on", "--validate", "0", *self.machine.flags()]
-        self._adversity.prepare(self)
         self.agents = Agents(self._folder, self.data, flags, self._adversity.environment())
         stack.callback(self.agents.close)
         self.agents.slots = [self.agents.start(), self.agents.start()]
@@ -134,7 +135,11 @@ class Storm:
             PodWorker(self, self._seed * 1000 + number, observer=self.observer, hours=self.hours, **parts)  # type: ignore[arg-type]
             for number in range(WORKERS)
         ]
-        others = [self._thread(self.disturber.run), self._thread(self.killer.run), self._thread(self._adversity.run)]
+        others = [
+            self._thread(self.disturber.run),
+            self._thread(self.killer.run),
+            self._thread(lambda: self._adversity.run(self)),
+        ]
         ended = threading.Event()
         watcher = self._thread(lambda: self._watch(ended))
         for thread in [*workers, *others, watcher]:
