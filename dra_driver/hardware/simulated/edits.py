@@ -7,9 +7,12 @@ of the profile's own major can be told apart, so the processes that have one ope
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.passthrough.users import processes_with
+from dra_driver.hardware.port import Roots
+from dra_driver.hardware.simulated.profile import SimulatedGpu
 from dra_driver.model.edits import DeviceNode, Edits
 
 _NULL = 1, 3
@@ -27,6 +30,7 @@ class SimulatedNodes:
     """The device nodes of simulated GPUs. Without a major of their own all of them are /dev/null."""
 
     major: int | None = None
+    roots: Roots = field(default_factory=Roots)
 
     def common_edits(self) -> Edits:
         """Return the control nodes, and the environment that keeps other runtimes from adding GPUs."""
@@ -41,11 +45,12 @@ class SimulatedNodes:
             nodes += [self.node(f"/dev/nvidia-caps/nvidia-cap{cap}", _CAPS + cap) for cap in caps]
         return Edits(device_nodes=tuple(nodes))
 
-    def number(self, minor: int, gi_id: int | None = None) -> int | None:
-        """Return the number of a GPU's node, or of the capability of one of its instances; None for /dev/null."""
+    def users(self, gpu: SimulatedGpu, partition: PartitionFacts | None) -> tuple[int, ...]:
+        """Return the processes that the profile lists for the GPU, and those that have the device's node open."""
         if self.major is None:
-            return None
-        return os.makedev(self.major, minor if gi_id is None else _CAPS + _first_capability(minor, gi_id))
+            return gpu.processes
+        minor = _CAPS + _first_capability(gpu.minor, partition.gi_id) if partition else gpu.minor
+        return (*gpu.processes, *processes_with(self.roots, (), numbers=[os.makedev(self.major, minor)]))
 
     def node(self, path: str, minor: int) -> DeviceNode:
         """Return one node."""

@@ -22,7 +22,6 @@ from dra_driver.hardware.facts import (
     PlacementFacts,
 )
 from dra_driver.hardware.metered import MeterPlan, MeterReport
-from dra_driver.hardware.passthrough.users import processes_with
 from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.hardware.simulated import edits
@@ -35,7 +34,6 @@ from dra_driver.hardware.simulated.mig import Placement
 from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partition_changes import PartitionChanges
 from dra_driver.hardware.simulated.partitioning import Partitioning
-from dra_driver.hardware.simulated.profile import SimulatedGpu
 from dra_driver.hardware.simulated.profile_facts import partition_facts
 from dra_driver.hardware.simulated.resets import Resets
 from dra_driver.model.edits import Edits
@@ -60,8 +58,8 @@ class SimulatedHardware:
         self._node = node_name
         self._changes = PartitionChanges(state_dir, _boot_id(roots))
         self._profile = FollowedProfile(profile, node_name, self._changes, self.vendor)
-        self._nodes = edits.SimulatedNodes(self._profile.node_major)
-        self._partitioning = Partitioning(self._changes, self._profile.find, self._users)
+        self._nodes = edits.SimulatedNodes(self._profile.node_major, roots)
+        self._partitioning = Partitioning(self._changes, self._profile.find, self._nodes.users)
         self._modes = Modes(state_dir, _boot_id(roots), self._profile.find)
         self._health_reporter = SimulatedHealthReporter()
         self._resets: Resets | None = None
@@ -127,14 +125,7 @@ class SimulatedHardware:
         """Return the processes that the profile lists for the GPU, and those that have the device's node open."""
         self.discover()
         known = self._profile.gpus.get(gpu.pci_address)
-        return self._users(known, partition) if known else ()
-
-    def _users(self, gpu: SimulatedGpu, partition: PartitionFacts | None) -> tuple[int, ...]:
-        """Return the processes on a GPU or a partition; the profile's are the same for all partitions of a GPU."""
-        number = self._nodes.number(gpu.minor, partition.gi_id if partition else None)
-        if number is None:
-            return gpu.processes
-        return (*gpu.processes, *processes_with(self._roots, (), numbers=[number]))
+        return self._nodes.users(known, partition) if known else ()
 
     def compute_program(self, gpu: GpuFacts, partition: PartitionFacts | None, *, is_thorough: bool) -> ComputeProgram:
         """Return the program that ends as the profile's `health.compute` states."""

@@ -20,15 +20,15 @@ from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.storm.support import sandbox
-from tests.storm.support.cluster import NODE, Claim, Pod
-from tests.storm.support.container_host import Container
-from tests.storm.support.counters import Counters
-from tests.storm.support.devices import CUT, HOT, SHARED, gpu_name, nodes_of
-from tests.storm.support.hours import Hours
-from tests.storm.support.kubelet import StormKubelet
-from tests.storm.support.machine import Machine
-from tests.storm.support.observer import Observer
-from tests.storm.support.outages import Outage, Outages
+from tests.storm.support.eyes.counters import Counters
+from tests.storm.support.eyes.hours import Hours
+from tests.storm.support.eyes.observer import Observer
+from tests.storm.support.eyes.outages import Outage, Outages
+from tests.storm.support.node.cluster import NODE, Claim, Pod
+from tests.storm.support.node.container_host import Container
+from tests.storm.support.node.devices import CUT, HOT, SHARED, gpu_name, nodes_of
+from tests.storm.support.node.kubelet import StormKubelet
+from tests.storm.support.node.machine import Machine
 
 WHOLE, OTHER, PASSED, SHARE = gpu_name(HOT), gpu_name(CUT), f"{gpu_name(HOT)}-vfio", gpu_name(SHARED)
 PART = f"{WHOLE}-mig-1g10gb-19-2"

@@ -19,25 +19,25 @@ from typing import Any
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.storm.support.adversities import Adversity
-from tests.storm.support.agents import Agents
-from tests.storm.support.calls import Calls
-from tests.storm.support.cluster import NODE, Claim, Cluster
-from tests.storm.support.counters import Counters
-from tests.storm.support.devices import ADDRESSES, address_of
-from tests.storm.support.disturber import Disturber
-from tests.storm.support.hours import Hours
-from tests.storm.support.killer import Killer
-from tests.storm.support.kubelet import StormKubelet
-from tests.storm.support.leftovers import leftovers, mounts
-from tests.storm.support.machine import Machine
-from tests.storm.support.observer import CHECK_S, Observer
-from tests.storm.support.outages import Outages
-from tests.storm.support.pod_worker import PodWorker
+from tests.storm.support.eyes.counters import Counters
+from tests.storm.support.eyes.hours import Hours
+from tests.storm.support.eyes.leftovers import leftovers, mounts
+from tests.storm.support.eyes.observer import CHECK_S, Observer
+from tests.storm.support.eyes.outages import Outages
+from tests.storm.support.hands.adversities import Adversity
+from tests.storm.support.hands.calls import Calls
+from tests.storm.support.hands.disturber import Disturber
+from tests.storm.support.hands.killer import Killer
+from tests.storm.support.hands.pod_worker import PodWorker
+from tests.storm.support.node.agents import Agents
+from tests.storm.support.node.cluster import NODE, Claim, Cluster
+from tests.storm.support.node.devices import ADDRESSES, address_of
+from tests.storm.support.node.kubelet import StormKubelet
+from tests.storm.support.node.machine import Machine
 
 WORKERS = 6
 SCRAPE_S = 1.0
-SETTLES_S = 90.0  # how long the node has, in the end, to offer every GPU again
+SETTLES_S = 240.0  # how long the node has, in the end, to offer every GPU again
 MOST_WRONG = 20
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from dra_driver.hardware.simulated.kernel import SimulatedKernel
 from dra_driver.model.machine import read_boot_id
-from tests.storm.support.devices import ADDRESSES, CUT, HOT, MAJOR, PASSED, SHARED, Partition, gpu_name
+from tests.storm.support.node.devices import ADDRESSES, CUT, HOT, MAJOR, PASSED, SHARED, Partition, gpu_name
 
 _MODELS = {HOT: "h100-sxm5-80gb", CUT: "h100-sxm5-80gb", SHARED: "l40s", PASSED: "h100-sxm5-80gb"}
 _VALUES = {"gpuPercent": 60, "powerW": "300", "graphicsRatio": "0.5", "instance": {"graphicsRatio": "0.4"}}
@@ -53,8 +53,9 @@ class Machine:
         self.set_rules(4, "Long")
         self.set_geometry(0, 1)
         _renamed(self._passthrough, f"version: passthrough/v1\ngpus:\n- devices: ['{HOT}', '{PASSED}']\n")
-        weekly = "weekly: {gpu: 100, node: 100}\ntries: 1\n"
-        _renamed(self._remediation, f"version: remediation/v1\n{weekly}")
+        # A lost GPU would wait for a reboot, which does not come, and other GPUs for it.
+        policy = "weekly: {gpu: 100, node: 100}\ntries: 1\nactions: {gpu-lost: none}\n"
+        _renamed(self._remediation, f"version: remediation/v1\n{policy}")
         self._make_bus()
 
     def flags(self) -> list[str]:

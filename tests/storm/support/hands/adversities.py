@@ -19,7 +19,7 @@ from typing import Any
 from dra_driver.embedded.api.httpd import HttpRequest
 from dra_driver.embedded.api.injected_faults import InjectedFaults
 from dra_driver.embedded.api_rules.refusals import ApiRefusal
-from tests.storm.support.clock import Clock
+from tests.storm.support.hands.clock import Clock
 from tests.storm.support.sandbox import mount
 from tests.support.small_disk import fill
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from dra_driver.model.errors import NodeError
-from tests.storm.support.cluster import Claim
-from tests.storm.support.container_host import Container, Node
-from tests.storm.support.devices import (
+from tests.storm.support.node.cluster import Claim
+from tests.storm.support.node.container_host import Container, Node
+from tests.storm.support.node.devices import (
     ADDRESSES,
     MAJOR,
     SHARED,
@@ -30,8 +30,8 @@ from tests.storm.support.devices import (
     partition_of,
     units_of_nodes,
 )
-from tests.storm.support.kubelet import StormKubelet
-from tests.storm.support.machine import Machine
+from tests.storm.support.node.kubelet import StormKubelet
+from tests.storm.support.node.machine import Machine
 
 CHECK_S = 0.08
 

@@ -19,9 +19,9 @@ import grpc
 
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.plugin.kubelet.methods import VERSIONS
-from tests.storm.support.agents import Agent, Agents
-from tests.storm.support.cluster import Claim
-from tests.storm.support.devices import Unit
+from tests.storm.support.node.agents import Agent, Agents
+from tests.storm.support.node.cluster import Claim
+from tests.storm.support.node.devices import Unit
 
 _SERVICE = VERSIONS["v1.DRAPlugin"]
 

@@ -16,7 +16,7 @@ from dra_driver.embedded.api.kinds import CLAIMS, PODS, SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.storm.support.devices import ADDRESSES, HOT, SHARED, Unit, address_of, partition_of, units_of
+from tests.storm.support.node.devices import ADDRESSES, HOT, SHARED, Unit, address_of, partition_of, units_of
 
 NODE = "node-1"
 NAMESPACES = ("team-a", "team-b", "team-c")

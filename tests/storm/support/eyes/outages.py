@@ -15,9 +15,9 @@ from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.storm.support.cluster import offered_in
-from tests.storm.support.devices import address_of
-from tests.storm.support.machine import Machine
+from tests.storm.support.node.cluster import offered_in
+from tests.storm.support.node.devices import address_of
+from tests.storm.support.node.machine import Machine
 
 SUPPORT = "support"  # the value of the taint of a GPU that remediation has given up
 

@@ -12,12 +12,12 @@ import time
 from typing import Protocol
 
 from dra_driver.model.errors import NodeError
-from tests.storm.support.calls import Calls
-from tests.storm.support.cluster import Claim, Cluster, Pod
-from tests.storm.support.container_host import Container
-from tests.storm.support.hours import Hours
-from tests.storm.support.kubelet import StormKubelet
-from tests.storm.support.observer import Observer
+from tests.storm.support.eyes.hours import Hours
+from tests.storm.support.eyes.observer import Observer
+from tests.storm.support.hands.calls import Calls
+from tests.storm.support.node.cluster import Claim, Cluster, Pod
+from tests.storm.support.node.container_host import Container
+from tests.storm.support.node.kubelet import StormKubelet
 
 MAX_CLAIMS = 3
 STUCK_S = 150.0  # longer than a container that can't be killed may hold a device

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tests.storm.support.cluster import Claim
+from tests.storm.support.node.cluster import Claim
 
 SLACK_S = 3.0  # for each namespace: what the last round of measurement may not have shown yet
 

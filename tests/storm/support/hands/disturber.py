@@ -15,9 +15,9 @@ from typing import Any
 from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.remediation.requests import RemediationRequest, RequestFile
-from tests.storm.support.devices import ADDRESSES, HOT, gpu_name
-from tests.storm.support.machine import Machine
-from tests.storm.support.outages import Outage, Outages
+from tests.storm.support.eyes.outages import Outage, Outages
+from tests.storm.support.node.devices import ADDRESSES, HOT, gpu_name
+from tests.storm.support.node.machine import Machine
 
 CALM_S = (0.1, 0.8)
 MOST_OUT = 2  # GPUs of four that are out at the same time
@@ -75,7 +75,7 @@ class Disturber:
         section: dict[str, Any] = {"recoveryAction": 1, "thermalMargin": margin}
         seconds = CURED_WITHIN_S
         if kind == "hopeless":
-            section["reset"] = "nothing"
+            section["reset"] = "fails"
         elif kind == "lost":
             section = {"lost": True}
             seconds = self._random.uniform(*BRIEF_S)

@@ -18,8 +18,8 @@ from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
 from dra_driver.embedded.kubelet.slice_wiper import SliceWiper
 from dra_driver.model.errors import NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.storm.support.cluster import NODE, Claim, Pod
-from tests.storm.support.container_host import Container, ContainerHost, Node
+from tests.storm.support.node.cluster import NODE, Claim, Pod
+from tests.storm.support.node.container_host import Container, ContainerHost, Node
 
 
 class StormKubelet:

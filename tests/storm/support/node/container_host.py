@@ -24,7 +24,7 @@ from typing import Any
 
 from tests.storm.support.sandbox import MS_BIND, MS_NOSUID, end_with_parent, leave_mounts, mount
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 Node = tuple[str, int, int]  # path in the container, major, minor
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import grpc
 
-from tests.storm.support.agent_program import JOURNAL
+from tests.storm.support.node.agent_program import JOURNAL
 from tests.support.agents.warm_agents import AgentForker, WarmAgent
 
 SERVES_WITHIN_S = 90.0
@@ -70,7 +70,7 @@ class Agents:
 
     def __init__(self, folder: Path, data: Path, flags: list[str], environment: Mapping[str, str]) -> None:
         self._folder, self._data, self._flags, self._environment = folder, data, flags, dict(environment)
-        self._forker = AgentForker("tests.storm.support.agent_program", self._environment)
+        self._forker = AgentForker("tests.storm.support.node.agent_program", self._environment)
         self._count = 0
         self.pids: set[int] = set()  # of all agents so far
         self.starts: list[float] = []  # how long each took until it served, in seconds

@@ -1,7 +1,7 @@
 """The whole storm (`make storm`), or one node of it.
 
-    python -m tests.storm                               every node, one after the other: an hour or so on two cores
-    python -m tests.storm OPERATIONS [SEED] [OPTIONS]   one node, for as many operations
+    python -m tests.storm.support                               every node, one after the other: about an hour
+    python -m tests.storm.support OPERATIONS [SEED] [OPTIONS]   one node, for as many operations
 
 Prints one JSON object for each node: what was done, and what was wrong. The exit status is 1 if anything was wrong. The
 same seed makes the same choices; at which moments the kernel runs whom, and kills whom, is different each time.
@@ -25,7 +25,7 @@ LEAST_OPERATIONS, LEAST_CONTENDING, LEAST_KILLS = 10_000, 0.30, 500
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.storm")
+    parser = argparse.ArgumentParser(prog="python -m tests.storm.support")
     parser.add_argument("operations", type=int, nargs="?", default=0, help="of one node; without it, the whole storm")
     parser.add_argument("seed", type=int, nargs="?", default=1)
     parser.add_argument("--partitions", choices=("on-demand", "declared"), default="on-demand")
@@ -36,8 +36,9 @@ def main() -> int:
 
 
 def _one_node(options: argparse.Namespace) -> int:
-    folder = sandbox.enter("tests.storm")
-    from tests.storm.support import adversities, storm
+    folder = sandbox.enter("tests.storm.support")
+    from tests.storm.support import storm
+    from tests.storm.support.hands import adversities
 
     adversity = adversities.ADVERSITIES[options.adversity](options.seed + 3)
     is_static = options.partitions == "declared"
@@ -62,7 +63,7 @@ def _whole() -> int:
     sandbox.end_with_parent()
     began, reports, faults = time.monotonic(), [], []
     for words in _parts():
-        command = [sys.executable, "-m", "tests.storm", *words]
+        command = [sys.executable, "-m", "tests.storm.support", *words]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         print(done.stdout, flush=True)
         reports.append(json.loads(done.stdout) if done.stdout.strip() else {"wrong": ["it gave no report"]})

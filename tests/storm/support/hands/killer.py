@@ -13,8 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from tests.storm.support.agents import Agent, Agents
-from tests.storm.support.calls import Calls
+from tests.storm.support.hands.calls import Calls
+from tests.storm.support.node.agents import Agent, Agents
 
 CALM_S = (0.0, 0.1)  # between two kills
 WITHIN_S = (0.0, 0.015)  # after a call was sent

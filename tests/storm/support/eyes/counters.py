@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.storm.support.agents import Agent
+from tests.storm.support.node.agents import Agent
 
 OF_NODE = (
     "dra_allocated_seconds_total",

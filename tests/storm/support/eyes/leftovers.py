@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.embedded.api.kinds import LEASES
-from tests.storm.support.devices import ADDRESSES
+from tests.storm.support.node.devices import ADDRESSES
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
