@@ -27,7 +27,7 @@ from tests.storm.support.eyes.outages import Outages
 from tests.storm.support.hands.adversities import Adversity
 from tests.storm.support.hands.calls import Calls
 from tests.storm.support.hands.disturber import Disturber
-from tests.storm.support.hands.killer import Killer
+from tests.storm.support.hands.killer import INSIDE, Killer
 from tests.storm.support.hands.pod_worker import PodWorker
 from tests.storm.support.node.agents import Agents
 from tests.storm.support.node.cluster import NODE, Claim, Cluster
@@ -39,6 +39,7 @@ WORKERS = 6
 SCRAPE_S = 1.0
 SETTLES_S = 240.0  # how long the node has, in the end, to offer every GPU again
 MOST_WRONG = 20
+KILLS = 0.045  # kills inside calls for each operation, at least
 
 
 class Storm:
@@ -88,7 +89,9 @@ class Storm:
     # -- what the threads ask
 
     def has_more(self) -> bool:
-        return self._count() < self._operations and (self._goes_on or not self._all_wrong())
+        kills = self.killer.inside[INSIDE]
+        is_enough = self._count() >= self._operations and kills >= self._operations * KILLS
+        return not is_enough and (self._goes_on or not self._all_wrong())
 
     def tolerates(self, claim: Claim, error: str) -> bool:
         if "[driver.bug]" in error:
@@ -138,6 +141,7 @@ class Storm:
         others = [
             self._thread(self.disturber.run),
             self._thread(self.killer.run),
+            self._thread(self.killer.run_at_actions),
             self._thread(lambda: self._adversity.run(self)),
         ]
         ended = threading.Event()

@@ -45,6 +45,7 @@ PATIENT = (
     "api.timeout",
     "api.unreachable",
 )
+HOPELESS = ("claim.gpu-lost", "claim.sharing-differs", "claim.device-unknown")  # a user deletes such a pod
 
 
 class Surroundings(Protocol):
@@ -83,6 +84,7 @@ class PodWorker(threading.Thread):
         self._claims: list[Claim] = []
         self._containers: dict[str, list[Container]] = {}  # by the pod's UID
         self._doomed: list[tuple[float, Claim, Pod]] = []  # pods deleted by force, and when their processes end
+        self._is_hopeless = False  # whether the last refusal is for good
         self.ended: list[Claim] = []  # claims that are unprepared, of which Unprepare may be repeated
 
     def run(self) -> None:
@@ -116,6 +118,7 @@ class PodWorker(threading.Thread):
 
     def _begin(self) -> None:
         """Let a pod with a claim of its own come, and prepare it until that works or is given up."""
+        self._is_hopeless = False
         devices = self._cluster.choose(self._random, self._observer.used)
         if not devices:
             time.sleep(0.02)
@@ -129,7 +132,7 @@ class PodWorker(threading.Thread):
                 self._run_container(claim, claim.pods[0])
                 return
             self._kill_doomed(time.monotonic())
-            if not self._storm.has_more():
+            if self._is_hopeless or not self._storm.has_more():
                 break
         self._end(claim)
 
@@ -209,6 +212,7 @@ class PodWorker(threading.Thread):
         if answer is None:
             return False
         if answer.error:
+            self._is_hopeless = any(code in answer.error for code in HOPELESS)
             self._refused(claim, answer.error)
             if claim.is_prepared and "device-in-use" in answer.error:
                 self._storm.failed(f"{claim} was prepared and is refused now: {answer.error}")

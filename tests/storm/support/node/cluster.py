@@ -20,7 +20,7 @@ from tests.storm.support.node.devices import ADDRESSES, HOT, SHARED, Unit, addre
 
 NODE = "node-1"
 NAMESPACES = ("team-a", "team-b", "team-c")
-CONTENDED = 0.4  # the share of claims for the GPU that is contended, whoever has it
+CONTENDED = 0.6  # the share of claims for the GPU that is contended, whoever has it
 TOLERANT = 0.25  # of these, the share that tolerates every taint
 
 
@@ -87,7 +87,7 @@ class Cluster:
         tolerates = is_contended and chance.random() < TOLERANT
         offered = [one for one in self.offered() if tolerates or not one.is_tainted]
         if is_contended:
-            return tuple(_one(chance, [one for one in offered if address_of(one.name) == HOT]))
+            return tuple(_one(chance, [one for one in offered if address_of(one.name) == HOT], most=2))
         if chance.random() < 0.85:
             held = taken()
             offered = [one for one in offered if one.is_shareable or not units_of([one.name]) & held]
@@ -173,13 +173,15 @@ def offered_in(specs: list[dict[str, Any]]) -> Iterator[Offered]:
             yield Offered(name, is_tainted, bool(device.get("allowMultipleAllocations")))
 
 
-def _one(chance: random.Random, offered: list[Offered]) -> list[Offered]:
-    """Choose one device: the whole GPU as likely as any of its parts, and as the GPU for virtual machines."""
+def _one(chance: random.Random, offered: list[Offered], most: int = 99) -> list[Offered]:
+    """Choose one device: the whole GPU as likely as one of its (first `most`) parts, or as one for virtual machines."""
     kinds: dict[str, list[Offered]] = {}
     for one in offered:
         kind = "part" if "-mig-" in one.name else "passed" if one.name.endswith("-vfio") else "whole"
         kinds.setdefault(kind, []).append(one)
-    return [chance.choice(kinds[chance.choice(sorted(kinds))])] if kinds else []
+    if not kinds:
+        return []
+    return [chance.choice(sorted(kinds[chance.choice(sorted(kinds))], key=lambda one: one.name)[:most])]
 
 
 def _result(index: int, device: Offered) -> dict[str, Any]:

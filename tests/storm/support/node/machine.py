@@ -21,6 +21,7 @@ from tests.storm.support.node.devices import ADDRESSES, CUT, HOT, MAJOR, PASSED,
 _MODELS = {HOT: "h100-sxm5-80gb", CUT: "h100-sxm5-80gb", SHARED: "l40s", PASSED: "h100-sxm5-80gb"}
 _VALUES = {"gpuPercent": 60, "powerW": "300", "graphicsRatio": "0.5", "instance": {"graphicsRatio": "0.4"}}
 _H100 = 0x233010DE
+MIG_DELAY_MS = 20  # how long a partition takes; a real one takes some tenths of a second
 # What an administrator declares in turn: for each GPU that can be partitioned. GPU 3 is never partitioned.
 _WHOLE = {"mig-enabled": False}
 _GEOMETRIES: tuple[Mapping[str, int], ...] = (
@@ -74,7 +75,7 @@ class Machine:
         for address in ADDRESSES:
             section = dict(faults.get(address, {}))
             gpu: dict[str, Any] = {"pci": address, "model": _MODELS[address]}
-            gpu["metering"] = _VALUES
+            gpu |= {"metering": _VALUES, "migDelayMs": MIG_DELAY_MS}
             gpu["lost"] = bool(section.pop("lost", False))
             gpu["health"] = {"recoveryAction": 0, **section}
             gpus.append(gpu)
