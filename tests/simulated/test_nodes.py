@@ -12,7 +12,7 @@ from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.model.errors import HardwareError
 from tests.support.nodes.fake_node import can_make_nodes
 
-MAJOR = 240
+MAJOR = 241  # not that of the storms, which may run on the same machine
 PROFILE = {
     "about": "one card that can be partitioned, one that can't",
     "nodeMajor": MAJOR,
@@ -60,7 +60,7 @@ def test_each_node_has_a_number_of_its_own(hardware):
     assert len(found) == 8
     assert len(set(found.values())) == 8
     assert {major for major, _ in found.values()} == {MAJOR}
-    assert "240" in hardware.edit_problems()[0]
+    assert "241" in hardware.edit_problems()[0]
 
 
 def test_a_process_with_a_node_open_runs_on_that_device_alone_and_keeps_its_partition(hardware, tmp_path):

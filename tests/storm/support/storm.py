@@ -128,7 +128,8 @@ class Storm:
             self.agents.await_serving(agent)
         self._await(lambda: len(self._offered_gpus()) == len(ADDRESSES), "every GPU is offered")
         self.calls = Calls(self.agents, self.observer.used_beside)
-        self.disturber = Disturber(self.machine, self.outages, self._seed + 1, has_more=self.has_more, did=self.did)
+        asks = {"has_more": self.has_more, "did": self.did, "drain": self.cluster.drain}
+        self.disturber = Disturber(self.machine, self.outages, self._seed + 1, **asks)
         self.killer = Killer(self.agents, self.calls, self._seed + 2, self.has_more)
 
     def _blow(self) -> None:

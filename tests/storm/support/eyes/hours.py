@@ -36,7 +36,7 @@ class Hours:
         self._claims: dict[str, Claim] = {}
 
     def note(self, claim: Claim, what: str, at: float = 0.0) -> None:
-        """Note a moment of a claim's life, unless it was noted before; the end counts again each time."""
+        """Record a moment of a claim's life, unless it was noted before; the end counts again each time."""
         with self._mutex:
             span = self._spans[claim.uid]
             self._claims[claim.uid] = claim

@@ -78,7 +78,7 @@ class Observer:
     # -- what happens
 
     def prepared(self, claim: Claim, answered: set[str]) -> None:
-        """Note that Prepare was answered: from now on the claim has its devices."""
+        """Record that Prepare was answered: from now on the claim has its devices."""
         with self._mutex:
             if answered != set(claim.devices):
                 self._found(f"{claim} was given {sorted(answered)}")
@@ -95,19 +95,19 @@ class Observer:
             self._check()
 
     def leaves(self, claim: Claim) -> None:
-        """Note that Unprepare is about to be sent: only the claim's processes use its devices from now on."""
+        """Record that Unprepare is about to be sent: only the claim's processes use its devices from now on."""
         with self._mutex:
             self._held.pop(claim.uid, None)
 
     def unprepared(self, claim: Claim) -> None:
-        """Note that Unprepare was answered."""
+        """Record that Unprepare was answered."""
         with self._mutex:
             if any(self._kubelet.cdi_dir.glob(f"*{claim.uid}*")):
                 self._found(f"{claim} was unprepared and has its CDI file")
             self._check()
 
     def started(self, claim: Claim, container: Container) -> None:
-        """Note a container; what it uses is read from the kernel."""
+        """Record a container; what it uses is read from the kernel."""
         with self._mutex:
             numbers = {number for number in container.open_nodes() | container.nodes() if _is_device(number)}
             is_open = bool(numbers & container.open_nodes())  # else it may open them any time, but uses nothing yet

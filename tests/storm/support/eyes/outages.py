@@ -50,7 +50,7 @@ class Outages:
         return outage
 
     def end(self, outage: Outage) -> None:
-        """Note that the reason ends now; call this before it is taken away."""
+        """Record that the reason ends now; call this before it is taken away."""
         with self._mutex:
             outage.is_over = True
             self._current.remove(outage)

@@ -16,12 +16,12 @@ from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.remediation.requests import RemediationRequest, RequestFile
 from tests.storm.support.eyes.outages import Outage, Outages
-from tests.storm.support.node.devices import ADDRESSES, HOT, gpu_name
+from tests.storm.support.node.devices import ADDRESSES, CUT, HOT, gpu_name
 from tests.storm.support.node.machine import Machine
 
 CALM_S = (0.1, 0.8)
 MOST_OUT = 2  # GPUs of four that are out at the same time
-CURED_WITHIN_S, CORDONED_S, BRIEF_S = 15.0, (0.3, 3.0), (0.0, 3.0)
+CURED_WITHIN_S, CORDONED_S, BRIEF_S, DRAINED_S = 15.0, (0.3, 3.0), (0.0, 3.0), (0.5, 2.5)
 
 
 @dataclass(eq=False)
@@ -38,10 +38,17 @@ class Disturber:
     """Disturbs one machine. Only one thread calls it."""
 
     def __init__(
-        self, machine: Machine, outages: Outages, seed: int, *, has_more: Callable[[], bool], did: Callable[[str], None]
+        self,
+        machine: Machine,
+        outages: Outages,
+        seed: int,
+        *,
+        has_more: Callable[[], bool],
+        did: Callable[[str], None],
+        drain: Callable[[str, float], None],
     ) -> None:
         self._machine, self._outages, self._random = machine, outages, random.Random(seed)
-        self._has_more, self._did = has_more, did
+        self._has_more, self._did, self._drain = has_more, did, drain
         self._now: list[Disturbance] = []
         self._cordons, self._requests = CordonFile(machine.data), RequestFile(machine.data)
         self._forgotten = ForgetFile(machine.data)
@@ -104,7 +111,8 @@ class Disturber:
         self._did("rules change")
 
     def _geometry(self) -> None:
-        if self._machine.is_static:
+        if self._machine.is_static:  # whoever changes it often drains a GPU first, and uses it again at once
+            self._drain(self._random.choice((HOT, CUT)), self._random.uniform(*DRAINED_S))
             self._machine.set_geometry(self._random.randrange(5), self._random.randrange(5))
             self._did("geometry changes")
 

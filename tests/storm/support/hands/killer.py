@@ -18,7 +18,7 @@ from tests.storm.support.node.agents import Agent, Agents
 
 INSIDE = "kills inside calls"
 CALM_S = (0.0, 0.1)  # between two kills
-WITHIN_S = (0.0, 0.015)  # after a call was sent
+WITHIN_S = {"Prepare": (0.0, 0.015), "Unprepare": (0.0, 0.006)}  # after a call was sent
 ACTIONS, ACTION_KILLED = (b"step=drained", b"step=nvml-let-go"), 0.4
 WORKING_S = 0.1  # a call that was sent longer ago waits for something
 
@@ -71,7 +71,7 @@ class Killer:
             time.sleep(0.001)
         else:
             return
-        time.sleep(self._random.uniform(*WITHIN_S))
+        time.sleep(self._random.uniform(*WITHIN_S[verb]))
         self._end_agent(agent, signal.SIGKILL)
 
     def _kill_both(self) -> None:

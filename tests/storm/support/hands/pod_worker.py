@@ -40,6 +40,7 @@ PATIENT = (
     "hardware.gpu-in-use",
     "hardware.gpu-lost",
     "hardware.node-missing",
+    "hardware.not-answering",
     "hardware.not-checked",
     "hardware.library-busy",
     "api.timeout",

@@ -7,6 +7,7 @@ has a device, but often not, and some of its claims tolerate every taint.
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from tests.storm.support.node.devices import ADDRESSES, HOT, SHARED, Unit, addre
 
 NODE = "node-1"
 NAMESPACES = ("team-a", "team-b", "team-c")
-CONTENDED = 0.6  # the share of claims for the GPU that is contended, whoever has it
+CONTENDED = 0.7  # the share of claims for the GPU that is contended, whoever has it
 TOLERANT = 0.25  # of these, the share that tolerates every taint
 
 
@@ -69,6 +70,7 @@ class Cluster:
         self._api = api
         for namespace in NAMESPACES:
             api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        self.drained: dict[str, float] = {}  # GPUs that are given to no claim until then, in monotonic time
 
     # -- what is offered
 
@@ -85,9 +87,11 @@ class Cluster:
         """Choose the devices of a claim; nothing if nothing is offered."""
         is_contended = chance.random() < CONTENDED
         tolerates = is_contended and chance.random() < TOLERANT
+        drained = {address for address, until in tuple(self.drained.items()) if time.monotonic() < until}
         offered = [one for one in self.offered() if tolerates or not one.is_tainted]
+        offered = [one for one in offered if address_of(one.name) not in drained]
         if is_contended:
-            return tuple(_one(chance, [one for one in offered if address_of(one.name) == HOT], most=2))
+            return tuple(_one(chance, [one for one in offered if address_of(one.name) == HOT], most=1))
         if chance.random() < 0.85:
             held = taken()
             offered = [one for one in offered if one.is_shareable or not units_of([one.name]) & held]
@@ -96,6 +100,10 @@ class Cluster:
         if chosen and chance.random() < 0.15:
             chosen += _one(chance, [one for one in offered if address_of(one.name) not in (address, SHARED)])
         return tuple(chosen)
+
+    def drain(self, address: str, seconds: float) -> None:
+        """Give a GPU to no claim for a while."""
+        self.drained[address] = time.monotonic() + seconds
 
     # -- claims and pods
 

@@ -52,7 +52,7 @@ class StormKubelet:
     # -- pods
 
     def admit(self, claim: Claim, pod: Pod) -> None:
-        """Know a pod, and make its folder."""
+        """Admit a pod, and make its folder."""
         folder = self.root / "pods" / pod.uid
         folder.mkdir(exist_ok=True)
         (folder / "etc-hosts").write_text("127.0.0.1 localhost\n")
@@ -60,7 +60,7 @@ class StormKubelet:
             self._admitted[pod.uid] = (claim, pod)
 
     def forget(self, pod: Pod) -> None:
-        """Know a pod no longer, as after a deletion by force; its folder stays until its containers have ended."""
+        """Forget a pod, as after a deletion by force; its folder stays until its containers have ended."""
         with self._mutex:
             self._admitted.pop(pod.uid, None)
 
