@@ -51,7 +51,7 @@ def end_with_parent() -> None:
 
 
 def leave_mounts() -> None:
-    """Give this process mounts of its own, as a container has them."""
+    """Make this process have mounts of its own, as a container has them."""
     _checked(_libc.unshare(CLONE_NEWNS))
     mount("none", "/", "", MS_REC | MS_PRIVATE)
 

@@ -67,7 +67,7 @@ class Disturber:
             self._repaired(address)
 
     def _repaired(self, address: str) -> None:
-        """Say that a person has repaired a GPU, so that its fault does not count as one that comes and goes."""
+        """Act as a person who has repaired a GPU, so that its fault does not count as one that comes and goes."""
         self._requests.ask(address, RemediationRequest.DONE)
         self._forgotten.ask(address)
 

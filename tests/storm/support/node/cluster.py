@@ -102,7 +102,7 @@ class Cluster:
         return tuple(chosen)
 
     def drain(self, address: str, seconds: float) -> None:
-        """Give a GPU to no claim for a while."""
+        """Keep a GPU from new claims for a while."""
         self.drained[address] = time.monotonic() + seconds
 
     # -- claims and pods
