@@ -21,8 +21,9 @@ CHANNEL_MAJOR = 1
 # Numbers of MIG capability nodes as the driver assigns them: 2 global ones, then 15 GPU instances for each GPU, each of
 # which has one for itself and 8 for compute instances.
 _CAPS_FIRST, _CAPS_INSTANCES, _CAPS_A_INSTANCE = 3, 15, 9
-# Minors of the profile's own major: GPUs first (at most 4095), then the control nodes, then the capabilities.
-_CONTROL, _CAPS = 4096, 8192
+# Minors of the profile's own major: 32 for each GPU (its node, two for each of 15 GPU instances, one for VFIO), and the
+# control nodes after those of all GPUs (at most 4096).
+OF_A_GPU, _CONTROL = 32, 4096 * 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +39,19 @@ class SimulatedNodes:
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
         """Return the GPU's node, and for a partition its two capability nodes."""
-        nodes = [self.node(f"/dev/nvidia{gpu.minor}", gpu.minor)]
+        nodes = [self.node(f"/dev/nvidia{gpu.minor}", _minor(gpu.minor))]
         if partition is not None:
             first = _first_capability(gpu.minor, partition.gi_id)
-            caps = (first, first + 1 + partition.ci_id)
-            nodes += [self.node(f"/dev/nvidia-caps/nvidia-cap{cap}", _CAPS + cap) for cap in caps]
+            minors = (_minor(gpu.minor, partition.gi_id), _minor(gpu.minor, partition.gi_id) + 1)
+            caps = zip((first, first + 1 + partition.ci_id), minors, strict=True)
+            nodes += [self.node(f"/dev/nvidia-caps/nvidia-cap{cap}", minor) for cap, minor in caps]
         return Edits(device_nodes=tuple(nodes))
 
     def users(self, gpu: SimulatedGpu, partition: PartitionFacts | None) -> tuple[int, ...]:
         """Return the processes that the profile lists for the GPU, and those that have the device's node open."""
         if self.major is None:
             return gpu.processes
-        minor = _CAPS + _first_capability(gpu.minor, partition.gi_id) if partition else gpu.minor
+        minor = _minor(gpu.minor, partition.gi_id if partition else None)
         return (*gpu.processes, *processes_with(self.roots, (), numbers=[os.makedev(self.major, minor)]))
 
     def node(self, path: str, minor: int) -> DeviceNode:
@@ -61,6 +63,11 @@ class SimulatedNodes:
 def channel_edits() -> Edits:
     """Return the node of an IMEX channel."""
     return Edits(device_nodes=(SimulatedNodes().node("/dev/nvidia-caps-imex-channels/channel0", 0),))
+
+
+def _minor(gpu: int, gi_id: int | None = None) -> int:
+    """Return the minor of a GPU's node, or of the capability of one of its instances."""
+    return gpu * OF_A_GPU + (0 if gi_id is None else 2 * gi_id - 1)
 
 
 def _first_capability(minor: int, gi_id: int) -> int:

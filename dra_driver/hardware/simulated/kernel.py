@@ -15,11 +15,12 @@ from pathlib import Path
 
 from dra_driver.hardware.passthrough.drivers import is_vfio
 from dra_driver.hardware.port import Roots
+from dra_driver.hardware.simulated.edits import OF_A_GPU
 
 GPU_CLASS, AUDIO_CLASS, BRIDGE_CLASS = 0x030200, 0x040300, 0x060400
 _NULL = Path("/dev/null")
 _NO_OVERRIDE = "(null)"
-_FUNCTIONS, _GROUPS = 1 << 17, 1 << 18  # the first minors of the nodes of VFIO
+_FUNCTIONS = 1 << 18  # the first minor of the nodes of VFIO that no group has
 _CONFIG = bytes.fromhex("de10302306041000")
 _CONFIG_OF_VIRTUAL = bytes.fromhex("ffffffff00001000")
 
@@ -157,10 +158,10 @@ class SimulatedKernel:
 
 
 def node_minor(name: str) -> int:
-    """Return the minor of a VFIO node by its name below /dev: those of groups follow those of functions."""
+    """Return the minor of a VFIO node by its name below /dev: of a group, the last one of a GPU's."""
     kind, _, number = name.rpartition("/")
-    first = _FUNCTIONS if kind == "vfio/devices" else _GROUPS
-    return first + int(number.removeprefix("vfio")) if number.removeprefix("vfio").isdecimal() else first
+    group = int(number.removeprefix("vfio")) if number.removeprefix("vfio").isdecimal() else 0
+    return group * OF_A_GPU - 1 if group and kind == "vfio" else _FUNCTIONS + group
 
 
 def _link(path: Path, to: Path) -> None:

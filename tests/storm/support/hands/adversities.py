@@ -110,7 +110,7 @@ class NoDescriptors(Adversity):
         pid = self._random.choice(storm.agents.slots).process.pid
         _, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
         with suppress(OSError):  # the agent may have ended
-            highest = max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
+            highest = max((int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()), default=hard - 1)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1, hard))
         try:
             yield self._random.uniform(0.5, 3.0)

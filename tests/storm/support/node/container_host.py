@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.storm.support.node.devices import MAJOR
 from tests.storm.support.sandbox import MS_BIND, MS_NOSUID, end_with_parent, leave_mounts, mount
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -76,8 +77,8 @@ class Container:
 class ContainerHost:
     """Starts containers. Any thread may call it."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, terminals: Path) -> None:
+        self._lock, self._terminals = threading.Lock(), terminals
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", __name__, str(theirs.fileno())]
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT, stdin=subprocess.DEVNULL)
@@ -86,7 +87,7 @@ class ContainerHost:
 
     def run(self, pod: str, claim: str, hosts: Path, nodes: Iterable[Node], *, is_open: bool = True) -> Container:
         """Start a container with these nodes; its process has them open, unless `is_open` is false."""
-        request = {"hosts": str(hosts), "nodes": list(nodes), "open": is_open}
+        request = {"hosts": str(hosts), "nodes": list(nodes), "open": is_open, "terminals": str(self._terminals)}
         with self._lock:
             self._line.write(json.dumps(request) + "\n")
             self._line.flush()
@@ -102,10 +103,14 @@ def _contain(request: dict[str, Any]) -> None:
     mount("tmpfs", "/dev", "tmpfs", MS_NOSUID)
     for path, major, minor in [("/dev/null", 1, 3), *request["nodes"]]:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
-    if request["open"]:
-        for path, _, _ in request["nodes"]:
-            os.open(path, os.O_PATH)  # there is no driver behind a simulated device; the kernel shows it as open
+        terminal = Path(request["terminals"], str(minor))
+        if major != MAJOR or not terminal.exists():
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+            continue
+        Path(path).touch()
+        mount(str(terminal), path, "", MS_BIND)
+        if request["open"]:
+            os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
 
 
 def _run(request: dict[str, Any]) -> tuple[int, str]:

@@ -11,15 +11,15 @@ import os
 import re
 from collections.abc import Iterable
 
-MAJOR = 240
+MAJOR = 136  # of terminals: the nodes are ones that processes can really open (`terminals`)
+FIRST_MINOR = 8  # of the first GPU; the terminals that people use have smaller numbers than its nodes
 HOT, CUT, SHARED, PASSED = (f"0000:0{number}:00.0" for number in (1, 2, 3, 4))
 ADDRESSES = (HOT, CUT, SHARED, PASSED)
 SLICES = 8
 SIZES = {"1g.10gb": 1, "1g.20gb": 2, "2g.20gb": 2, "3g.40gb": 4, "4g.40gb": 4, "7g.80gb": 8}
 _MIG = re.compile(r"(?P<gpu>gpu-[-0-9a-f]+)-mig-(?P<profile>[0-9a-z]+)-(?P<id>\d+)-(?P<start>\d+)")
-_CAPS, _FIRST, _INSTANCES, _EACH = 8192, 3, 15, 9  # how profiles with a major of their own number capabilities
-_CONTROL = (4096, 4097)
-_FUNCTIONS, _GROUPS = 1 << 17, 1 << 18
+OF_A_GPU = 32  # how many numbers a GPU has: its node, two for each instance, the last one for its VFIO group
+_COMMON = (4096 * OF_A_GPU, 4096 * OF_A_GPU + 1, 1 << 18)
 
 Unit = tuple[str, int]  # a GPU's address, and a slice of its memory
 Partition = tuple[str, str, int]  # a GPU's address, the profile, and the first slice
@@ -63,14 +63,13 @@ def units_of(devices: Iterable[str]) -> set[Unit]:
 def nodes_of(device: str) -> set[int]:
     """Return the numbers of the nodes that a container with this device has, besides those that all have."""
     address = address_of(device)
-    minor = ADDRESSES.index(address)
     if is_passed(device):
-        return {_number(_GROUPS + minor + 1)}
+        return {_number(_group_minor(address))}
     partition = partition_of(device)
     if partition is None:
-        return {_number(minor)}
-    cap = _FIRST + (minor * _INSTANCES + partition[2] + 1) * _EACH
-    return {_number(minor), _number(_CAPS + cap), _number(_CAPS + cap + 1)}
+        return {_number(_minor_of(address))}
+    cap = _minor_of(address, partition[2])
+    return {_number(_minor_of(address)), _number(cap), _number(cap + 1)}
 
 
 def units_of_nodes(numbers: Iterable[int], partitions: Iterable[Partition]) -> set[Unit]:
@@ -80,16 +79,29 @@ def units_of_nodes(numbers: Iterable[int], partitions: Iterable[Partition]) -> s
     """
     minors = {os.minor(number) for number in numbers if os.major(number) == MAJOR}
     found: set[Unit] = set()
-    for index, address in enumerate(ADDRESSES):
-        firsts = {
-            first for first in range(SLICES) if _CAPS + _FIRST + (index * _INSTANCES + first + 1) * _EACH in minors
-        }
+    for address in ADDRESSES:
+        firsts = {first for first in range(SLICES) if _minor_of(address, first) in minors}
         sizes = {start: SIZES[profile] for gpu, profile, start in partitions if gpu == address}
         for first in firsts:
             found.update((address, number) for number in range(first, first + sizes.get(first, 1)))
-        if _GROUPS + index + 1 in minors or (index in minors and not firsts):
+        if _group_minor(address) in minors or (_minor_of(address) in minors and not firsts):
             found.update((address, number) for number in range(SLICES))
     return found
+
+
+def group_of(address: str) -> int:
+    """Return a GPU's IOMMU group, whose number gives its node the last minor of the GPU's."""
+    return FIRST_MINOR + ADDRESSES.index(address) + 1
+
+
+def _group_minor(address: str) -> int:
+    return group_of(address) * OF_A_GPU - 1
+
+
+def _minor_of(address: str, start: int | None = None) -> int:
+    """Return the minor of a GPU's node, or of the instance that begins at a slice of its memory."""
+    first = (FIRST_MINOR + ADDRESSES.index(address)) * OF_A_GPU
+    return first if start is None else first + 2 * start + 1
 
 
 def _number(minor: int) -> int:
@@ -98,4 +110,4 @@ def _number(minor: int) -> int:
 
 def is_common(number: int) -> bool:
     """Return whether a node is one that containers have besides those of their devices."""
-    return os.major(number) == MAJOR and os.minor(number) in (*_CONTROL, _GROUPS)
+    return os.major(number) == MAJOR and os.minor(number) in _COMMON

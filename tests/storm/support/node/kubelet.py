@@ -20,6 +20,7 @@ from dra_driver.model.errors import NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.storm.support.node.cluster import NODE, Claim, Pod
 from tests.storm.support.node.container_host import Container, ContainerHost, Node
+from tests.storm.support.node.terminals import Terminals
 
 
 class StormKubelet:
@@ -35,7 +36,8 @@ class StormKubelet:
         self._resources = EmbeddedPodResources(
             root / "pod-resources/kubelet.sock", pods=self._resources_of_pods, allocatable=dict
         )
-        self._host = ContainerHost()
+        self.terminals = Terminals(root / "terminals")
+        self._host = ContainerHost(self.terminals.folder)
         self._mutex = threading.Lock()
         self._admitted: dict[str, tuple[Claim, Pod]] = {}
 
@@ -48,6 +50,7 @@ class StormKubelet:
         self.plugins.stop()
         self._resources.stop()
         self.wiper.stop()
+        self.terminals.close()
 
     # -- pods
 

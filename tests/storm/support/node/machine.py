@@ -16,7 +16,18 @@ from typing import Any
 
 from dra_driver.hardware.simulated.kernel import SimulatedKernel
 from dra_driver.model.machine import read_boot_id
-from tests.storm.support.node.devices import ADDRESSES, CUT, HOT, MAJOR, PASSED, SHARED, Partition, gpu_name
+from tests.storm.support.node.devices import (
+    ADDRESSES,
+    CUT,
+    FIRST_MINOR,
+    HOT,
+    MAJOR,
+    PASSED,
+    SHARED,
+    Partition,
+    gpu_name,
+    group_of,
+)
 
 _MODELS = {HOT: "h100-sxm5-80gb", CUT: "h100-sxm5-80gb", SHARED: "l40s", PASSED: "h100-sxm5-80gb"}
 _VALUES = {"gpuPercent": 60, "powerW": "300", "graphicsRatio": "0.5", "instance": {"graphicsRatio": "0.4"}}
@@ -72,9 +83,9 @@ class Machine:
     def set_health(self, faults: Mapping[str, Mapping[str, Any]]) -> None:
         """Make GPUs report these sections; `lost` in one makes the GPU lost."""
         gpus = []
-        for address in ADDRESSES:
+        for minor, address in enumerate(ADDRESSES, FIRST_MINOR):
             section = dict(faults.get(address, {}))
-            gpu: dict[str, Any] = {"pci": address, "model": _MODELS[address]}
+            gpu: dict[str, Any] = {"pci": address, "minor": minor, "model": _MODELS[address]}
             gpu |= {"metering": _VALUES, "migDelayMs": MIG_DELAY_MS}
             gpu["lost"] = bool(section.pop("lost", False))
             gpu["health"] = {"recoveryAction": 0, **section}
@@ -133,8 +144,8 @@ class Machine:
         """Put the GPUs on a bus before an agent does: a kernel has its bus before anybody asks."""
         kernel = SimulatedKernel(self._bus, MAJOR)
         kernel.add_driver("vfio-pci")
-        for group, address in enumerate(ADDRESSES, 1):
-            kernel.add_function(address, "nvidia", group, pci_id=_H100)
+        for address in ADDRESSES:
+            kernel.add_function(address, "nvidia", group_of(address), pci_id=_H100)
 
     def _states(self, name: str) -> dict[str, Any]:
         """Return the states of GPUs in a file of the simulated hardware, which is written in place under a lock."""
