@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tests.storm.support import sandbox
@@ -30,6 +32,7 @@ def main() -> int:
     parser.add_argument("seed", type=int, nargs="?", default=1)
     parser.add_argument("--partitions", choices=("on-demand", "declared"), default="on-demand")
     parser.add_argument("--adversity", choices=ADVERSITIES, default="none", help="what else goes wrong")
+    parser.add_argument("--logs", type=Path, help="where to keep the logs of the agents if something was wrong")
     parser.add_argument("--go-on", action="store_true", help="also when something was wrong, and show each kind of it")
     options = parser.parse_args()
     return _one_node(options) if options.operations else _whole()
@@ -47,6 +50,8 @@ def _one_node(options: argparse.Namespace) -> int:
     )
     report = node.run()
     print(json.dumps(report, indent=1))
+    for log in sorted(folder.glob("agent-*")) if report["wrong"] and options.logs else ():
+        shutil.copy(log, options.logs)
     return 1 if report["wrong"] else 0
 
 

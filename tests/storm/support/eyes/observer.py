@@ -46,11 +46,13 @@ class Use:
     nodes: set[int]
     partitions: set[Partition]
     container: Container | None = None  # None: the claim is prepared
+    is_open: bool = False  # whether the process has the nodes open; else it may open them any time
 
     def __str__(self) -> str:
         if self.container is None:
             return f"{self.claim}, prepared"
-        return f"{self.claim}, process {self.container.pid} of pod {self.container.pod}"
+        how = "has its nodes open" if self.is_open else "has its nodes"
+        return f"{self.claim}, process {self.container.pid} of pod {self.container.pod} {how}"
 
     def addresses(self) -> set[str]:
         return {address for address, _ in self.units}
@@ -110,10 +112,10 @@ class Observer:
         """Record a container; what it uses is read from the kernel."""
         with self._mutex:
             numbers = {number for number in container.open_nodes() | container.nodes() if _is_device(number)}
-            is_open = bool(numbers & container.open_nodes())  # else it may open them any time, but uses nothing yet
+            is_open = bool(numbers & container.open_nodes())
             partitions = {found for device in claim.devices if is_open and (found := partition_of(device))}
             units = units_of_nodes(numbers, partitions)
-            self._running.append(Use(claim, units, time.monotonic(), numbers, partitions, container))
+            self._running.append(Use(claim, units, time.monotonic(), numbers, partitions, container, is_open))
             self._check()
 
     # -- what is used
@@ -193,7 +195,7 @@ class Observer:
         return {number for number in _device_numbers(nodes) if _is_device(number)}
 
     def _found(self, what: str) -> None:
-        self.wrong.append(what)
+        self.wrong.append(f"{what} ({time.strftime('%H:%M:%S')})")
 
 
 def _is_alive(use: Use) -> bool:
