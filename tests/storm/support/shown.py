@@ -99,7 +99,12 @@ class Scene:
 
     def publish(self, device: str, *taints: tuple[str, str]) -> None:
         wire = [{"key": f"{NVIDIA_DRIVER}/{key}", "value": value, "effect": "NoSchedule"} for key, value in taints]
-        spec = {"driver": NVIDIA_DRIVER, "nodeName": NODE, "devices": [{"name": device, "taints": wire}]}
+        spec = {
+            "driver": NVIDIA_DRIVER,
+            "nodeName": NODE,
+            "pool": {"generation": 1},
+            "devices": [{"name": device, "taints": wire}],
+        }
         body = {"metadata": {"name": "slice"}, "spec": spec}
         self.api.store.put(SLICES, ("", "slice"), body)
         self.outages.look()
@@ -247,7 +252,7 @@ def _file_stays(it: Scene) -> None:
 @scene
 def _cordoned(it: Scene) -> None:
     """a cordoned GPU that is offered"""
-    it.outages.begin(Outage(HOT, "a cordon"))
+    it.outages.begin(Outage(HOT, "a cordon", keys=("cordoned",)))
     it.publish(WHOLE, ("cordoned", ""))
     it.publish(PART)
 
@@ -255,7 +260,7 @@ def _cordoned(it: Scene) -> None:
 @scene
 def _not_out_yet(it: Scene) -> None:
     """a GPU that is offered before it was seen out"""
-    outage = it.outages.begin(Outage(HOT, "a cordon"))
+    outage = it.outages.begin(Outage(HOT, "a cordon", keys=("cordoned",)))
     it.publish(WHOLE)
     it.publish(WHOLE, ("cordoned", ""))
     it.outages.end(outage)

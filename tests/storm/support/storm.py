@@ -128,7 +128,7 @@ class Storm:
             self.agents.await_serving(agent)
         self._await(lambda: len(self._offered_gpus()) == len(ADDRESSES), "every GPU is offered")
         self.calls = Calls(self.agents, self.observer.used_beside)
-        asks = {"has_more": self.has_more, "did": self.did, "drain": self.cluster.drain}
+        asks = {"has_more": self.has_more, "did": self.did, "drain": self.cluster.drain, "healthy": self._healthy_gpus}
         self.disturber = Disturber(self.machine, self.outages, self._seed + 1, **asks)
         self.killer = Killer(self.agents, self.calls, self._seed + 2, self.has_more)
 
@@ -227,6 +227,10 @@ class Storm:
     def _offered_gpus(self) -> set[str]:
         """Return the GPUs of which something is offered without a taint."""
         return {address_of(one.name) for one in self.cluster.offered() if not one.is_tainted}
+
+    def _healthy_gpus(self) -> set[str]:
+        """Return the GPUs of which something is offered, and nothing with a taint."""
+        return self._offered_gpus() - {address_of(one.name) for one in self.cluster.offered() if one.is_tainted}
 
     # -- the report
 

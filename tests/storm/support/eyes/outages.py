@@ -1,7 +1,7 @@
 """Outages: why a GPU is out of service, when that ended, and whether it was offered in between.
 
 In: faults and cordons as the storm makes and ends them, and each write of a slice. Out: the offers that should not have
-been made. A GPU is out from the first slice that shows it so, and stays out until its fault has ended: because the
+been made. A GPU is out from the first slice that shows this fault, and stays out until its fault has ended: because the
 storm ended it, or because the GPU was reset where a reset cures it. One that was given up needs a person's word.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
@@ -24,11 +25,15 @@ SUPPORT = "support"  # the value of the taint of a GPU that remediation has give
 
 @dataclass(eq=False)
 class Outage:
-    """One reason why a GPU is out. `mark` is in the hardware's record of a reset that cured it; "" where none does."""
+    """One reason why a GPU is out: what happened, and the taints by which that is shown.
+
+    `mark` is in the hardware's record of a reset that cured it; "" where none does.
+    """
 
     address: str
     what: str
     mark: str = ""
+    keys: tuple[str, ...] = ("needs-reset", "remediation", "gpu-lost")
     was_seen: bool = False
     is_given_up: bool = False
     is_over: bool = False
@@ -72,28 +77,30 @@ class Outages:
             if event.type != "DELETED" and spec["driver"] == NVIDIA_DRIVER:
                 self._compare(spec)
 
-    def _compare(self, spec: dict) -> None:
+    def _compare(self, spec: dict[str, Any]) -> None:
         free: dict[str, set[str]] = {}
-        tainted: set[str] = set()
         for device in offered_in([spec]):
-            (tainted.add if device.is_tainted else free.setdefault(address_of(device.name), set()).add)(device.name)
-        out = {address_of(name) for name in tainted} - free.keys()
-        given_up = _given_up(spec)
+            if not device.is_tainted:
+                free.setdefault(address_of(device.name), set()).add(device.name)
+        taints = _taints(spec)
         cured = self._machine.resets()
         with self._mutex:
             for outage in self._current:
-                outage.was_seen |= outage.address in out
-                outage.is_given_up |= outage.address in given_up
+                shown = taints.get(outage.address, set())
+                outage.was_seen |= bool({key for key, _ in shown} & set(outage.keys))
+                outage.is_given_up |= ("remediation", SUPPORT) in shown
                 is_cured = bool(outage.mark) and outage.mark in cured.get(outage.address, "")
                 if outage.was_seen and outage.address in free and (not is_cured or outage.is_given_up):
-                    names = ", ".join(sorted(free[outage.address]))
-                    self.wrong.append(f"{names} offered at {time.monotonic():.3f} although {outage}")
+                    names, generation = ", ".join(sorted(free[outage.address])), spec["pool"]["generation"]
+                    at = time.strftime("%H:%M:%S")
+                    self.wrong.append(f"{names} offered although {outage} (generation {generation}, {at})")
 
 
-def _given_up(spec: dict) -> set[str]:
-    return {
-        address_of(device["name"])
-        for device in spec.get("devices") or ()
-        for taint in device.get("taints") or ()
-        if taint["key"].endswith("/remediation") and taint.get("value") == SUPPORT
-    }
+def _taints(spec: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
+    """Return the keys, without the driver's name, and values of the taints of each GPU's devices."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for device in spec.get("devices") or ():
+        for taint in device.get("taints") or ():
+            row = taint["key"].rpartition("/")[2], taint.get("value", "")
+            found.setdefault(address_of(device["name"]), set()).add(row)
+    return found

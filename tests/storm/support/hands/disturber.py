@@ -46,9 +46,11 @@ class Disturber:
         has_more: Callable[[], bool],
         did: Callable[[str], None],
         drain: Callable[[str, float], None],
+        healthy: Callable[[], set[str]],
     ) -> None:
         self._machine, self._outages, self._random = machine, outages, random.Random(seed)
         self._has_more, self._did, self._drain = has_more, did, drain
+        self._healthy = healthy
         self._now: list[Disturbance] = []
         self._cordons, self._requests = CordonFile(machine.data), RequestFile(machine.data)
         self._forgotten = ForgetFile(machine.data)
@@ -99,7 +101,7 @@ class Disturber:
         address = self._free_address()
         if address is None:
             return
-        outage = self._outages.begin(Outage(address, "a cordon"))
+        outage = self._outages.begin(Outage(address, "a cordon", keys=("cordoned",)))
         name = gpu_name(address)
         self._cordons.add(Cordon(name, "storm", time.time()))
         until = time.monotonic() + self._random.uniform(*CORDONED_S)
@@ -146,7 +148,8 @@ class Disturber:
     def _free_address(self) -> str | None:
         """Choose a GPU that is not out, the contended one as often as all others together."""
         out = {one.outage.address for one in self._now}
-        free = [address for address in ADDRESSES if address not in out]
-        if len(out) >= MOST_OUT:
+        healthy = self._healthy()  # others may still show the taints of an outage that is over
+        free = [address for address in ADDRESSES if address not in out and address in healthy]
+        if len(out) >= MOST_OUT or not free:
             return None
         return HOT if HOT in free and self._random.random() < 0.5 else self._random.choice(free)
