@@ -14,12 +14,14 @@ from typing import Any
 
 from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.forgetting import ForgetFile
+from dra_driver.model.errors import InputError
 from dra_driver.remediation.requests import RemediationRequest, RequestFile
 from tests.storm.support.eyes.outages import Outage, Outages
 from tests.storm.support.node.devices import ADDRESSES, CUT, HOT, gpu_name
 from tests.storm.support.node.machine import Machine
 
 CALM_S = (0.1, 0.8)
+PERSISTS_S = 30.0
 MOST_OUT = 2  # GPUs of four that are out at the same time
 CURED_WITHIN_S, CORDONED_S, BRIEF_S, DRAINED_S = 15.0, (0.3, 3.0), (0.0, 3.0), (0.5, 2.5)
 
@@ -70,8 +72,8 @@ class Disturber:
 
     def _repaired(self, address: str) -> None:
         """Act as a person who has repaired a GPU, so that its fault does not count as one that comes and goes."""
-        self._requests.ask(address, RemediationRequest.DONE)
-        self._forgotten.ask(address)
+        _persist(lambda: self._requests.ask(address, RemediationRequest.DONE))
+        _persist(lambda: self._forgotten.ask(address))
 
     # -- what is done
 
@@ -103,7 +105,7 @@ class Disturber:
             return
         outage = self._outages.begin(Outage(address, "a cordon", keys=("cordoned",)))
         name = gpu_name(address)
-        self._cordons.add(Cordon(name, "storm", time.time()))
+        _persist(lambda: self._cordons.add(Cordon(name, "storm", time.time())))
         until = time.monotonic() + self._random.uniform(*CORDONED_S)
         self._now.append(Disturbance(outage, until, lambda: self._uncordon(name)))
         self._did("cordon")
@@ -138,7 +140,7 @@ class Disturber:
         self._did("fault ends")
 
     def _uncordon(self, name: str) -> None:
-        self._cordons.remove(name)
+        _persist(lambda: self._cordons.remove(name))
         self._did("uncordon")
 
     def _set_health(self) -> None:
@@ -153,3 +155,17 @@ class Disturber:
         if len(out) >= MOST_OUT or not free:
             return None
         return HOT if HOT in free and self._random.random() < 0.5 else self._random.choice(free)
+
+
+def _persist(work: Callable[[], object]) -> None:
+    """Do what a person does until it works: the disk may be full for a while."""
+    until = time.monotonic() + PERSISTS_S
+    while True:
+        try:
+            work()
+        except InputError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return
