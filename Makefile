@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 INSTALL := install --quiet --disable-pip-version-check --no-deps --no-compile
 LOCKED  := --require-hashes --only-binary=:all: -r
 
-.PHONY: help demo test test-browser collected lint format style types laws docs proto image dist bench pythons clean
+.PHONY: help demo test test-browser collected lint format style types laws docs proto image dist storm bench pythons clean
 
 help:            ## Show these targets.
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -75,6 +75,9 @@ image: $(READY)  ## Build the container image for amd64 and arm64, build/image/i
 
 dist: $(READY)   ## Make what is handed out into dist/: wheel, chart, image, bills of materials, checksums.
 	@$(BIN)/python deploy/dist.py --helm "$$(command -v helm || $(BIN)/python -m lane helm)"
+
+storm: $(READY)  ## Kill agents in a storm over one node after another, with everything on (root; about an hour).
+	$(BIN)/python -m tests.storm.support
 
 bench: $(READY)  ## Measure speed and memory against the budgets (table; JSON=FILE for machines).
 	$(BIN)/python -m benchmarks $(if $(JSON),--json $(JSON))

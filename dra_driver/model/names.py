@@ -171,6 +171,26 @@ def vfio_sibling(name: str) -> str | None:
     return found["gpu"] + _VFIO if found and found["rest"] != _VFIO else None
 
 
+def taken_gpu(name: str) -> str | None:
+    """Return the name of the GPU that a device takes as a whole, for containers or for a virtual machine, else None.
+
+    >>> taken_gpu("gpu-0000-65-00-0"), taken_gpu("gpu-0000-65-00-0-vfio"), taken_gpu("gpu-0000-65-00-0-mig-1g10gb-19-2")
+    ('gpu-0000-65-00-0', 'gpu-0000-65-00-0', None)
+    """
+    found = _OF_GPU.fullmatch(name)
+    return found["gpu"] if found and found["rest"] in (None, _VFIO) else None
+
+
+def whole_sibling(name: str) -> str | None:
+    """Return the name of the whole GPU of which a device is a part or a replica; None for any other device.
+
+    >>> whole_sibling("gpu-0000-65-00-0-mig-1g10gb-19-2"), whole_sibling("gpu-0000-65-00-0")
+    ('gpu-0000-65-00-0', None)
+    """
+    found = _OF_GPU.fullmatch(name)
+    return found["gpu"] if found and found["rest"] else None
+
+
 def gpu_of_device(name: str) -> str:
     """Return the name of the GPU that a MIG partition or a replica belongs to; any other name as it is.
 

@@ -23,10 +23,10 @@ _USUAL_ID = 0x233010DE  # an H100
 class SimulatedBus:
     """The bus of one node below its state folder, or in a folder of this process alone."""
 
-    def __init__(self, state_dir: Path | None, boot_id: str, roots: Roots) -> None:
+    def __init__(self, state_dir: Path | None, boot_id: str, roots: Roots, node_major: int | None = None) -> None:
         self._folder = (state_dir or _own_folder()) / "simulated-bus"
-        self._boot_id, self._roots = boot_id, roots
-        self._kernel: SimulatedKernel | None = SimulatedKernel(self._home) if self._home.is_dir() else None
+        self._boot_id, self._roots, self._node_major = boot_id, roots, node_major
+        self._kernel: SimulatedKernel | None = self._opened() if self._home.is_dir() else None
 
     def access(self, gpus: Iterable[GpuFacts]) -> BusAccess:
         """Return the bus with these GPUs on it. It is created if it does not exist yet in this boot."""
@@ -34,7 +34,7 @@ class SimulatedBus:
             from shutil import rmtree  # noqa: PLC0415 - only where a GPU is passed through
 
             rmtree(self._folder, ignore_errors=True)
-            kernel = SimulatedKernel(self._home)
+            kernel = self._opened()
             kernel.add_driver(GENERAL)
             for group, gpu in enumerate(gpus, 1):
                 pci_id = gpu.pci_id or _USUAL_ID
@@ -62,6 +62,9 @@ class SimulatedBus:
     def _bound_to(self, address: str) -> str:
         driver = self._kernel.driver_of(address) if self._kernel else ""
         return f"GPU is bound to {driver}, not to {_DRIVER}"
+
+    def _opened(self) -> SimulatedKernel:
+        return SimulatedKernel(self._home, self._node_major)
 
     @property
     def _home(self) -> Path:

@@ -25,6 +25,7 @@ class FollowedProfile:
         self._seen: tuple[Hashable, Hashable] = (None, None)
         self._profile: Profile | None = None
         self._known = ChangedFacts(Facts(vendor), Facts(vendor))
+        self.node_major: int | None = None
         self.gpus: Mapping[str, SimulatedGpu] = {}  # by PCI address, as the profile defines them
         self._read()
 
@@ -64,5 +65,6 @@ class FollowedProfile:
 
     def _take(self, profile: Profile) -> None:
         initial = facts_of(profile, self._node)
+        self.node_major = profile.node_major
         self._profile, self._known = profile, ChangedFacts(initial, initial)
         self.gpus = {gpu.pci_address: gpu for gpu in profile.gpus}

@@ -58,13 +58,14 @@ class SimulatedHardware:
         self._node = node_name
         self._changes = PartitionChanges(state_dir, _boot_id(roots))
         self._profile = FollowedProfile(profile, node_name, self._changes, self.vendor)
-        self._partitioning = Partitioning(self._changes, self._profile.find)
+        self._nodes = edits.SimulatedNodes(self._profile.node_major, roots)
+        self._partitioning = Partitioning(self._changes, self._profile.find, self._nodes.users)
         self._modes = Modes(state_dir, _boot_id(roots), self._profile.find)
         self._health_reporter = SimulatedHealthReporter()
         self._resets: Resets | None = None
         self._roots, self._state_dir = roots, state_dir
         self._meter: SimulatedMeter | None = None
-        self._bus = SimulatedBus(state_dir, _boot_id(roots), roots)
+        self._bus = SimulatedBus(state_dir, _boot_id(roots), roots, self._profile.node_major)
 
     def is_present(self) -> bool:
         """Return whether the profile has a GPU, lost or not."""
@@ -103,7 +104,7 @@ class SimulatedHardware:
 
     def common_edits(self) -> Edits:
         """Return the control nodes, and the environment that keeps other runtimes from adding GPUs."""
-        return edits.common_edits()
+        return self._nodes.common_edits()
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
         """Return the GPU's node, and for a partition its two capability nodes.
@@ -113,18 +114,18 @@ class SimulatedHardware:
         if partition is not None and self._existing(gpu, partition.uuid) is None:
             path = f"/dev/nvidia{gpu.minor}, gi{partition.gi_id}"
             raise HardwareError("node-missing", f"no capability nodes: {path} does not exist", retry=Retry.LATER)
-        return edits.device_edits(gpu, partition)
+        return self._nodes.device_edits(gpu, partition)
 
     def edit_problems(self) -> tuple[str, ...]:
         """Return one problem: containers get device nodes without a device behind them."""
-        return ("simulated hardware: device nodes are character devices 1:3, and there are no driver libraries",)
+        numbers = "1:3" if self._nodes.major is None else f"of major {self._nodes.major}"
+        return (f"simulated hardware: device nodes are character devices {numbers}, and there are no driver libraries",)
 
     def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
-        """Return the process ids that the profile lists for the GPU, which are the same for all of its partitions."""
-        del partition
+        """Return the processes that the profile lists for the GPU, and those that have the device's node open."""
         self.discover()
         known = self._profile.gpus.get(gpu.pci_address)
-        return known.processes if known else ()
+        return self._nodes.users(known, partition) if known else ()
 
     def compute_program(self, gpu: GpuFacts, partition: PartitionFacts | None, *, is_thorough: bool) -> ComputeProgram:
         """Return the program that ends as the profile's `health.compute` states."""
@@ -254,7 +255,7 @@ class SimulatedHardware:
         return True
 
     def open_by(self, gpu: GpuFacts) -> tuple[int, ...]:
-        """Return the process ids that the profile lists for the GPU."""
+        """Return the processes on the GPU and on its partitions."""
         return self.processes(gpu, None)
 
     def persistence(self, gpu: GpuFacts, deadline_s: float) -> None:

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 from dra_driver.hardware.passthrough.drivers import is_vfio
 from dra_driver.hardware.port import Roots
+from dra_driver.hardware.simulated.edits import OF_A_GPU
 
 GPU_CLASS, AUDIO_CLASS, BRIDGE_CLASS = 0x030200, 0x040300, 0x060400
 _NULL = Path("/dev/null")
 _NO_OVERRIDE = "(null)"
+_FUNCTIONS = 1 << 18  # the first minor of the nodes of VFIO that no group has
 _CONFIG = bytes.fromhex("de10302306041000")
 _CONFIG_OF_VIRTUAL = bytes.fromhex("ffffffff00001000")
 
@@ -25,8 +28,8 @@ _CONFIG_OF_VIRTUAL = bytes.fromhex("ffffffff00001000")
 class SimulatedKernel:
     """The bus below a folder, and the `KernelWriter` for it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, node_major: int | None = None) -> None:
+        self.folder, self._node_major = folder, node_major
         self._sys, self._dev = folder / "sys", folder / "dev"
         for path in ("bus/pci/devices", "bus/pci/drivers", "kernel/iommu_groups", "module"):
             (self._sys / path).mkdir(parents=True, exist_ok=True)
@@ -141,12 +144,24 @@ class SimulatedKernel:
             self._make_node(f"vfio/devices/vfio{group}")
 
     def _make_node(self, name: str) -> None:
+        """Create a node of VFIO: a link to /dev/null, or a device with a number of its own."""
         path = self._dev / name
-        if not path.is_symlink():
+        if os.path.lexists(path):
+            return
+        if self._node_major is None:
             path.symlink_to(_NULL)
+        else:
+            os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(self._node_major, node_minor(name)))
 
     def _device(self, address: str) -> Path:
         return self._sys / "bus/pci/devices" / address
+
+
+def node_minor(name: str) -> int:
+    """Return the minor of a VFIO node by its name below /dev: of a group, the last one of a GPU's."""
+    kind, _, number = name.rpartition("/")
+    group = int(number.removeprefix("vfio")) if number.removeprefix("vfio").isdecimal() else 0
+    return group * OF_A_GPU - 1 if group and kind == "vfio" else _FUNCTIONS + group
 
 
 def _link(path: Path, to: Path) -> None:

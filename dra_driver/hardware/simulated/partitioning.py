@@ -40,11 +40,19 @@ class CreatedPlacement:
 
 
 class Partitioning:
-    """MIG of one node. `find` returns the profile's GPU with a PCI address, or None where there is none."""
+    """MIG of one node.
 
-    def __init__(self, changes: PartitionChanges, find: Callable[[str], SimulatedGpu | None]) -> None:
-        self._changes = changes
-        self._find = find
+    `find` returns the profile's GPU with a PCI address, or None where there is none; `users` returns the processes that
+    run on a GPU, or on one of its partitions.
+    """
+
+    def __init__(
+        self,
+        changes: PartitionChanges,
+        find: Callable[[str], SimulatedGpu | None],
+        users: Callable[[SimulatedGpu, PartitionFacts | None], tuple[int, ...]] = lambda gpu, _: gpu.processes,
+    ) -> None:
+        self._changes, self._find, self._users = changes, find, users
         self._last: dict[str, tuple[SimulatedGpu, GpuChanges, tuple[Placement, ...] | None]] = {}
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -86,7 +94,7 @@ class Partitioning:
         """
         with self._turn(facts, deadline_s) as gpu:
             if partition is not None:
-                self._await_idle(gpu, deadline_s, "partition-in-use", f"partition {partition.uuid}")
+                self._await_idle(gpu, partition, deadline_s)
                 self._work(gpu, deadline_s)
             key = (partition.profile, partition.start) if partition else None
             may_switch = switches_off and self._can_switch(gpu, deadline_s)
@@ -103,7 +111,7 @@ class Partitioning:
         if gpu.model.mig is None or not gpu.model.mig.toggles_without_reset:
             return False
         now = self._find(gpu.pci_address)
-        if now is None or now.processes or gpu.mig_delay_ms / 1000 > deadline_s:
+        if now is None or self._users(now, None) or gpu.mig_delay_ms / 1000 > deadline_s:
             return False
         self._work(gpu, deadline_s)
         return True
@@ -127,7 +135,7 @@ class Partitioning:
         """Wait until MIG mode can be switched, and for as long as the switch takes."""
         if gpu.model.mig is None or not gpu.model.mig.toggles_without_reset:
             raise HardwareError("reset-needed", f"MIG mode of GPU {gpu.pci_address} can only be changed by a reset")
-        self._await_idle(gpu, deadline_s, "gpu-in-use", f"GPU {gpu.pci_address}")
+        self._await_idle(gpu, None, deadline_s)
         self._work(gpu, deadline_s)
 
     def _present(self, pci_address: str) -> SimulatedGpu:
@@ -161,14 +169,16 @@ class Partitioning:
         if delay > deadline_s:
             raise _late(gpu.pci_address, deadline_s)
 
-    def _await_idle(self, gpu: SimulatedGpu, deadline_s: float, code: str, what: str) -> None:
+    def _await_idle(self, gpu: SimulatedGpu, partition: PartitionFacts | None, deadline_s: float) -> None:
         end = time.monotonic() + deadline_s
         while True:
             now = self._find(gpu.pci_address)
-            if now is None or not now.processes:
+            pids = ", ".join(map(str, self._users(now, partition))) if now else ""
+            if not pids:
                 return
             if time.monotonic() >= end:
-                pids = ", ".join(map(str, now.processes))
+                what = f"partition {partition.uuid}" if partition else f"GPU {gpu.pci_address}"
+                code = "partition-in-use" if partition else "gpu-in-use"
                 raise HardwareError(code, f"{what} is in use by process {pids}", retry=Retry.LATER)
             time.sleep(_POLL_S)
 

@@ -75,6 +75,7 @@ class Profile:
     waiting_for: str = ""
     foreign: tuple[ForeignDriver, ...] = ()
     invented: tuple[str, ...] = ()
+    node_major: int | None = None  # of the device nodes; None: they are /dev/null
 
     def node_name_of(self, number: int) -> str:
         """Return the name of the n-th node of a fleet of such nodes."""
@@ -139,6 +140,7 @@ def _decode(fields: Fields, name: str) -> Profile:
         waiting_for=fields.optional_text("waitingFor") or "",
         foreign=tuple(decode_foreign(row) for row in fields.rows("foreign", maximum=MAX_FOREIGN_DRIVERS)),
         invented=fields.texts("invented"),
+        node_major=fields.optional_integer("nodeMajor", 1, 511),
     )
     fields.close()
     return profile

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
 from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
-from dra_driver.model.names import gpu_of_vfio_device, replicated_name, vfio_sibling
+from dra_driver.model.names import replicated_name, taken_gpu, vfio_sibling, whole_sibling
 from dra_driver.plugin.ledger.record import ClaimRecord, record_of_row
 
 
@@ -61,8 +61,9 @@ def wanted_of(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str
 def conflicts_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
     """Return the query for the holders of what is wanted, and its values.
 
-    A replica also conflicts with the device itself, and a device with its replicas; a GPU for a virtual machine
-    conflicts with everything that containers may have of that GPU.
+    A replica also conflicts with the device itself, and a device with its replicas. A whole GPU, for containers or for
+    a virtual machine, conflicts with everything that others may have of that GPU, whatever the GPU is offered as now:
+    it may have been partitioned since the other claim was allocated.
     """
     sql, values = _holders_query(wanted)
     return sql, (*values, uid)
@@ -71,12 +72,8 @@ def conflicts_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str,
 @functools.lru_cache(maxsize=64)  # claims want the same few devices again and again
 def _holders_query(wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
     """Return the query of `conflicts_query`, and its values without the last one: the UID of the wanting claim."""
-    devices = {device for device, _ in wanted}
-    passed = {gpu for gpu in map(gpu_of_vfio_device, devices) if gpu}
-    related = (relation(device) for device in devices for relation in (replicated_name, vfio_sibling))
-    names = sorted(devices | passed | {name for name in related if name})
-    whole = sorted(device for device in devices if "/" not in device)
-    bounds = [*map(replica_bounds, whole), *((f"{gpu}-", f"{gpu}-~") for gpu in sorted(passed))]
+    names, prefixes = names_in_conflict({device for device, _ in wanted})
+    bounds = [(prefix, f"{prefix}~") for prefix in prefixes]
     return _conflicts_sql(len(names), len(bounds)), (*names, *(one for pair in bounds for one in pair))
 
 
@@ -88,6 +85,18 @@ def _conflicts_sql(names: int, ranges: int) -> str:
         "SELECT holds.device, holds.share_id, claims.* FROM holds JOIN claims ON claims.uid = holds.claim_uid "  # noqa: S608
         f"WHERE (holds.device IN ({marks}) {between}) AND holds.claim_uid <> ?"
     )
+
+
+def names_in_conflict(devices: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names that conflict with these devices and parts of GPUs, and the prefixes of further such names."""
+    relations = (replicated_name, vfio_sibling, whole_sibling)
+    related = {name for device in devices for relation in relations if (name := relation(device))}
+    taken = {gpu for gpu in map(taken_gpu, devices) if gpu}
+    prefixes = {f"{device}-share-" for device in devices if "/" not in device} | {f"{gpu}-" for gpu in taken}
+    for device in devices:
+        if whole := whole_sibling(device):  # replicas of the whole GPU and parts of it exclude each other, too
+            prefixes.add(f"{whole}-mig-" if replicated_name(device) == whole else f"{whole}-share-")
+    return tuple(sorted({*devices, *related, *taken})), tuple(sorted(prefixes))
 
 
 def replica_bounds(device: str) -> tuple[str, str]:

@@ -16,9 +16,9 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from dra_driver.model.names import gpu_of_vfio_device, replicated_name, vfio_sibling
+from dra_driver.model.names import replicated_name
 from dra_driver.model.records import Key, RecordForm
-from dra_driver.plugin.ledger.conflicts import Conflict
+from dra_driver.plugin.ledger.conflicts import Conflict, names_in_conflict
 from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 
@@ -151,16 +151,13 @@ def unreleased_conflicts(
     """Return the conflicts between what the claim `uid` requests and `rows` of unreleased claims of this boot."""
     if not rows:
         return ()
-    names = {name for name, _ in wanted}
-    passed = {gpu for gpu in map(gpu_of_vfio_device, names) if gpu}
-    names |= {name for each in (replicated_name, vfio_sibling) for name in map(each, names) if name} | passed
-    of_passed = tuple(f"{gpu}-" for gpu in passed)
+    names, prefixes = names_in_conflict({name for name, _ in wanted})
     kept = (each for each in map(_unreleased_of_row, rows) if each.uid != uid and each.is_in_force)
     return tuple(
         Conflict(name, each.record(), each.pods, is_unprepared=True, users=each.users)
         for each in kept
         for name in sorted(each.devices)
-        if name in names or name.startswith(of_passed)
+        if name in names or name.startswith(prefixes)
     )
 
 

@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,19 +77,23 @@ class WarmAgent:
 
 
 class AgentForker:
-    """The process that forks agents, as seen from a process of tests."""
+    """The process that forks agents, as seen from a process of tests.
 
-    def __init__(self) -> None:
+    `module` is the program: this one, or another whose `main` calls the one here. `environment` are further variables.
+    """
+
+    def __init__(self, module: str = __name__, environment: Mapping[str, str] | None = None) -> None:
         self._lock = threading.Lock()
         ours, theirs = socket.socketpair()
         libraries = os.open("/", os.O_PATH)
-        command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(libraries)]
+        path = f"/proc/self/fd/{libraries}:{os.environ.get(LIBRARIES, '')}"
+        command = [sys.executable, "-m", module, str(theirs.fileno()), str(libraries)]
         self._process = subprocess.Popen(
             command,
             pass_fds=[theirs.fileno(), libraries],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, LIBRARIES: f"/proc/self/fd/{libraries}:{os.environ.get(LIBRARIES, '')}".rstrip(":")},
+            env={**os.environ, **(environment or {}), LIBRARIES: path.rstrip(":")},
         )
         theirs.close()
         os.close(libraries)

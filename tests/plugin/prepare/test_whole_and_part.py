@@ -1,0 +1,61 @@
+"""A whole GPU and a part of it never go to two claims, whatever the GPU was offered as when each was allocated.
+
+On a node whose partitions an administrator declares, devices have no counters that show the overlap, and a claim that
+was allocated before the GPU was partitioned may be prepared afterwards.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import Inventory, Offering
+from dra_driver.model.errors import ClaimError
+from dra_driver.model.shares import DeviceType
+from dra_driver.plugin.ledger.conflicts import names_in_conflict
+from tests.support.plugin.parts import Rig, gpu
+
+WHOLE, PART, OTHER = "gpu-0000-01-00-0", "gpu-0000-01-00-0-mig-1g10gb-19-0", "gpu-0000-01-00-0-mig-1g10gb-19-1"
+PAIRS = [
+    (WHOLE, PART),
+    (PART, WHOLE),
+    (f"{WHOLE}-share-1", PART),
+    (PART, f"{WHOLE}-share-1"),
+    (WHOLE, f"{PART}-share-0"),
+    (f"{PART}-share-0", WHOLE),
+    (f"{WHOLE}-vfio", PART),
+    (PART, f"{WHOLE}-vfio"),
+]
+
+
+@pytest.fixture
+def offered(rig: Rig) -> Rig:
+    names = {name for pair in PAIRS for name in pair} | {OTHER, "gpu-0000-02-00-0"}
+    devices = [Device(name, DeviceType.GPU, {}, {}, gpu(number)) for number, name in enumerate(sorted(names))]
+    rig.inventory = Inventory(Offering(tuple(devices)))
+    return rig
+
+
+@pytest.mark.parametrize(("held", "wanted"), PAIRS)
+def test_a_part_of_a_gpu_that_another_claim_has_whole_is_refused_and_the_other_way_round(
+    offered: Rig, held: str, wanted: str
+) -> None:
+    offered.prepare(offered.allocate("holder", held))
+    with pytest.raises(ClaimError, match="still held"):
+        offered.prepare(offered.allocate("late", wanted), 0.2)
+    offered.unprepare("holder")
+    assert offered.prepare("late")
+
+
+def test_parts_of_one_gpu_and_devices_of_another_do_not_exclude_each_other(offered: Rig) -> None:
+    for uid, device in (("u1", PART), ("u2", OTHER), ("u3", "gpu-0000-02-00-0")):
+        assert offered.prepare(offered.allocate(uid, device))
+
+
+def test_names_that_conflict_are_those_of_the_whole_its_replicas_and_its_parts() -> None:
+    names, prefixes = names_in_conflict({PART})
+    assert {WHOLE, f"{WHOLE}-vfio", PART} <= set(names)
+    assert not OTHER.startswith(prefixes)
+    _, prefixes = names_in_conflict({WHOLE})
+    assert OTHER.startswith(prefixes)
+    assert not "gpu-0000-01-00-1".startswith(prefixes)

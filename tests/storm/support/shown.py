@@ -1,0 +1,339 @@
+"""Scenes for the storm's eyes, each on a node of its own without any agent: what must never happen, and what may.
+
+A program of its own (test_observer starts it), because its containers are real ones. Prints one JSON object: what was
+reported of each scene.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.model.names import NVIDIA_DRIVER
+from tests.storm.support import sandbox
+from tests.storm.support.eyes.counters import Counters
+from tests.storm.support.eyes.hours import Hours
+from tests.storm.support.eyes.observer import Observer
+from tests.storm.support.eyes.outages import Outage, Outages
+from tests.storm.support.node.cluster import NODE, Claim, Pod
+from tests.storm.support.node.container_host import Container
+from tests.storm.support.node.devices import CUT, HOT, SHARED, gpu_name, nodes_of
+from tests.storm.support.node.kubelet import StormKubelet
+from tests.storm.support.node.machine import Machine
+
+WHOLE, OTHER, PASSED, SHARE = gpu_name(HOT), gpu_name(CUT), f"{gpu_name(HOT)}-vfio", gpu_name(SHARED)
+PART = f"{WHOLE}-mig-1g10gb-19-2"
+_scenes: dict[str, Callable[[Scene], None]] = {}
+
+
+class Scene:
+    """A node whose hardware, CDI files and slices a test writes itself."""
+
+    def __init__(self, root: Path) -> None:
+        self.api = EmbeddedApi()
+        self.kubelet = StormKubelet(root, self.api)
+        data = self.kubelet.plugins_dir / NVIDIA_DRIVER
+        data.mkdir()
+        self.machine = Machine(root, data, is_static=False)
+        self.observer = Observer(self.machine, self.kubelet)
+        self.outages = Outages(self.api, self.machine)
+        self.counters, self.hours = Counters(), Hours()
+        self.more: list[str] = []
+        self.containers: list[Container] = []
+
+    def wrong(self) -> list[str]:
+        return [*self.observer.wrong, *self.outages.wrong, *self.counters.wrong, *self.more]
+
+    # -- claims
+
+    def claim(self, uid: str, device: str, namespace: str = "team-a") -> Claim:
+        claim = Claim(uid, f"claim-{uid}", namespace, (device,), device == SHARE, [Pod(f"{uid}-pod", f"pod-{uid}")])
+        claim.cdi_ids = (f"vendor/claim={uid}",)
+        self.write_file(claim, nodes_of(device))
+        if "-mig-" in device:
+            self.set_state("mig", {HOT: {"made": [["1g.10gb", 2]]}})
+        if device == SHARE:
+            self.set_state("modes", {"GPU-1": {"timeSlice": "Long"}})
+        return claim
+
+    def prepared(self, uid: str, device: str) -> Claim:
+        claim = self.claim(uid, device)
+        self.observer.prepared(claim, {device})
+        return claim
+
+    def run(self, claim: Claim, *, is_open: bool = True) -> Container:
+        self.kubelet.admit(claim, claim.pods[0])
+        container = self.kubelet.run(claim, claim.pods[0], is_open=is_open)
+        self.containers.append(container)
+        self.observer.started(claim, container)
+        return container
+
+    def write_file(self, claim: Claim, numbers: set[int]) -> None:
+        nodes = [
+            {"path": f"/dev/node-{n}", "type": "c", "major": os.major(n), "minor": os.minor(n)} for n in sorted(numbers)
+        ]
+        device = {"name": claim.uid, "containerEdits": {"deviceNodes": nodes}}
+        document = {"cdiVersion": "0.6.0", "kind": "vendor/claim", "devices": [device]}
+        (self.kubelet.cdi_dir / f"claim_{claim.uid}.json").write_text(json.dumps(document))
+
+    # -- the hardware
+
+    def set_state(self, name: str, states: dict[str, Any]) -> None:
+        (self.machine.data / f"simulated-{name}.lock").touch()
+        (self.machine.data / f"simulated-{name}.json").write_text(json.dumps({"bootId": "", "gpus": states}))
+
+    def bind(self, address: str, driver: str) -> None:
+        (home,) = self.machine.data.glob(f"simulated-bus/*/sys/devices/*/{address}")
+        (home / "driver").unlink()
+        (home / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
+
+    # -- slices and pages
+
+    def publish(self, device: str, *taints: tuple[str, str]) -> None:
+        wire = [{"key": f"{NVIDIA_DRIVER}/{key}", "value": value, "effect": "NoSchedule"} for key, value in taints]
+        spec = {
+            "driver": NVIDIA_DRIVER,
+            "nodeName": NODE,
+            "pool": {"generation": 1},
+            "devices": [{"name": device, "taints": wire}],
+        }
+        body = {"metadata": {"name": "slice"}, "spec": spec}
+        self.api.store.put(SLICES, ("", "slice"), body)
+        self.outages.look()
+
+    def show(self, pid: int, line: str) -> None:
+        agent = SimpleNamespace(uid=str(pid), process=SimpleNamespace(pid=pid), scrape=lambda: line + "\n")
+        self.counters.take(agent, time.monotonic() + 60)  # type: ignore[arg-type]
+
+
+def scene(work: Callable[[Scene], None]) -> Callable[[Scene], None]:
+    _scenes[str(work.__doc__)] = work
+    return work
+
+
+@scene
+def _two_claims(it: Scene) -> None:
+    """two prepared claims on one GPU"""
+    it.prepared("u1", WHOLE)
+    it.prepared("u2", WHOLE)
+
+
+@scene
+def _process_of_another(it: Scene) -> None:
+    """a claim prepared while a process of another has the GPU open"""
+    first = it.prepared("u1", WHOLE)
+    it.run(first)
+    it.observer.leaves(first)
+    it.prepared("u2", WHOLE)
+
+
+@scene
+def _partition_of_whole(it: Scene) -> None:
+    """a partition under a process on the whole GPU"""
+    first = it.prepared("u1", WHOLE)
+    it.run(first)
+    it.observer.leaves(first)
+    it.prepared("u2", PART)
+
+
+@scene
+def _may_open(it: Scene) -> None:
+    """a process that may open the device of the next claim"""
+    first = it.prepared("u1", WHOLE)
+    it.run(first, is_open=False)
+    it.observer.leaves(first)
+    it.prepared("u2", WHOLE)
+
+
+@scene
+def _shares(it: Scene) -> None:
+    """shares of one GPU"""
+    for uid in ("u1", "u2"):
+        it.run(it.prepared(uid, SHARE))
+
+
+@scene
+def _ended(it: Scene) -> None:
+    """a process that has ended"""
+    first = it.prepared("u1", WHOLE)
+    container = it.run(first)
+    it.observer.leaves(first)
+    container.kill()
+    container.wait()
+    it.prepared("u2", PART)
+
+
+@scene
+def _destroyed(it: Scene) -> None:
+    """a partition that is destroyed under its claim"""
+    it.prepared("u1", PART)
+    it.set_state("mig", {})
+    it.observer.check()
+
+
+@scene
+def _destroyed_under_process(it: Scene) -> None:
+    """a partition that is destroyed under a process"""
+    first = it.prepared("u1", PART)
+    it.run(first)
+    it.observer.leaves(first)
+    it.set_state("mig", {})
+    it.observer.check()
+
+
+@scene
+def _reset(it: Scene) -> None:
+    """a GPU that is reset under a claim"""
+    it.prepared("u1", WHOLE)
+    it.observer.check()
+    it.set_state("resets", {HOT: {"health": "thermal_margin=40,", "xids": 0}})
+    it.observer.check()
+
+
+@scene
+def _reset_before(it: Scene) -> None:
+    """a GPU that is reset before its claim came"""
+    it.observer.check()
+    it.set_state("resets", {HOT: {"health": "thermal_margin=40,", "xids": 0}})
+    it.prepared("u1", WHOLE)
+
+
+@scene
+def _lost_file(it: Scene) -> None:
+    """a CDI file that is gone"""
+    it.prepared("u1", WHOLE)
+    (it.kubelet.cdi_dir / "claim_u1.json").unlink()
+    it.observer.check()
+
+
+@scene
+def _other_node(it: Scene) -> None:
+    """a CDI file with another device's node"""
+    claim = it.claim("u1", WHOLE)
+    it.write_file(claim, nodes_of(OTHER))
+    it.observer.prepared(claim, {WHOLE})
+
+
+@scene
+def _machine_loses(it: Scene) -> None:
+    """a GPU that a virtual machine loses"""
+    it.bind(HOT, "vfio-pci")
+    first = it.prepared("u1", PASSED)
+    it.run(first)
+    it.observer.leaves(first)
+    it.bind(HOT, "nvidia")
+    it.observer.check()
+
+
+@scene
+def _machine_gets(it: Scene) -> None:
+    """a GPU that a virtual machine gets under a claim"""
+    it.prepared("u1", WHOLE)
+    it.bind(HOT, "vfio-pci")
+    it.observer.check()
+
+
+@scene
+def _file_stays(it: Scene) -> None:
+    """a file of an unprepared claim"""
+    claim = it.prepared("u1", WHOLE)
+    it.observer.leaves(claim)
+    it.observer.unprepared(claim)
+
+
+@scene
+def _cordoned(it: Scene) -> None:
+    """a cordoned GPU that is offered"""
+    it.outages.begin(Outage(HOT, "a cordon", keys=("cordoned",)))
+    it.publish(WHOLE, ("cordoned", ""))
+    it.publish(PART)
+
+
+@scene
+def _not_out_yet(it: Scene) -> None:
+    """a GPU that is offered before it was seen out"""
+    outage = it.outages.begin(Outage(HOT, "a cordon", keys=("cordoned",)))
+    it.publish(WHOLE)
+    it.publish(WHOLE, ("cordoned", ""))
+    it.outages.end(outage)
+    it.publish(WHOLE)
+
+
+@scene
+def _cured(it: Scene) -> None:
+    """a cured GPU that is offered"""
+    it.outages.begin(Outage(HOT, "a fault", "thermal_margin=40,"))
+    it.publish(WHOLE, ("needs-reset", "gpu-reset"))
+    it.set_state("resets", {HOT: {"health": "thermal_margin=40,", "xids": 0}})
+    it.publish(WHOLE)
+
+
+@scene
+def _given_up(it: Scene) -> None:
+    """a GPU that was given up and is offered after a reset"""
+    it.outages.begin(Outage(HOT, "a fault", "thermal_margin=40,"))
+    it.publish(WHOLE, ("remediation", "support"))
+    it.set_state("resets", {HOT: {"health": "thermal_margin=40,", "xids": 0}})
+    it.publish(WHOLE)
+
+
+@scene
+def _falls(it: Scene) -> None:
+    """a total that falls"""
+    it.show(1, 'dra_allocated_seconds_total{namespace="team-a",profile="gpu"} 3')
+    it.show(2, 'dra_allocated_seconds_total{namespace="team-a",profile="gpu"} 2')
+
+
+@scene
+def _restarted(it: Scene) -> None:
+    """a total of a process that was restarted"""
+    it.show(1, "dra_driver_xids_total 3")
+    it.show(2, "dra_driver_xids_total 2")
+
+
+@scene
+def _charged_to_another(it: Scene) -> None:
+    """hours that are charged to another namespace"""
+    _had(it, "u1", "team-a", 20.0)
+    _had(it, "u2", "team-b", 100.0)
+    it.more += it.hours.wrong({"team-a": 20.0})
+
+
+@scene
+def _charged_twice(it: Scene) -> None:
+    """hours that are charged twice"""
+    _had(it, "u1", "team-a", 20.0)
+    it.more += it.hours.wrong({"team-a": 120.0})
+
+
+def _had(it: Scene, uid: str, namespace: str, seconds: float) -> None:
+    claim = it.claim(uid, WHOLE, namespace)
+    for what, at in (("may_begin", 1.0), ("began", 1.1), ("leaves", 1.0 + seconds), ("ended", 1.1 + seconds)):
+        it.hours.note(claim, what, at)
+
+
+def main() -> None:
+    folder = sandbox.enter("tests.storm.support.shown")
+    found = {}
+    for number, (what, work) in enumerate(_scenes.items()):
+        root = folder / str(number)
+        root.mkdir()
+        it = Scene(root)
+        work(it)
+        found[what] = it.wrong()
+        for container in it.containers:
+            container.kill()
+        it.kubelet.terminals.close()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
