@@ -144,6 +144,7 @@ def remove(
     """
     if record.state != ClaimState.PREPARING and record.boot_id in {"", boot_id}:
         unreleased.keep_unreleased(connection, record, pods, boot_id, nodes)
+    unreleased.forget_noted(connection, record.uid)
     spans.end(connection, record, boot_id)
     delete(connection, record.uid)
 

@@ -90,8 +90,8 @@ class UnreleasedClaims:
 
         def job(connection: sqlite3.Connection) -> None:
             connection.executemany("DELETE FROM kept_back WHERE claim_uid = ? AND until = ?", values)
-            sql = "DELETE FROM kept_nodes WHERE claim_uid = ? AND claim_uid NOT IN (SELECT claim_uid FROM kept_back)"
-            connection.executemany(sql, [(uid,) for uid, _ in values])
+            for uid, _ in values:
+                forget_noted(connection, uid)
 
         self._write(job, is_synced=False)
 
@@ -138,6 +138,12 @@ def keep_unreleased(
     claim = UnreleasedClaim(record.uid, record.namespace, record.name, tuple(devices), tuple(pods), until, boot_id)
     connection.execute(_INSERT, _ROW.write(claim))
     _put_nodes(connection, record.uid, boot_id, nodes)
+
+
+def forget_noted(connection: sqlite3.Connection, uid: str) -> None:
+    """Remove the nodes that were recorded of a claim, unless its devices are unreleased."""
+    sql = "DELETE FROM kept_nodes WHERE claim_uid = ? AND claim_uid NOT IN (SELECT claim_uid FROM kept_back)"
+    connection.execute(sql, (uid,))
 
 
 def _put_nodes(connection: sqlite3.Connection, uid: str, boot_id: str, nodes: Collection[int]) -> None:

@@ -114,14 +114,17 @@ class ClaimUndo:
         if self._ledger.is_read_only:
             self._undo_effects(record, undoing)
             return
+        if nodes:  # first, because the claim's file, which names them, may be gone when the undoing goes on
+            with tolerate_full_disk("record the device nodes of a claim"):
+                self._release_watch.note_nodes(record, nodes)
         is_marked = record.state in UNFINISHED or self._effects.needs_mark(record.steps, undoing)
         if is_marked:
-            self._mark(record, nodes)
+            self._mark(record)
         try:
             modes_off = self._undo_effects(record, undoing)
         except DriverError:
             if not is_marked and not is_only_file(record.steps):
-                self._mark(record, nodes)
+                self._mark(record)
             raise
         pods = self._release_watch.pods_left(record)
         self._ledger.forget(record, pods, modes_off, nodes)
@@ -134,14 +137,8 @@ class ClaimUndo:
         names = {*record.owned_names(), *self._gpus.devices_of_steps((), record.steps)}
         return self._locks.hold(map(device_lock, names), deadline)
 
-    def _mark(self, record: ClaimRecord, nodes: Collection[int]) -> None:
-        """Mark a claim in the ledger as being undone, unless its record already shows that it is not prepared.
-
-        Its nodes are recorded first, because its file, which names them, may be gone when the undoing goes on.
-        """
-        if nodes:
-            with tolerate_full_disk("record the device nodes of a claim"):
-                self._ledger.unreleased.note_nodes(record.uid, record.boot_id, nodes)
+    def _mark(self, record: ClaimRecord) -> None:
+        """Mark a claim in the ledger as being undone, unless its record already shows that it is not prepared."""
         if record.state not in UNFINISHED:
             with tolerate_full_disk("mark a claim"):
                 is_synced = not ends_with_power(record.steps)

@@ -80,6 +80,10 @@ class ReleaseWatch:
         noted = self._ledger.unreleased.noted_nodes(record.uid, self._boot_id)
         return self._numbers.exclusive(record).union(noted)
 
+    def note_nodes(self, record: ClaimRecord, nodes: Collection[int]) -> None:
+        """Record the device nodes of a claim that is about to be undone. Raises: LedgerError."""
+        self._ledger.unreleased.note_nodes(record.uid, self._boot_id, nodes)
+
     def watch(self) -> None:
         """Check at once, and go on checking in the thread."""
         self._loop.resume()

@@ -204,6 +204,32 @@ def test_a_claim_whose_undoing_was_interrupted_after_its_file_was_removed_keeps_
     assert here.prepare("new")
 
 
+def test_a_claim_with_a_file_alone_keeps_its_nodes_if_the_agent_is_killed_after_its_file_was_removed(
+    here: Rig, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    joined = start(OTHER, NODES, OPEN)
+    here.api.put(claim_wire("old", result("gpu-0"), pods=(OLD,)))
+    here.prepare("old")
+    with monkeypatch.context() as context:
+        context.setattr(here.ledger, "forget", kill)
+        with pytest.raises(Killed):
+            here.unprepare("old")
+    assert not here.files()
+    here.preparer.close()
+    here.restart()
+    here.unprepare("old")
+    with pytest.raises(ClaimError, match=f"of pod {OTHER}"):
+        here.prepare(here.allocate("new", "gpu-0"), 1.0)
+    joined.end()
+    assert here.prepare("new")
+
+
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.EIO])
 def test_what_cannot_be_looked_at_keeps_the_device_for_the_bound_and_is_reported_once(
     here: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, number: int
