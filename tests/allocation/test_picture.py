@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.cli.fleet.tree import page
-from dra_driver.views.fleet.branch import Branch, BranchFlag
+from dra_driver.views.fleet.branch import Branch
 from dra_driver.views.fleet.claim_branches import claim_tree
 from dra_driver.views.fleet.slice_tree import slice_tree
 from tests.allocation.support.allocation_worlds import DRIVER, allocated, gpu, partitioned, pool
@@ -107,13 +106,3 @@ def test_claims_show_leaked_reservations_and_unused_allocations() -> None:
 def test_a_reservation_is_not_called_leaked_if_the_pods_are_unknown() -> None:
     claims = [used(allocated(("a", "gpu-0")), "p")]
     assert not flags(claim_tree(claims, [pool("a", [gpu("gpu-0")])]))
-
-
-def test_the_page_is_one_file_and_escapes_what_it_shows() -> None:
-    text = page(
-        [Branch("node", "<b>&", fill=0.5, flags=(BranchFlag("f", "a<b"),), children=[Branch("device", "x")])], "t"
-    )
-    assert "&lt;b&gt;&amp;" in text
-    assert "a&lt;b" in text
-    assert "http" not in text
-    assert "<script" not in text

@@ -300,7 +300,7 @@ def test_an_invalid_address_or_period_is_a_usage_error(arguments, code, capsys):
     assert f"[{code}]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("form", ["table", "json", "yaml", "csv", "html"])
+@pytest.mark.parametrize("form", ["table", "json", "yaml", "csv"])
 def test_names_of_a_hostile_prometheus_give_no_orders_to_a_terminal(capsys, form):
     labels = {"namespace": "a\u202eb\x9bc", "device_class": "gpu.nvidia.com", "model": H100, "profile": "gpu"}
     double = PrometheusDouble([Line("dra_allocated_seconds_total", labels, rate=1)])
