@@ -21,6 +21,7 @@ from dra_driver.plugin.kubelet.registration import Registration, add_port
 from dra_driver.plugin.kubelet.sockets import choose_paths, is_ours, make_folder, open_socket, remove, sweep
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.thread_start import no_thread
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,10 @@ class PluginServer:
         server = self._server = grpc.server(registrations, self._methods(registrations), options=_OPTIONS)
         self._made = open_socket(self.paths.service, partial(add_port, server))
         self._registration.bind(server)
-        server.start()
+        try:
+            server.start()
+        except RuntimeError as error:
+            raise no_thread("of grpcio", error) from error
         log.info("plugin serving", extra=fields(driver=self._driver, socket=str(self.paths.service)))
 
     def stop(self, drain_s: float) -> None:

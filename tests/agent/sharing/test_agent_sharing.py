@@ -48,7 +48,7 @@ def world(tmp_path, request):
 
 
 def test_rules_that_change_reach_the_slices_but_not_what_claims_hold(world):
-    before = world.devices()
+    before = until(world.devices, what="slices")
     names = {name.partition("-share-")[0] for name in before}
     assert set(before.values()) == {"gpu-share"}
     stages = world.node.runner().run(load_example(ROOT / "examples" / "sharing" / "01-replicas.yaml"))
