@@ -40,7 +40,7 @@ class NodeCondition:
             reasons.append(f"waiting for {parts.inventory.current.waiting_for}")
         if parts.other_drivers.competing_agent:
             reasons.append(parts.other_drivers.competing_agent)
-        if parts.role.is_held and not parts.role.has_begun:
+        if not parts.role.has_asked or (parts.role.is_held and not parts.role.has_begun):
             reasons.append("not all parts have started")
         status = parts.publisher.status()
         if parts.role.is_held and not status.is_published:

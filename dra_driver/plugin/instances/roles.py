@@ -43,6 +43,7 @@ class NodeRole:
         self._stop = threading.Event()
         self._thread: PartThread | None = None
         self.is_held = self.has_begun = False  # has_begun: whether the listener has begun its work
+        self.has_asked = False  # whether it is known if this instance has the role
         self.failure: Exception | None = None
 
     def start(self) -> None:
@@ -66,9 +67,10 @@ class NodeRole:
     def _run(self, fd: int, thread: PartThread) -> None:
         try:
             while not _try_lock(fd):
+                self.has_asked = True
                 if self._stop.wait(POLL_SECONDS):
                     return
-            self.is_held = True
+            self.is_held = self.has_asked = True
             log.info("role gained", extra=fields(role=self._path.name, pid=os.getpid()))
             with thread.turn():
                 self._begin_work()

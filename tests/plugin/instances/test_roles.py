@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from dra_driver.model.errors import NodeError
+from dra_driver.plugin.instances import roles
 from dra_driver.plugin.instances.roles import NodeRole
 from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
@@ -118,3 +119,19 @@ def test_a_role_for_which_no_thread_can_be_started_is_an_error(tmp_path: Path) -
     watcher.role.start()
     until(lambda: watcher.role.has_begun)
     watcher.role.stop()
+
+
+def test_until_the_role_was_asked_for_nobody_takes_the_instance_for_one_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent whose thread has not run yet would count as ready although nobody publishes."""
+    gate, lock = threading.Event(), roles._try_lock
+    monkeypatch.setattr(roles, "_try_lock", lambda fd: gate.wait(60) and lock(fd))
+    listener = SimpleNamespace(role_gained=lambda: None, role_lost=lambda: None)
+    role = NodeRole(tmp_path / "role", listener)
+    role.start()
+    assert not role.has_asked
+    gate.set()
+    until(lambda: role.has_asked)
+    assert role.is_held
+    role.stop()
