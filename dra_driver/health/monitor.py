@@ -101,6 +101,7 @@ class HealthMonitor:
         self._loop = Loop("health", self._turn, failure="health monitor failed")
         self._bus_at = self._saved_at = self._hurried_until = float("-inf")
         self._saved_revision, self._saved_lost = -1, False
+        self._has_told = False  # whether `changed` was called since everything is known
         self._has_turned = self._is_complete = False  # complete: the facts of the last scan have the missing GPUs
         self._remediated: set[str] = set()  # GPUs whose earlier errors are to be forgotten; guarded by the mutex
         self._problems: tuple[Problem, ...] = ()
@@ -238,7 +239,10 @@ class HealthMonitor:
         self.now = HealthNow(faults, cordons, self._problems, self._xid_counts.counts, read)
         if is_changed:
             self._log(before.faults, faults)
-        if is_changed or not self.is_known:
+        # What holds the devices back waits for the first turn after which everything is known, faults or not.
+        is_known = self.is_known
+        if is_changed or not (is_known and self._has_told):
+            self._has_told = is_known
             self._changed()
 
     def _is_save_due(self, now: float) -> bool:

@@ -74,6 +74,20 @@ def test_a_fault_is_reported_once_and_keeps_its_time_over_ten_restarts(tmp_path)
     assert len(bench.notified) == 1
 
 
+def test_the_turn_that_completes_what_is_known_says_so_without_any_fault(tmp_path):
+    """A turn before the first scan found nothing, and the scan's own question came before the turn after it."""
+    bench = Bench(tmp_path, looked=False)
+    bench.turn()
+    assert not bench.monitor.is_known
+    bench.monitor.completed(FACTS)
+    before = len(bench.notified)
+    bench.turn()
+    assert bench.monitor.is_known
+    assert len(bench.notified) == before + 1
+    bench.turn()
+    assert len(bench.notified) == before + 1
+
+
 def test_a_monitor_is_needed_while_the_disk_holds_faults_that_count(tmp_path):
     bench = Bench(tmp_path)
     assert not bench.monitor.is_needed
