@@ -101,8 +101,7 @@ class HealthMonitor:
         self._loop = Loop("health", self._turn, failure="health monitor failed")
         self._bus_at = self._saved_at = self._hurried_until = float("-inf")
         self._saved_revision, self._saved_lost = -1, False
-        self._has_told = False  # whether `changed` was called since everything is known
-        self._has_turned = self._is_complete = False  # complete: the facts of the last scan have the missing GPUs
+        self._has_turned = self._has_told = self._is_complete = False  # complete: the last scan has the missing GPUs
         self._remediated: set[str] = set()  # GPUs whose earlier errors are to be forgotten; guarded by the mutex
         self._problems: tuple[Problem, ...] = ()
         self._meaning: Hashable = None

@@ -49,10 +49,10 @@ class StoredHealth:
 
     def load(self, *, has_role: bool) -> HealthBefore | None:
         """Return what was known before, None while that can't be read. With the role, a damaged store is set aside."""
-        self.is_loaded = False
-        try:
+        try:  # while it is read, a scan still goes by what was read before
             before = self._read(has_role=has_role)
         except (LedgerError, ValueError) as error:
+            self.is_loaded = False
             if str(error) != self.problem:
                 self.problem = str(error)
                 code = error.code if isinstance(error, LedgerError) else "ledger.health-damaged"

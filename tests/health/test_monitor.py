@@ -88,6 +88,20 @@ def test_the_turn_that_completes_what_is_known_says_so_without_any_fault(tmp_pat
     assert len(bench.notified) == before + 1
 
 
+def test_a_scan_while_the_store_is_read_again_is_complete(tmp_path, monkeypatch):
+    """The agent gets its role, which reads the store again, while the first scan is under way."""
+    bench, read = Bench(tmp_path, looked=False), HealthStore.read
+
+    def read_during_a_scan(store):
+        bench.monitor.completed(FACTS)
+        return read(store)
+
+    monkeypatch.setattr(HealthStore, "read", read_during_a_scan)
+    bench.monitor._load(has_role=True)
+    bench.turn()
+    assert bench.monitor.is_known
+
+
 def test_a_monitor_is_needed_while_the_disk_holds_faults_that_count(tmp_path):
     bench = Bench(tmp_path)
     assert not bench.monitor.is_needed
