@@ -18,7 +18,7 @@ OTHER_LANGUAGES = [path for path in ROOT.rglob("*.js") if path.parent.name != "v
     *(ROOT.parent / "lane").rglob("*.go")
 ]
 MAX_FILES = 20
-MAX_LINES = 300
+MAX_LINES = 450
 MAX_FUNCTION_LINES = 35  # without the docstring
 MAY_BE_LONGER_FUNCTIONS = {
     "agent/wiring.py: join_parts": 55,  # it makes the agent's parts, one after the other, and lists them

@@ -1,53 +1,105 @@
-"""A few small HTTP pages for probes and scrapes, which stay available whatever other clients do.
+"""A few small HTTP pages for probes and scrapes, served by the standard library's server within plain bounds.
 
-In: an address, and a callable for each page. Out: answers, one per connection. One thread serves all connections and
-never waits for any of them: there are at most `MAX_CONNECTIONS`, a new one replaces the oldest, and each has a
-deadline. So ten thousand clients that send nothing, or a byte a minute, can't delay the answer to a probe. A page that
-is slow to render is rendered in its own thread, at most a few times a second, once for all clients that wait for it.
+In: an address, and a callable for each page. Out: answers, one per connection, each in a thread of its own. At most
+`MAX_CONNECTIONS` clients may keep the server waiting; one more replaces the oldest. A head and an answer each have a
+deadline, and a head a limit of bytes. So clients that send nothing, or a byte a minute, can't keep a probe from its
+answer. A page that is slow to render is rendered at most a few times a second, once for all clients that wait for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
-import selectors
 import socket
+import socketserver
+import ssl
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
 
+from dra_driver.model.stamp import Stamp, stamp_of
+from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.part_thread import PartThread
-from dra_driver.telemetry.rendering import MAX_CONNECTIONS, Page, Renderer
-from dra_driver.telemetry.status_connection import PageResponse, StatusConnection
+from dra_driver.telemetry.probes import PageResponse
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 log = logging.getLogger(__name__)
 
+MAX_CONNECTIONS = 64  # whose clients keep the server waiting
+MAX_PAGE_CLIENTS = 16  # that wait for the same page
+MAX_HEAD = 8192  # bytes
 CONNECTION_SECONDS = 5.0  # the time limit for the whole request, and again for the answer
+CHECK_SECONDS = 10.0  # how often the files of a certificate are checked
 _BACKLOG = 4096  # the kernel reduces it to its own limit; a client that does not fit in retries only after a second
-_ACCEPTED_AT_ONCE = 32  # after so many new connections, the open ones are served again
 _FAULT_SECONDS = 0.05  # the pause after a connection could not be accepted because a resource ran out
+_RENDER_SECONDS = 0.05  # the least time between two renderings of the same page
+_STOP_SECONDS = 0.25  # how often the serving thread checks whether it is to stop
+_BUSY = PageResponse(503, b"too many clients wait for this page\n")
 
-
-class SocketEncryption(Protocol):
-    """Turns an accepted connection into an encrypted one."""
-
-    def secure(self, sock: socket.socket) -> socket.socket:
-        """Return a socket that encrypts and never blocks. Raises: OSError if that is not possible now."""
+Page = Callable[[], PageResponse]
 
 
 class PageAccess(Protocol):
-    """Decides who may see the pages that are rendered on request; the decision may take time."""
+    """Decides who may see the pages that are rendered on request."""
 
-    def ask(self, token: str, decided: Callable[[PageResponse | None], None]) -> None:
-        """Call `decided` later, from any thread, with the refusal, or with None for a reader who may see the page."""
+    def refusal(self, token: str) -> PageResponse | None:
+        """Return the answer to a client with this bearer token, or None if it may see the page. This may take time."""
 
-    def stop(self) -> None:
-        """Stop making decisions."""
+
+class MountedCertificate:
+    """TLS with the certificate in a folder that is renewed, such as a mounted Secret: `tls.crt` and `tls.key`.
+
+    A new certificate is used for new connections within seconds; one that can't be used is logged, and the last good
+    one stays in use. While there is none, no connection is accepted: nothing is ever sent unencrypted instead. It is
+    not thread-safe.
+    """
+
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._files, self._clock = (folder / "tls.crt", folder / "tls.key"), clock
+        self._context: ssl.SSLContext | None = None
+        self._stamps: tuple[Stamp | None, ...] | None = None
+        self._checked_at = float("-inf")
+
+    def secure(self, sock: socket.socket) -> socket.socket:
+        """Return a socket that encrypts; the handshake is part of its first read.
+
+        Raises: OSError if there is no certificate, or the client is gone.
+        """
+        if self._clock() - self._checked_at >= CHECK_SECONDS:
+            self._checked_at = self._clock()
+            self._check()
+        if self._context is None:
+            raise ConnectionAbortedError("no certificate")
+        return self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+
+    def _check(self) -> None:
+        stamps = tuple(stamp_of(file) for file in self._files)
+        if stamps == self._stamps and self._context is not None:
+            return
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION  # otherwise a send might have to wait for data from the client
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(*self._files, password=_no_password)
+        except (OSError, ValueError) as error:
+            log.warning(
+                "certificate of the metrics port can't be used",
+                extra=fields(file=str(self._files[0]), err=str(error)),
+            )
+            return
+        self._context, self._stamps = context, stamps
+        log.info("certificate of the metrics port in use", extra=fields(file=str(self._files[0])))
 
 
 class Port:
-    """A server of `pages` by path. Those in `quick` must never wait for anything."""
+    """A server of `pages` by path. Those in `quick` must never wait for anything; all others need `access`."""
 
     def __init__(
         self,
@@ -55,182 +107,205 @@ class Port:
         pages: Mapping[str, Page],
         *,
         quick: Mapping[str, PageResponse],
-        max_connections: int = MAX_CONNECTIONS,
         connection_s: float = CONNECTION_SECONDS,
-        encryption: SocketEncryption | None = None,
+        encryption: MountedCertificate | None = None,
         access: PageAccess | None = None,
     ) -> None:
-        self._quick, self._maximum, self._connection_s = quick, max_connections, connection_s
-        self._encryption, self._access = encryption, access
-        self._listener = _listen(address)
-        self.number = int(self._listener.getsockname()[1])
+        """Listen. Raises: OSError."""
+        shared = {path: _SharedPage(page, access) for path, page in pages.items()}
+        self._server = _PageServer(_listen(address), shared, quick, connection_s, encryption)
+        self.number = int(self._server.socket.getsockname()[1])
         self.address = f"[{address[0]}]:{self.number}" if ":" in address[0] else f"{address[0]}:{self.number}"
-        self._wake_writer, self._wake_reader = socket.socketpair()
-        self._renderers = {path: Renderer(page, self._rendered) for path, page in pages.items()}
-        self._done: deque[tuple[StatusConnection, PageResponse]] = deque()
-        self._connections: dict[StatusConnection, None] = {}  # the oldest first
-        self._selector = selectors.DefaultSelector()
-        self._is_stopping = False
-        for wake in (self._wake_writer, self._wake_reader):
-            wake.setblocking(False)
-        self._thread = PartThread("status", self._serve)
+        self._thread = PartThread("status", lambda _: self._server.serve_forever(_STOP_SECONDS))
 
     def start(self) -> None:
         """Start answering. Raises: NodeError("node.thread")."""
-        for one in (self._listener, self._wake_reader):
-            one.setblocking(False)
-            self._selector.register(one, selectors.EVENT_READ)
-        for renderer in self._renderers.values():
-            renderer.start()
         self._thread.start()
 
     def stop(self) -> None:
         """Stop answering and free the port."""
-        self._is_stopping = True
-        if self._access is not None:
-            self._access.stop()
-        for renderer in self._renderers.values():
-            renderer.stop()
-        self._wake()
         self._thread.release()
         if self._thread.is_alive():
-            self._thread.join()
-        for connection in list(self._connections):
-            self._end(connection)
-        for one in (self._listener, self._wake_writer, self._wake_reader):
-            one.close()
-        self._selector.close()
+            self._server.shutdown()
+        self._server.server_close()
 
-    # -- the serving thread ------------------------------------------------------------------------------------------
 
-    def _serve(self, _thread: PartThread) -> None:
-        while not self._is_stopping:
-            try:
-                for key, _ in self._selector.select(self._wait_s()):
-                    self._ready(key.fileobj, key.data)
-                self._end_late()
-            except Exception:
-                log.exception("status port failed")
-                time.sleep(_FAULT_SECONDS)
+class _SharedPage:
+    """A page that takes time to make: rendered for one client at a time, and for all that waited meanwhile."""
 
-    def _ready(self, sock: object, connection: StatusConnection | None) -> None:
-        if connection is not None:
-            self._continue(connection)
-        elif sock is self._listener:
-            self._accept()
-        else:
-            with contextlib.suppress(BlockingIOError):
-                self._wake_reader.recv(4096)
-            while self._done:
-                done, answer = self._done.popleft()
-                if done in self._connections:
-                    self._answer(done, answer)
+    def __init__(self, page: Page, access: PageAccess | None) -> None:
+        self._page, self._access = page, access
+        self._room = threading.BoundedSemaphore(MAX_PAGE_CLIENTS)
+        self._mutex = threading.Lock()
+        self._began = float("-inf")
+        self._answer = _BUSY
 
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTED_AT_ONCE):
-            try:
-                sock, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError:
-                self._end_oldest()
-                time.sleep(_FAULT_SECONDS)
-                return
-            sock.setblocking(False)
-            try:
-                sock = self._encryption.secure(sock) if self._encryption is not None else sock
-            except OSError:
-                sock.close()
-                continue
-            if len(self._connections) >= self._maximum:
-                self._end_oldest()
-            connection = StatusConnection(sock, time.monotonic() + self._connection_s)
-            self._connections[connection] = None
-            self._selector.register(sock, selectors.EVENT_READ, connection)
-            self._continue(connection)
-
-    def _continue(self, connection: StatusConnection) -> None:
-        if connection not in self._connections:  # it has ended since the selector returned it
-            return
+    def answer(self, token: str) -> PageResponse:
+        """Return the page, or why this client does not get it."""
+        if not self._room.acquire(blocking=False):
+            return _BUSY
         try:
-            if connection.is_asked:
-                if connection.send():
-                    self._end(connection)
-                return
-            asked = connection.read()
-        except OSError:
-            self._end(connection)
-            return
-        if isinstance(asked, PageResponse):
-            self._answer(connection, asked)
-        elif asked is None:
-            return
-        elif asked in self._quick:
-            self._answer(connection, self._quick[asked])
-        elif asked in self._renderers:
-            self._selector.unregister(connection.sock)
-            self._request_page(connection, self._renderers[asked])
-        else:
-            known = ", ".join([*self._renderers, *self._quick])
-            self._answer(connection, PageResponse(404, f"try {known}\n".encode()))
+            refusal = self._access.refusal(token) if self._access is not None else None
+            return refusal or self._rendered()
+        except Exception:
+            log.exception("status page failed")
+            return PageResponse(500, b"internal error\n")
+        finally:
+            self._room.release()
 
-    def _request_page(self, connection: StatusConnection, page: Renderer) -> None:
-        """Request a page for a connection, as soon as it is known that its client may see it."""
-        if self._access is None:
-            page.ask(connection)
-            return
+    def _rendered(self) -> PageResponse:
+        """Return the page as it is now, or was at any time since this was called."""
+        called = time.monotonic()
+        with self._mutex:
+            if self._began <= called:
+                time.sleep(max(0.0, self._began + _RENDER_SECONDS - time.monotonic()))
+                self._began = time.monotonic()
+                self._answer = PageResponse(500, b"internal error\n")  # for those who wait, if the next line fails
+                self._answer = self._page()
+            return self._answer
 
-        def decided(refusal: PageResponse | None) -> None:
-            if refusal is None:
-                page.ask(connection)
-            else:
-                self._rendered([connection], refusal)
 
-        self._access.ask(connection.token(), decided)
+class _PageServer(socketserver.ThreadingTCPServer):
+    """The standard library's server on a listening socket, with a bounded number of connections."""
 
-    def _answer(self, connection: StatusConnection, answer: PageResponse) -> None:
-        connection.until = time.monotonic() + self._connection_s
+    daemon_threads, block_on_close = True, False
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        pages: Mapping[str, _SharedPage],
+        quick: Mapping[str, PageResponse],
+        connection_s: float,
+        encryption: MountedCertificate | None,
+    ) -> None:
+        super().__init__(("", 0), _Connection, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self.connection_s = connection_s
+        self._pages, self._quick, self._encryption = pages, quick, encryption
+        self._mutex = threading.Lock()
+        self._waiting: dict[socket.socket, None] = {}  # those whose client the server waits for, the oldest first
+
+    def answer(self, path: str, token: str, sock: socket.socket) -> PageResponse:
+        """Return the answer to a request that came on a socket, which is not cut while its page is made."""
+        if path in self._quick:
+            return self._quick[path]
+        if path not in self._pages:
+            return PageResponse(404, f"try {', '.join([*self._pages, *self._quick])}\n".encode())
+        with self._mutex:
+            self._waiting.pop(sock, None)
+        answer = self._pages[path].answer(token)
+        with self._mutex:
+            self._waiting[sock] = None
+        return answer
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        """Return the next connection, encrypted if that is wanted. Raises: OSError."""
         try:
-            is_sent = connection.answer(answer)
+            sock, address = super().get_request()
         except OSError:
-            is_sent = True
-        if is_sent:
-            self._end(connection)
+            self._cut_oldest(MAX_CONNECTIONS)
+            time.sleep(_FAULT_SECONDS)
+            raise
+        try:
+            return (self._encryption.secure(sock) if self._encryption is not None else sock), address
+        except OSError:
+            sock.close()
+            raise
+
+    def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
+        """Answer in a new thread, or in this one if there can't be another."""
+        self._cut_oldest(MAX_CONNECTIONS - 1)
+        with self._mutex:
+            self._waiting[cast("socket.socket", request)] = None
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            socketserver.TCPServer.process_request(self, request, client_address)
+
+    def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
+        """Close a connection."""
+        with self._mutex:
+            self._waiting.pop(cast("socket.socket", request), None)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Free the port, and cut all connections that wait for their clients."""
+        super().server_close()
+        self._cut_oldest(0)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Do nothing: the client is gone, or does not speak TLS."""
+
+    def _cut_oldest(self, left: int) -> None:
+        """End the connections that have waited longest for their clients, until only `left` of them are left."""
+        with self._mutex:
+            while len(self._waiting) > left:
+                oldest = next(iter(self._waiting))
+                del self._waiting[oldest]
+                with contextlib.suppress(OSError):
+                    # SSLSocket.shutdown would drop the TLS state while its thread uses it: shut the plain one down.
+                    socket.socket.shutdown(oldest, socket.SHUT_RDWR)
+
+
+class _Head(socket.SocketIO):
+    """What a client sends: at most `MAX_HEAD` bytes, and until a time of `time.monotonic`."""
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        super().__init__(sock, "r")
+        self._client, self._until, self.left = sock, until, MAX_HEAD
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        """Wait for bytes, and return how many there are; 0 at the end. Raises: OSError."""
+        self._client.settimeout(max(0.001, self._until - time.monotonic()))
+        count = super().readinto(memoryview(buffer)[: self.left])
+        self.left -= count or 0
+        return count
+
+
+class _Connection(BaseHTTPRequestHandler):
+    """One connection, with one request."""
+
+    server: _PageServer
+    protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"  # else what has no version is answered without a status
+    server_version, sys_version = "dra-driver", ""
+    error_message_format, error_content_type = "%(message)s\n", "text/plain; charset=utf-8"
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        """Bound what is read of the client."""
+        super().setup()
+        self.rfile.close()
+        self._head = _Head(self.connection, time.monotonic() + self.server.connection_s)
+        self.rfile = io.BufferedReader(self._head)
+
+    def do_GET(self) -> None:
+        """Answer a request for a page."""
+        if not self._head.left:
+            self.send_error(431)
             return
-        with contextlib.suppress(KeyError):
-            self._selector.unregister(connection.sock)
-        self._selector.register(connection.sock, selectors.EVENT_WRITE, connection)
+        scheme, _, token = self.headers.get("Authorization", "").partition(" ")
+        token = token.strip() if scheme.lower() == "bearer" else ""
+        answer = self.server.answer(self.path.partition("?")[0], token, self.connection)
+        self.connection.settimeout(self.server.connection_s)
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
 
-    def _end(self, connection: StatusConnection) -> None:
-        del self._connections[connection]
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(connection.sock)
-        connection.end()
+    do_HEAD = do_GET  # noqa: N815
 
-    def _end_oldest(self) -> None:
-        if self._connections:
-            self._end(next(iter(self._connections)))
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Keep requests out of the log."""
 
-    def _end_late(self) -> None:
-        now = time.monotonic()
-        for connection in [connection for connection in self._connections if connection.until <= now]:
-            self._end(connection)
 
-    def _wait_s(self) -> float | None:
-        if not self._connections:
-            return None
-        return max(0.0, min(connection.until for connection in self._connections) - time.monotonic())
-
-    # -- the rendering threads ---------------------------------------------------------------------------------------
-
-    def _rendered(self, connections: list[StatusConnection], answer: PageResponse) -> None:
-        self._done.extend((connection, answer) for connection in connections)
-        self._wake()
-
-    def _wake(self) -> None:
-        """Wake the serving thread, which may be the calling one: a full socket will wake it in any case."""
-        with contextlib.suppress(OSError):
-            self._wake_writer.send(b"!")
+def _no_password() -> str:
+    """Return an empty password, so that an encrypted key is an error instead of a prompt on the terminal."""
+    return ""
 
 
 def _listen(address: tuple[str, int]) -> socket.socket:

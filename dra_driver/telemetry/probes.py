@@ -6,11 +6,20 @@ In: the parts that have to run, the metrics, and the reasons for not being ready
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from dra_driver.telemetry.part_thread import NEEDED
-from dra_driver.telemetry.status_connection import PageResponse
 
 _HEALTH = "/healthz"
+
+
+@dataclass(frozen=True, slots=True)
+class PageResponse:
+    """The answer of a page."""
+
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
 
 
 class _QuickPages(Mapping[str, PageResponse]):

@@ -24,8 +24,7 @@ from starlette.types import Receive, Scope, Send
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
-from dra_driver.telemetry.probes import QUICK_PAGES
-from dra_driver.telemetry.status_connection import PageResponse
+from dra_driver.telemetry.probes import QUICK_PAGES, PageResponse
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.decoding import TooManyValuesError, decode
 from dra_driver.webhook.load_limits import MAX_REVIEWS, LoadLimits, OverloadedError

@@ -2,15 +2,23 @@
 
 import http.client
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.agent.status.readers import FRESH_SECONDS, STALE_SECONDS, UNKNOWN_CALLERS_SECONDS, MetricsReaders
+from dra_driver.agent.status.readers import (
+    FRESH_SECONDS,
+    MAX_UNKNOWN_CALLERS,
+    STALE_SECONDS,
+    UNKNOWN_CALLERS_SECONDS,
+    MetricsReaders,
+)
 from dra_driver.kube.paths import ACCESS_REVIEWS, TOKEN_REVIEWS
 from dra_driver.model.errors import ApiError
 from dra_driver.telemetry.port import Port
-from dra_driver.telemetry.status_connection import PageResponse
+from dra_driver.telemetry.probes import PageResponse
+from tests.support.waiting import until
 
 
 class Server:
@@ -110,22 +118,19 @@ def test_a_known_reader_may_go_on_for_ten_minutes_while_the_api_server_is_away(p
     assert scrape(port, "Bearer good")[0] == 200
 
 
-def test_a_known_reader_does_not_wait_behind_unknown_callers(server, clock):
-    gate, answers, done = MetricsReaders(SimpleNamespace(review_api=lambda: server), clock=clock), [], threading.Event()
-    first = threading.Event()
-    gate.ask("good", lambda _: first.set())
-    assert first.wait(60)
+def test_a_known_reader_does_not_wait_behind_unknown_callers(port, server, clock):
+    assert scrape(port, "Bearer good")[0] == 200
     clock.now += FRESH_SECONDS
     server.released.clear()
-    for number in range(200):
-        gate.ask(f"unknown-{number}", lambda refusal: answers.append(refusal.status))
-    gate.ask("good", lambda _: done.set())
-    assert 200 - len(answers) <= 70  # only a limited number of unknown callers may wait; the oldest were refused
-    assert set(answers) == {503}
-    server.released.set()
-    assert done.wait(60)
-    assert server.reviewed.index("good", 1) <= 2  # after the one that was under way
-    gate.stop()
+    with ThreadPoolExecutor(40) as callers:
+        unknown = [callers.submit(scrape, port, f"Bearer unknown-{number}") for number in range(30)]
+        until(lambda: sum(caller.done() for caller in unknown) == 30 - MAX_UNKNOWN_CALLERS)
+        known = callers.submit(scrape, port, "Bearer good")
+        server.released.set()
+        assert known.result(60)[0] == 200
+    statuses = [caller.result(60)[0] for caller in unknown]
+    assert (statuses.count(401), statuses.count(503)) == (MAX_UNKNOWN_CALLERS, 30 - MAX_UNKNOWN_CALLERS)
+    assert server.reviewed.index("good", 1) <= 2  # beside the one that was under way
 
 
 def test_each_unknown_caller_costs_the_api_server_one_review_and_the_known_reader_none(port, server, clock):

@@ -27,7 +27,7 @@ EVERYTHING = (
     "--validate=/bin/true",
 )
 # The threads that an agent needs from its start on, or from the moment when it has the node's role.
-OF_START = ("log", "status", "status-page", f"driver-{NVIDIA_DRIVER}", "same-name", "device-plugin", "foreign-claims")
+OF_START = ("log", "status", f"driver-{NVIDIA_DRIVER}", "same-name", "device-plugin", "foreign-claims")
 OF_SERVICE = ("scanner", "role", "registration_0", "prepare_0", "unprepare_0")
 OF_ROLE = (
     *("validation", "health", "slice-watch", "publisher", "reaper", "metering", "remediation", "claim-status"),

@@ -9,10 +9,8 @@ from dra_driver.agent.status.options import StatusOptions, parse_address
 from dra_driver.agent.status.source import StatusSource
 from dra_driver.model.errors import NodeError
 from dra_driver.telemetry.logs import fields
-from dra_driver.telemetry.port import PageAccess, Port, SocketEncryption
-from dra_driver.telemetry.probes import QUICK_PAGES, probe_pages
-from dra_driver.telemetry.rendering import Page
-from dra_driver.telemetry.status_connection import PageResponse
+from dra_driver.telemetry.port import MountedCertificate, Page, PageAccess, Port
+from dra_driver.telemetry.probes import QUICK_PAGES, PageResponse, probe_pages
 
 log = logging.getLogger(__name__)
 
@@ -34,28 +32,29 @@ class StatusPage:
             self.probe_port = self._ports[0].number
         if options.metrics_address:
             quick = {} if options.probe_address else QUICK_PAGES
-            one = _listening(
-                "--metrics-address",
-                options.metrics_address,
-                pages,
-                quick,
-                encryption=_encryption(options),
-                access=_access(options, source),
+            self._ports.append(
+                _listening(
+                    "--metrics-address",
+                    options.metrics_address,
+                    pages,
+                    quick,
+                    encryption=MountedCertificate(options.certificate) if options.certificate is not None else None,
+                    access=_access(options, source),
+                )
             )
-            self._ports.append(one)
-            self.port = one.number
+            self.port = self._ports[-1].number
 
     def start(self) -> None:
         """Begin answering."""
-        for one in self._ports:
-            one.start()
-        for one in self._ports:
-            log.info("status page open", extra=fields(address=one.address))
+        for port in self._ports:
+            port.start()
+        for port in self._ports:
+            log.info("status page open", extra=fields(address=port.address))
 
     def stop(self) -> None:
         """Stop answering and free the ports."""
-        for one in self._ports:
-            one.stop()
+        for port in self._ports:
+            port.stop()
 
 
 def _listening(
@@ -64,7 +63,7 @@ def _listening(
     pages: Mapping[str, Page],
     quick: Mapping[str, PageResponse],
     *,
-    encryption: SocketEncryption | None = None,
+    encryption: MountedCertificate | None = None,
     access: PageAccess | None = None,
 ) -> Port:
     """Return a port that is bound. Raises: UsageError; NodeError("node.metrics-address")."""
@@ -72,14 +71,6 @@ def _listening(
         return Port(parse_address(address, flag), pages, quick=quick, encryption=encryption, access=access)
     except OSError as error:
         raise NodeError("metrics-address", f"cannot listen on {flag}={address}: {error}") from error
-
-
-def _encryption(options: StatusOptions) -> SocketEncryption | None:
-    if options.certificate is None:
-        return None
-    from dra_driver.telemetry.encryption import MountedCertificate  # noqa: PLC0415 - only where it is wanted
-
-    return MountedCertificate(options.certificate)
 
 
 def _access(options: StatusOptions, source: StatusSource) -> PageAccess | None:

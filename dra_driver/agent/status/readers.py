@@ -2,9 +2,9 @@
 
 In: bearer tokens of requests. Out: None for a client that may scrape, otherwise a refusal. The API server decides. Its
 verdicts are kept for a minute, and positive ones are used for ten minutes while it does not answer, because metrics are
-needed most when a cluster is in trouble. One thread does the reviews: first those of tokens that were accepted before,
-and only a few others a second, so that a client with unknown tokens can neither keep the API server busy nor lock out
-other readers.
+needed most when a cluster is in trouble. Tokens that were accepted before are reviewed apart from all others; of these
+only a few wait, and only a few a second are reviewed, so that a client with unknown tokens can neither keep the API
+server busy nor lock out other readers.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ import hashlib
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from dra_driver.agent.status.source import StatusSource
 from dra_driver.kube.reviews import ReviewApi, may_read, owner_of
-from dra_driver.model.errors import ApiError
+from dra_driver.model.errors import DriverError
 from dra_driver.telemetry.logs import fields
-from dra_driver.telemetry.part_thread import PartThread
-from dra_driver.telemetry.status_connection import PageResponse
+from dra_driver.telemetry.probes import PageResponse
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +29,13 @@ PATH = "/metrics"
 FRESH_SECONDS = 60.0
 STALE_SECONDS = 600.0
 UNKNOWN_CALLERS_SECONDS = 0.2  # from one review of an unknown token to the next
-_MAX_KEPT = 64  # verdicts, and requests that wait for one
+MAX_UNKNOWN_CALLERS = 8  # that wait for a review
+_MAX_KEPT = 64  # verdicts
 _NO_TOKEN = PageResponse(401, b"a bearer token is needed\n")
 _UNKNOWN = PageResponse(401, b"the API server does not know this token\n")
 _FORBIDDEN = PageResponse(403, b"the owner of this token may not get /metrics (a ClusterRole with nonResourceURLs)\n")
 _UNDECIDED = PageResponse(503, b"the API server did not answer whether this token may read metrics\n")
 _BUSY = PageResponse(503, b"too many requests wait for a review\n")
-
-Decided = Callable[[PageResponse | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,63 +45,37 @@ class _ReaderVerdict:
 
 
 class MetricsReaders:
-    """Decides who may read /metrics."""
+    """Decides who may read /metrics. Any thread may ask."""
 
     def __init__(self, source: StatusSource, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._source, self._clock = source, clock
         self._api: ReviewApi | None = None
         self._kept: OrderedDict[bytes, _ReaderVerdict] = OrderedDict()
-        self._known: deque[tuple[str, Decided]] = deque()
-        self._unknown: deque[tuple[str, Decided]] = deque()
-        self._changed = threading.Condition()
-        self._is_stopping = False
-        self._thread = PartThread("metrics-readers", self._run)
-        self._thread.start()
+        self._mutex = threading.Lock()  # guards what is kept
+        self._room = threading.BoundedSemaphore(MAX_UNKNOWN_CALLERS)
+        self._known, self._unknown = threading.Lock(), threading.Lock()  # of each, one is reviewed at a time
+        self._next_unknown_at = float("-inf")
 
-    def ask(self, token: str, decided: Decided) -> None:
-        """Call `decided` with the verdict on a token: at once if it is known, otherwise later in the thread."""
+    def refusal(self, token: str) -> PageResponse | None:
+        """Return the answer to a client that may not scrape, or None: at once if its token's verdict is fresh."""
         if not token:
-            decided(_NO_TOKEN)
-            return
-        late: Decided | None = None
-        with self._changed:
-            kept = self._kept.get(_digest(token))
-            if kept is None or self._clock() - kept.at >= FRESH_SECONDS:
-                waiting = self._known if kept is not None and kept.refusal is None else self._unknown
-                waiting.append((token, decided))
-                late = waiting.popleft()[1] if len(waiting) > _MAX_KEPT else None
-                kept = None
-                self._changed.notify_all()
-        if late is not None:
-            late(_BUSY)
-        if kept is not None:
-            decided(kept.refusal)
-
-    def stop(self) -> None:
-        """End the thread without waiting for a review that has begun."""
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
-        self._thread.release()
-
-    def _run(self, thread: PartThread) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._known or self._unknown or self._is_stopping)
-                if self._is_stopping:
-                    return
-                is_unknown = not self._known
-                token, decided = (self._unknown if is_unknown else self._known).popleft()
-            try:
-                with thread.turn():
-                    refusal = self._verdict(token)
-            except Exception:
-                log.exception("review of a reader of metrics failed")
-                refusal = _UNDECIDED
-            decided(refusal)
-            if is_unknown:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._known or self._is_stopping, UNKNOWN_CALLERS_SECONDS)
+            return _NO_TOKEN
+        kept = self._kept.get(_digest(token))
+        if kept is not None and self._clock() - kept.at < FRESH_SECONDS:
+            return kept.refusal
+        if kept is not None and kept.refusal is None:
+            with self._known:
+                return self._verdict(token)
+        if not self._room.acquire(blocking=False):
+            return _BUSY
+        try:
+            with self._unknown:
+                time.sleep(max(0.0, self._next_unknown_at - time.monotonic()))
+                refusal = self._verdict(token)
+                self._next_unknown_at = time.monotonic() + UNKNOWN_CALLERS_SECONDS
+                return refusal
+        finally:
+            self._room.release()
 
     def _verdict(self, token: str) -> PageResponse | None:
         digest, now = _digest(token), self._clock()
@@ -112,11 +84,11 @@ class MetricsReaders:
             return kept.refusal
         try:
             refusal = self._review(token)
-        except ApiError as error:
+        except DriverError as error:
             log.warning("reader of metrics not reviewed", extra=fields(code=error.code, err=str(error)))
             is_usable = kept is not None and kept.refusal is None and now - kept.at < STALE_SECONDS
             return None if is_usable else _UNDECIDED
-        with self._changed:
+        with self._mutex:
             self._kept[digest] = _ReaderVerdict(refusal, now)
             self._kept.move_to_end(digest)
             while len(self._kept) > _MAX_KEPT:
@@ -124,8 +96,8 @@ class MetricsReaders:
         return refusal
 
     def _review(self, token: str) -> PageResponse | None:
-        if self._api is None:
-            self._api = self._source.review_api()
+        with self._mutex:
+            self._api = self._api or self._source.review_api()
         user = owner_of(token, self._api)
         if user is None:
             return _UNKNOWN
