@@ -27,6 +27,7 @@ from dra_driver.allocation.search.attempt import Attempt
 from dra_driver.allocation.search.candidates import PreparedNode
 from dra_driver.allocation.search.context import Context
 from dra_driver.allocation.search.search import Search
+from dra_driver.model.kubernetes import DERIVED_ATTRIBUTES, Since
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
 
 VISIT_SECONDS = 150e-9  # the time in which the Go allocator looks at one device (AMD EPYC, one thread)
@@ -137,9 +138,9 @@ class PodAllocator:
         """
         rules, features = self.context.rules, self.context.features
         reason = ""
-        if rules.kubernetes == "1.34" and features.consumable_capacity:
+        if rules.minor < Since.SAFE_SHARES and features.consumable_capacity:
             reason = "with DRAConsumableCapacity on, the scheduler of Kubernetes 1.34 crashes; leave the gate off there"
-        elif rules.kubernetes == "1.37" and rules.variant == "experimental":
+        elif rules.knows(DERIVED_ATTRIBUTES) and rules.variant == "experimental":
             if self.allocator.index.skips_nodes:
                 reason = "skipNodeOperations of ResourceSlices while an alpha gate of the allocator is on"
             elif features.derived_attributes and any(

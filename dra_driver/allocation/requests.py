@@ -20,6 +20,7 @@ from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools.held import claim_name
 from dra_driver.allocation.rules import AllocatorRules
 from dra_driver.model import limits
+from dra_driver.model.kubernetes import DERIVED_ATTRIBUTES, LIST_ATTRIBUTES
 from dra_driver.model.wire import ClaimWire, ClassWire, Wire
 
 
@@ -134,7 +135,7 @@ class ClaimReader:
             constraint_wires=devices.get("constraints") or (),
             knows_distinct=self._rules.shares,
             distinct_forgets=self._rules.distinct_forgets,
-            compares_lists=self._rules.kubernetes in {"1.36", "1.37"} and self._features.list_attributes,
+            compares_lists=self._rules.knows(LIST_ATTRIBUTES) and self._features.list_attributes,
         )
         for number, request in enumerate(devices.get("requests") or ()):
             plan.requests.append(self._request(plan, index, number, request))
@@ -194,7 +195,8 @@ class ClaimReader:
 
     def _checked(self, where: str, wire: Wire, selectors: Sequence[Wire], admin: bool | None) -> ClassWire:
         """Check a request or alternative in the scheduler's order; return its device class. Raises: AllocatorError."""
-        if wire.get("derivedAttributes") and self._rules.kubernetes == "1.37" and not self._features.derived_attributes:
+        knows_derived = self._rules.knows(DERIVED_ATTRIBUTES)
+        if wire.get("derivedAttributes") and knows_derived and not self._features.derived_attributes:
             text = f"{where}: cannot handle request with derived attributes, the feature is disabled"
             raise AllocatorError(Category.FEATURE_DISABLED, text)
         for number, selector in enumerate(selectors):

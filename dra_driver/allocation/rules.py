@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dra_driver.allocation.features import Features, minor_version
-from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, LIST_ATTRIBUTES
+from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, LIST_ATTRIBUTES, Since, knows_gate, minor_of
 
 # The patch releases whose code produced the recorded verdicts.
-RECORDED_PATCHES = {"1.34": 4, "1.35": 8, "1.36": 4, "1.37": 1}
+RECORDED_PATCHES = {34: 4, 35: 8, 36: 4, 37: 1}
 Variant = Literal["stable", "incubating", "experimental"]
 
 
@@ -23,7 +23,7 @@ Variant = Literal["stable", "incubating", "experimental"]
 class AllocatorRules:
     """How one variant of one version behaves. A flag named after a fault says that the variant has the fault."""
 
-    kubernetes: str
+    minor: int
     variant: Variant
     exact: bool  # recorded verdicts of this version exist; otherwise its rules are derived from its source
     # what the variant knows
@@ -56,6 +56,15 @@ class AllocatorRules:
     late_match_key: bool = False  # while it is prepared, the second alternative sees the matches of the first
 
     @property
+    def kubernetes(self) -> str:
+        """The minor version as people write it, such as "1.35"."""
+        return f"1.{self.minor}"
+
+    def knows(self, gate: str) -> bool:
+        """Return whether the version has a feature gate, on or off."""
+        return knows_gate(self.minor, gate)
+
+    @property
     def orders_vary(self) -> bool:
         """Whether the order of pools, and therefore the outcome, may differ from run to run."""
         return not self.sorted_pools
@@ -74,19 +83,24 @@ def choose_rules(kubernetes: str, features: Features) -> AllocatorRules:
     Raises:
         UnknownVersionError: There are no rules for the version.
     """
-    version = minor_version(kubernetes)
+    minor = minor_of(minor_version(kubernetes))
+    return rules_of(minor, _patch(kubernetes, minor), features)
+
+
+def rules_of(minor: int, patch: int, features: Features) -> AllocatorRules:
+    """Return the rules of a patch release; a minor above the newest known has the newest rules."""
     shares = features.consumable_capacity or features.binding_conditions
-    per_request = _patch(kubernetes, version) >= _LIMIT_PER_REQUEST_SINCE[version]
-    if version in {"1.36", "1.37"}:
-        rules = _newer(version, features, shares=shares)
-        if _patch(kubernetes, version) >= _COUNTERS_PER_POOL_SINCE[version]:
+    if minor >= Since.SORTED_SEARCH:
+        rules = _newer(minor, features, shares=shares)
+        if patch >= Since.COUNTERS_PER_POOL.get(minor, 0):
             rules = replace(rules, counters_of="pool")
-        return replace(rules, limit_per_request=per_request)
-    return replace(_older(version, features, shares=shares), limit_per_request=per_request)
+    else:
+        rules = _older(minor, features, shares=shares)
+    return replace(rules, limit_per_request=patch >= Since.LIMIT_PER_REQUEST.get(minor, 0))
 
 
-def _older(version: str, features: Features, *, shares: bool) -> AllocatorRules:
-    base = AllocatorRules(version, "incubating", exact=True)
+def _older(minor: int, features: Features, *, shares: bool) -> AllocatorRules:
+    base = AllocatorRules(minor, "incubating", exact=minor in RECORDED_PATCHES)
     base = replace(base, leaks=True, all_restarts_alternatives=True, late_match_key=True)
     if shares:
         base = replace(base, variant="experimental", shares=True, binding_slices_last=True)
@@ -100,7 +114,7 @@ def _older(version: str, features: Features, *, shares: bool) -> AllocatorRules:
             joins_counter_slices=False,
             too_many_stops=False,
         )
-    if version == "1.34":
+    if minor < Since.JOINED_POOLS:
         base = replace(
             base,
             copies_tolerations=False,
@@ -115,27 +129,22 @@ def _older(version: str, features: Features, *, shares: bool) -> AllocatorRules:
     return base
 
 
-# The first patch release of each minor version with `limit_per_request`. Source: Kubernetes changelogs.
-_LIMIT_PER_REQUEST_SINCE = {"1.34": 12, "1.35": 9, "1.36": 5, "1.37": 1}
-# The first patch release that keeps counters by driver and pool name, not by pool name alone. Source: the allocators.
-_COUNTERS_PER_POOL_SINCE = {"1.36": 4, "1.37": 0}
-
-
-def _patch(kubernetes: str, version: str) -> int:
+def _patch(kubernetes: str, minor: int) -> int:
     """Return the patch release in a version; for a minor version, the release of the recorded verdicts."""
     found = kubernetes.removeprefix("v").split("-")[0].split("+")[0].split(".")[2:]
-    return int(found[0]) if found and found[0].isdigit() else RECORDED_PATCHES[version]
+    return int(found[0]) if found and found[0].isdigit() else RECORDED_PATCHES[minor]
 
 
-def _newer(version: str, features: Features, *, shares: bool) -> AllocatorRules:
+def _newer(minor: int, features: Features, *, shares: bool) -> AllocatorRules:
+    is_strict = minor >= Since.STRICT_CAPACITY
     alpha = features.compatibility_groups or features.derived_attributes or features.optional_operations
-    experimental = features.list_attributes or (version == "1.37" and alpha)
-    shares = shares or experimental or (version == "1.37" and features.fractional_range)
+    experimental = features.list_attributes or (is_strict and alpha)
+    shares = shares or experimental or (is_strict and features.fractional_range)
     variant: Variant = "experimental" if experimental else "incubating" if shares else "stable"
-    rules = AllocatorRules(version, variant, exact=True, shares=shares)
+    rules = AllocatorRules(minor, variant, exact=minor in RECORDED_PATCHES, shares=shares)
     if shares:
         rules = replace(rules, sorted_pools=True, combinations=True, shares_hold_counters=True)
-    if version == "1.37":
+    if is_strict:
         rules = replace(rules, capacity_errors=True, any_share_is_shared=True)
         rules = replace(rules, merges_claim_configs=True, static_all_capacity=True)
         rules = replace(rules, counter_slices_stay=shares, distinct_forgets=False)

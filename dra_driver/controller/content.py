@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dra_driver.inventory.offering import Offering
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 from dra_driver.model import limits
-from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
+from dra_driver.model.kubernetes import Since, is_before
 from dra_driver.model.taints import DeviceTaint, TaintEffect
 from dra_driver.model.wire import DeviceWire, Wire
 
@@ -46,7 +46,7 @@ def accepted_taints(taints: Sequence[DeviceTaint], *, server_minor: int) -> tupl
     Among those of one effect, the first ones stay. The result is in the order of effect, key and value, so that the
     same taints are always written in the same way.
     """
-    is_old = 0 < server_minor < COUNTERS_APART_MINOR
+    is_old = is_before(server_minor, Since.INFORMING_TAINTS)
     known = [taint for taint in taints if taint.effect.is_blocking or not is_old]
     known.sort(key=lambda taint: _BY_WEIGHT.index(taint.effect))
     kept = known[: limits.TAINTS_PER_DEVICE_1_34 if is_old else limits.TAINTS_PER_DEVICE]

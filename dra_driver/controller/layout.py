@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 
 from dra_driver.model import limits
 from dra_driver.model.errors import ApiError
-from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
+from dra_driver.model.kubernetes import Since, is_before
 from dra_driver.model.wire import DeviceWire, Wire
 
-_NEWEST = 1_000  # the minor version that is assumed for an API server that reports none
 _CONSUMED_PER_SLICE_1_34 = 1024  # ResourceSliceMaxCounterConsumptions (1.34)
 
 
@@ -77,7 +76,7 @@ def lay_out(
     Shapes: n plain devices -> at least ceil(n / 64) slices; no devices and no counters -> one empty slice.
     Raises: ApiError("api.pool-too-wide") if devices that must share a slice do not fit into one.
     """
-    apart = (server_minor or _NEWEST) >= COUNTERS_APART_MINOR
+    apart = not is_before(server_minor, Since.COUNTERS_APART)
     units = _units_apart(devices, counter_sets) if apart else _units_together(devices, counter_sets)
     kept = _pack(units, placement)
     fresh = _pack(units, ()) if placement else kept

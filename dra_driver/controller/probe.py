@@ -28,7 +28,7 @@ from dra_driver.controller.writer import SliceWriter
 from dra_driver.kube.backoff import Backoff
 from dra_driver.model import limits
 from dra_driver.model.errors import ApiError
-from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
+from dra_driver.model.kubernetes import Since, is_before
 from dra_driver.model.taints import DeviceTaint, TaintEffect
 from dra_driver.model.wire import DeviceWire, SliceWire
 from dra_driver.telemetry.logs import fields
@@ -100,7 +100,7 @@ class Probe:
         answer.
         """
         found = DroppedFields(empty.pool, known)
-        is_old = 0 < minor < COUNTERS_APART_MINOR
+        is_old = is_before(minor, Since.COUNTERS_APART)
         if content.counter_sets and COUNTERS not in self._known:
             sent = _slice_with_counters(content, empty, is_old=is_old)
             self._try(COUNTERS, COUNTER_FIELDS if is_old else (), sent, found, minor)
@@ -156,7 +156,7 @@ def keeps_counters(writer: SliceWriter, content: PoolContent, empty: SliceSpec, 
 
     Raises: ApiError, also if the server refuses the dry run.
     """
-    sent = _slice_with_counters(content, empty, is_old=0 < minor < COUNTERS_APART_MINOR)
+    sent = _slice_with_counters(content, empty, is_old=is_before(minor, Since.COUNTERS_APART))
     return not differing_fields(sent["spec"], writer.try_create(sent)["spec"]).intersection(COUNTER_FIELDS)
 
 

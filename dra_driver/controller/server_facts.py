@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import KubeApi, ServerVersion
 from dra_driver.model.errors import ApiError, Retry
-from dra_driver.model.kubernetes import ORDERED_VERSIONS_MINOR
+from dra_driver.model.kubernetes import Since
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 
@@ -45,7 +45,7 @@ class ServerFacts:
     @property
     def orders_versions(self) -> bool:
         """Whether the resourceVersions of this server are numbers that grow, which is promised from 1.35 on."""
-        return self._version.minor >= ORDERED_VERSIONS_MINOR
+        return self._version.minor >= Since.ORDERED_RESOURCE_VERSIONS
 
     @property
     def is_fresh(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from dra_driver.controller.content import PoolContent
 from dra_driver.model import limits, names
-from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
+from dra_driver.model.kubernetes import Since, is_before
 from dra_driver.model.wire import DeviceWire, Wire
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
@@ -21,7 +21,7 @@ _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 def find_faults(content: PoolContent, *, server_minor: int) -> tuple[str, ...]:
     """Return every reason for which this pool would be refused or skipped; an empty tuple if it is valid."""
-    is_old = 0 < server_minor < COUNTERS_APART_MINOR
+    is_old = is_before(server_minor, Since.COUNTERS_APART)
     counters = {c.get("name", ""): frozenset(c.get("counters") or ()) for c in content.counter_sets}
     return (
         *_name_faults("device", [d.get("name", "") for d in content.devices]),

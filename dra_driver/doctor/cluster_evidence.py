@@ -16,6 +16,7 @@ from dra_driver.doctor.gates import PROBES, has_field
 from dra_driver.kube import pages, paths
 from dra_driver.kube.api import KubeApi, ServerVersion
 from dra_driver.model.errors import ApiError
+from dra_driver.model.kubernetes import Since
 from dra_driver.model.wire import Wire
 
 SECONDS = 30.0
@@ -43,9 +44,6 @@ RIGHTS = (
     ("", "nodes", "get"),
     ("", "events", "create"),
 )
-# The version of the API in which there are DeviceTaintRules that can have the effect None, which deletes nothing.
-# Source: Kubernetes API resource.k8s.io, DeviceTaintRule; KEP-5055.
-_RULES_SINCE = {(1, 37): "v1", (1, 36): "v1beta2", (1, 35): "v1alpha3"}
 _LIST_CLAIMS = ("resource.k8s.io", "resourceclaims", "list")  # needed only if the chart's takeover.listClaims is set
 
 
@@ -108,7 +106,8 @@ def _served_rules(api: KubeApi, version: ServerVersion) -> str:
 
     Alpha and beta versions of an API are off by default, whatever the gates are.
     """
-    wanted = next((name for since, name in _RULES_SINCE.items() if (version.major, version.minor) >= since), "")
+    since = max((minor for minor in Since.TAINT_RULES if minor <= version.minor), default=0)
+    wanted = Since.TAINT_RULES.get(since, "")
     if not wanted:
         return ""
     try:

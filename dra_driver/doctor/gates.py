@@ -14,10 +14,10 @@ from typing import Any
 from dra_driver.kube.paths import CLASSES, SLICES
 from dra_driver.model.kubernetes import (
     CONSUMABLE_CAPACITY,
-    COUNTERS_APART_MINOR,
     DEVICE_TAINTS,
     EXTENDED_RESOURCE,
     PARTITIONABLE_DEVICES,
+    Since,
 )
 from dra_driver.model.wire import Wire
 
@@ -59,7 +59,7 @@ def _slice(driver: str, node: str, **spec: Any) -> tuple[str, Wire]:
 
 def _counters(driver: str, node: str, minor: int) -> tuple[str, Wire]:
     sets = [{"name": "gpu", "counters": {"memory": {"value": "1"}}}]
-    if minor >= COUNTERS_APART_MINOR:
+    if minor >= Since.COUNTERS_APART:
         return _slice(driver, node, sharedCounters=sets)
     takes = [{"counterSet": "gpu", "counters": {"memory": {"value": "1"}}}]
     return _slice(driver, node, sharedCounters=sets, devices=[{"name": "a", "consumesCounters": takes}])

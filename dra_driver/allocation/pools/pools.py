@@ -18,6 +18,7 @@ from dra_driver.allocation.pools.node_selector import matches_selector
 from dra_driver.allocation.pools.reach import label_key, reaches
 from dra_driver.allocation.pools.replicas import names_of, shared_wires
 from dra_driver.allocation.rules import AllocatorRules
+from dra_driver.model.kubernetes import COMPATIBILITY_GROUPS
 from dra_driver.model.wire import SliceWire, Wire
 
 
@@ -61,7 +62,7 @@ class PoolIndex:
         self._counter_slices: dict[PoolId, list[SliceRecord]] = {}
         self._views: dict[tuple[int, ...], Pool | None] = {}
         self.skips_nodes = any(record.spec.get("skipNodeOperations") for record in self.records)
-        self.has_groups = rules.kubernetes == "1.37" and any(record.has_groups for record in self.records)
+        self.has_groups = rules.knows(COMPATIBILITY_GROUPS) and any(record.has_groups for record in self.records)
         self.hidden: set[PoolId] = set()
         for record in self.records:
             if self.has_groups and record.has_groups and not features.compatibility_groups:

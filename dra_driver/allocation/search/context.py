@@ -10,6 +10,7 @@ from dra_driver.allocation.pools.held import ClaimHoldings
 from dra_driver.allocation.pools.ranges import Arithmetic
 from dra_driver.allocation.requests import Plan
 from dra_driver.allocation.rules import AllocatorRules
+from dra_driver.model.kubernetes import COMPATIBILITY_GROUPS, LIST_ATTRIBUTES
 
 
 @dataclass(slots=True)
@@ -30,9 +31,9 @@ class Context:
     @property
     def has_groups(self) -> bool:
         """Whether devices that draw from one counter set have to have a compatibility group in common."""
-        return self.rules.kubernetes == "1.37" and self.features.compatibility_groups
+        return self.rules.knows(COMPATIBILITY_GROUPS) and self.features.compatibility_groups
 
     @property
     def compares_lists(self) -> bool:
         """Whether constraints compare attributes as lists."""
-        return self.rules.kubernetes in {"1.36", "1.37"} and self.features.list_attributes
+        return self.rules.knows(LIST_ATTRIBUTES) and self.features.list_attributes

@@ -12,7 +12,7 @@ from typing import Any
 from dra_driver.embedded.api_rules import value_rules
 from dra_driver.embedded.api_rules.rules import Faults, RuleContext
 from dra_driver.model import limits
-from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
+from dra_driver.model.kubernetes import Since
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.semver import Semver, SemverError
 from dra_driver.model.wire import DeviceWire, Wire
@@ -182,7 +182,7 @@ def _check_node(device: DeviceWire, path: str, spec: Wire, faults: Faults) -> No
 
 def _check_consumption(device: DeviceWire, path: str, spec: Wire, context: RuleContext, faults: Faults) -> None:
     entries: list[Wire] = device.get("consumesCounters") or []
-    is_old = context.minor < COUNTERS_APART_MINOR
+    is_old = context.minor < Since.COUNTERS_APART
     sets: Mapping[Any, Wire] = {s.get("name"): s.get("counters") or {} for s in spec.get("sharedCounters") or []}
     if not is_old and len(entries) > limits.COUNTER_CONSUMPTIONS_PER_DEVICE:
         faults.too_many(f"{path}.consumesCounters", len(entries), limits.COUNTER_CONSUMPTIONS_PER_DEVICE)
@@ -210,7 +210,7 @@ def _check_consumption(device: DeviceWire, path: str, spec: Wire, context: RuleC
 def _check_counters(counters: Wire, path: str, context: RuleContext, faults: Faults) -> None:
     if not counters:
         faults.required(path)
-    if context.minor >= COUNTERS_APART_MINOR and len(counters) > limits.COUNTERS_PER_SET:
+    if context.minor >= Since.COUNTERS_APART and len(counters) > limits.COUNTERS_PER_SET:
         faults.too_many(path, len(counters), limits.COUNTERS_PER_SET)
     for counter in counters:
         value_rules.check_label_name(counter, value_rules.of_key(path, counter, context.minor), faults)
@@ -218,8 +218,9 @@ def _check_counters(counters: Wire, path: str, context: RuleContext, faults: Fau
 
 def _check_taints(device: DeviceWire, path: str, context: RuleContext, faults: Faults) -> None:
     taints: list[Wire] = device.get("taints") or []
-    maximum = limits.TAINTS_PER_DEVICE_1_34 if context.minor == 34 else limits.TAINTS_PER_DEVICE
-    effects = ("NoExecute", "NoSchedule") if context.minor == 34 else ("NoExecute", "NoSchedule", "None")
+    is_old = context.minor < Since.INFORMING_TAINTS
+    maximum = limits.TAINTS_PER_DEVICE_1_34 if is_old else limits.TAINTS_PER_DEVICE
+    effects = ("NoExecute", "NoSchedule") if is_old else ("NoExecute", "NoSchedule", "None")
     if len(taints) > maximum:
         faults.too_many(f"{path}.taints", len(taints), maximum)
     for i, taint in enumerate(taints):

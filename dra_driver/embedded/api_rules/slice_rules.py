@@ -16,11 +16,12 @@ from dra_driver.model import limits
 from dra_driver.model.kubernetes import (
     BINDING_CONDITIONS,
     CONSUMABLE_CAPACITY,
-    COUNTERS_APART_MINOR,
     DEVICE_STATUS,
     DEVICE_TAINTS,
     LIST_ATTRIBUTES,
     PARTITIONABLE_DEVICES,
+    Since,
+    knows_gate,
 )
 from dra_driver.model.wire import Wire
 
@@ -144,9 +145,9 @@ def _check_node_choice(spec: Wire, faults: Faults) -> None:
 def _check_devices(spec: Wire, context: RuleContext, faults: Faults) -> None:
     devices = spec.get("devices") or []
     maximum = limits.SLICE_DEVICES
-    if context.minor >= 35 and (
-        _any_device(spec, ("taints", "consumesCounters")) or (context.minor >= 36 and _uses_lists(spec))
-    ):
+    uses_lists = knows_gate(context.minor, LIST_ATTRIBUTES) and _uses_lists(spec)
+    is_advanced = _any_device(spec, ("taints", "consumesCounters")) or uses_lists
+    if context.minor >= Since.ADVANCED_DEVICES and is_advanced:
         maximum = limits.SLICE_DEVICES_ADVANCED
     if len(devices) > maximum:
         faults.too_many("spec.devices", len(devices), maximum)
@@ -160,7 +161,7 @@ def _check_devices(spec: Wire, context: RuleContext, faults: Faults) -> None:
 
 
 def _check_counters(spec: Wire, context: RuleContext, faults: Faults) -> None:
-    is_apart = context.minor >= COUNTERS_APART_MINOR
+    is_apart = context.minor >= Since.COUNTERS_APART
     if is_apart and "sharedCounters" in spec and "devices" in spec:
         faults.invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed")
     sets: list[Wire] = spec.get("sharedCounters") or []
@@ -181,7 +182,7 @@ def _check_counters(spec: Wire, context: RuleContext, faults: Faults) -> None:
 def _check_counter_names(counters: Wire, at: str, context: RuleContext, faults: Faults) -> None:
     if not counters:
         faults.required(at)
-    if context.minor >= COUNTERS_APART_MINOR and len(counters) > limits.COUNTERS_PER_SET:
+    if context.minor >= Since.COUNTERS_APART and len(counters) > limits.COUNTERS_PER_SET:
         faults.too_many(at, len(counters), limits.COUNTERS_PER_SET)
     for name in counters:
         value_rules.check_label_name(name, value_rules.of_key(at, name, context.minor), faults)

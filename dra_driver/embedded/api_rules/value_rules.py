@@ -12,7 +12,7 @@ from typing import Any
 
 from dra_driver.embedded.api_rules.rules import Faults, RuleContext
 from dra_driver.model import limits
-from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, LIST_ATTRIBUTES
+from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, LIST_ATTRIBUTES, Since, knows_gate
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.wire import Wire
 
@@ -84,7 +84,7 @@ def check_qualified_name(text: str, path: str, faults: Faults, *, needs_domain: 
 
 def of_key(path: str, key: str, minor: int) -> str:
     """Return the field path of a fault in the key of a map, which contains the key up to 1.35."""
-    return f"{path}[{key}]" if minor < 36 else path
+    return f"{path}[{key}]" if minor < Since.PLAIN_KEY_PATHS else path
 
 
 def check_label_key(text: str, path: str, faults: Faults) -> None:
@@ -124,9 +124,8 @@ def check_selectors(selectors: Sequence[Wire], path: str, context: RuleContext, 
 def _check_compiles(expression: str, path: str, context: RuleContext, faults: Faults) -> None:
     from dra_driver.selectors import SelectorCompileError, compile_selector  # noqa: PLC0415  (tables load on first use)
 
-    gates = {name: name in context.gates for name in (CONSUMABLE_CAPACITY, LIST_ATTRIBUTES)}
-    if context.minor < 36:
-        del gates[LIST_ATTRIBUTES]
+    asked = (gate for gate in (CONSUMABLE_CAPACITY, LIST_ATTRIBUTES) if knows_gate(context.minor, gate))
+    gates = {gate: gate in context.gates for gate in asked}
     try:
         selector = compile_selector(expression, kubernetes=f"1.{context.minor}", gates=gates, environment="new")
     except SelectorCompileError as fault:

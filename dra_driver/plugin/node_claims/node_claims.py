@@ -20,7 +20,7 @@ from dra_driver.hardware.facts import Problem
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.ports import ClaimApi, NodeApi
 from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
-from dra_driver.model.kubernetes import KUBELET_LISTS_CLAIMS_MINOR, minor_of
+from dra_driver.model.kubernetes import Since, minor_of
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
@@ -191,7 +191,7 @@ class NodeClaims:
         if not self._has_reported and self._clock() - self._version_at > VERSION_SECONDS:
             self._version_at = self._clock()
             info = (self._api.get_node(self._name).get("status") or {}).get("nodeInfo") or {}
-            self._has_reported = minor_of(str(info.get("kubeletVersion"))) >= KUBELET_LISTS_CLAIMS_MINOR
+            self._has_reported = minor_of(str(info.get("kubeletVersion"))) >= Since.KUBELET_LISTS_CLAIMS
         return self._has_reported
 
     def _set_problem(self, problem: str) -> None:

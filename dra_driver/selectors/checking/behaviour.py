@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from dra_driver.model.kubernetes import Since, minor_of
 from dra_driver.selectors.syntax.nodes import Call, Ident, Node, Select
 from dra_driver.selectors.values.types import is_optional
 
@@ -56,4 +57,7 @@ CHANGING = {name: f"{name} up to 1.36" for name in ("quantity", "add", "sub")}
 
 def behaviour_of(kubernetes: str) -> Behaviour:
     """Return how a version evaluates."""
-    return {"1.34": _OLDER, "1.35": _OLDER, "1.36": _MIDDLE}.get(kubernetes, _NEWER)
+    minor = minor_of(kubernetes)
+    if minor < Since.STRICT_URLS:
+        return _OLDER
+    return _MIDDLE if minor < Since.CEL_GO_29 else _NEWER

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.allocation.allocator import Allocator
+from dra_driver.model.kubernetes import Since, minor_of
 from dra_driver.model.wire import Wire
 from dra_driver.views.usage.advice import SizeAdvice
 
@@ -47,7 +48,7 @@ def what_if(sizes: Sequence[SizeAdvice], state: UsageState) -> WhatIf:
     changed = [one for one in held if one["metadata"].get("uid") in wanted]
     staying = [one for one in held if one["metadata"].get("uid") not in wanted]
     placed, unplaced = [], []
-    gates = {"DRAPartitionableDevices": True, "DRAConsumableCapacity": state.kubernetes != "1.34"}
+    gates = {"DRAPartitionableDevices": True, "DRAConsumableCapacity": minor_of(state.kubernetes) >= Since.SAFE_SHARES}
     allocator = Allocator(
         slices=state.slices, classes=[_class(state.driver)], allocated=staying, kubernetes=state.kubernetes, gates=gates
     )

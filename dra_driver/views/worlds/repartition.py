@@ -25,6 +25,7 @@ from dra_driver.inventory.offering import Inventory, KeptFields
 from dra_driver.inventory.sharing.rules import MAX_REPLICAS, SharingRule, SharingRules
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 from dra_driver.model.errors import InputError
+from dra_driver.model.kubernetes import minor_of
 from dra_driver.model.names import NVIDIA_DRIVER, gpu_of_device
 from dra_driver.model.shares import ShareMode
 from dra_driver.model.wire import DeviceWire, Wire
@@ -55,7 +56,7 @@ def repartitioned_slices(node: str, slices: Sequence[Wire], change: str, rules: 
     offered = inventory.offering.for_server(_kept(rules))
     sets = [counter_set_wire(name, counters) for name, counters in offered.counter_sets.items()]
     devices = [device_wire(one) for one in offered.devices]
-    minor = int(rules.kubernetes.partition(".")[2])
+    minor = minor_of(rules.kubernetes)
     pool = ours[0]["spec"]["pool"]
     made = lay_out(devices, pool=pool["name"], node=node, driver=NVIDIA_DRIVER, server_minor=minor, counter_sets=sets)
     others = tuple(one for one in slices if one["spec"]["driver"] != NVIDIA_DRIVER)

@@ -21,7 +21,8 @@ from dra_driver.model.kubernetes import (
     COMPATIBILITY_GROUPS,
     LIST_ATTRIBUTES,
     OPTIONAL_NODE_OPERATIONS,
-    is_known,
+    Since,
+    knows_gate,
     minor_of,
 )
 from dra_driver.model.names import NVIDIA_DRIVER
@@ -33,7 +34,6 @@ DEFAULT_VERSION = "1.35"
 DYNAMIC = "dynamic"
 PARTITIONS, RESOURCES = "DRAPartitionableDevices", "DRAExtendedResource"
 KNOWN_GATES = (*GATES, RESOURCES)
-IMPLICIT_NAMES_SINCE = 35  # the first minor whose scheduler makes claims for the implicit resource names of classes
 _FIELDS = {
     "consumesCounters": PARTITIONS,
     "taints": "DRADeviceTaints",
@@ -71,7 +71,7 @@ def apply_rules(world: World, version: str | None, given: Mapping[str, bool], mi
     """
     kubernetes = version or world.kubernetes or DEFAULT_VERSION
     defaults = gates_on(kubernetes, {})
-    kept = (gate for gate in _kept_by(world.of("ResourceSlice")) if is_known(gate, kubernetes))
+    kept = (gate for gate in _kept_by(world.of("ResourceSlice")) if knows_gate(minor_of(kubernetes), gate))
     seen = dict.fromkeys(kept, (True, "its fields are in the ResourceSlices"))
     if not version or kubernetes.startswith(world.kubernetes or " "):
         for gate, on in world.kept.items():
@@ -81,14 +81,14 @@ def apply_rules(world: World, version: str | None, given: Mapping[str, bool], mi
     how = {gate: row[1] for gate, row in differs.items()}
     rules = AppliedRules(kubernetes, {gate: row[0] for gate, row in differs.items()}, how)
     world.serves_resources = rules.is_on(RESOURCES)
-    world.serves_implicit_names = minor_of(kubernetes) >= IMPLICIT_NAMES_SINCE
+    world.serves_implicit_names = minor_of(kubernetes) >= Since.IMPLICIT_NAMES
     world.offer = offer_under(kubernetes, rules.gates, mig)
     return rules
 
 
 def offer_under(kubernetes: str, gates: Mapping[str, bool], mig: str) -> FleetOffer:
     """Return how the agent offers partitions with `--mig`, a version, and gates that differ from its defaults."""
-    minor = int(kubernetes.removeprefix("v").split(".")[1])
+    minor = minor_of(kubernetes)
     if mig != DYNAMIC:
         return FleetOffer(False, minor, f"existing partitions only (--mig {mig})")
     if PARTITIONS in gates_on(kubernetes, gates):

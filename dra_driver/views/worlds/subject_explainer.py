@@ -15,6 +15,7 @@ from dra_driver.allocation.explaining.explanation import AllocationExplanation, 
 from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 from dra_driver.allocation.pools.held import claim_name
 from dra_driver.model.errors import InputError
+from dra_driver.model.kubernetes import Since
 from dra_driver.model.wire import Wire
 from dra_driver.views.progress import NoProgress, ProgressLines, counted
 from dra_driver.views.wording import nearest
@@ -22,7 +23,8 @@ from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.subjects import ExplainedSubject
 from dra_driver.views.worlds.world import World
 
-_COMPARED, _NEWER = "1.35", "1.36"  # the two versions between which verdicts changed most
+_COMPARED = "1.35"  # between it and the next one, verdicts changed most
+_NEWER = f"1.{Since.SORTED_SEARCH}"
 
 
 class SubjectExplainer:
