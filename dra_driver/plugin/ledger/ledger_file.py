@@ -26,7 +26,6 @@ from dra_driver.plugin.ledger.database import BUSY_PAUSES, Database
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR, add_tables, create_tables
 from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.ledger.snapshot import snapshot_of
-from dra_driver.plugin.ledger.wal_space import reserve_wal_space
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -110,8 +109,6 @@ class LedgerFile:
         try:
             with _opening(self.path, deadline):
                 database = self._open_or_rebuild()
-                if not self.is_read_only:
-                    _reserve_wal_space(database)
                 self._was_opened()
                 return database
         except LedgerError as error:
@@ -196,12 +193,6 @@ class LedgerFile:
         except PrepareError as error:
             text = f"ledger {self.path} can't be rebuilt from CDI files: {error}"
             raise LedgerError("cannot-open", text, hint=error.hint, retry=Retry.LATER) from error
-
-
-def _reserve_wal_space(database: Database) -> None:
-    """Reserve space for the log, unless another process has the file locked: that process has reserved it already."""
-    with suppress(LedgerError):
-        database.write(lambda _: reserve_wal_space(database.path), deadline=Deadline.after(0))
 
 
 def _check_integrity(database: Database) -> None:

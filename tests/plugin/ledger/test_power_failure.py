@@ -1,18 +1,10 @@
-"""Space for the write-ahead log: commits that do not lengthen it, and what a power failure leaves of them."""
+"""What a power failure leaves of the commits in the write-ahead log."""
 
-import errno
-import os
 import shutil
 from pathlib import Path
 
-import pytest
-
-from dra_driver.plugin.ledger import wal_space
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.wal_space import WAL_BYTES
 from tests.support.plugin.parts import Rig
-
-ROUNDS = 80  # each commits twice and writes some seven pages, so that the log is begun again several times
 
 
 def log_of(path: Path) -> Path:
@@ -31,16 +23,6 @@ def after_a_power_failure(ledger: Path, to: Path, *, keep: int | None = None) ->
 
 def last_frame_end(log: bytes) -> int:
     return len(log.rstrip(b"\0"))
-
-
-def test_commits_do_not_lengthen_the_log(rig: Rig) -> None:
-    lengths = {log_of(rig.ledger.path).stat().st_size}
-    for _ in range(ROUNDS):
-        rig.allocate("u1", "gpu-0")
-        rig.prepare("u1")
-        rig.unprepare("u1")
-        lengths.add(log_of(rig.ledger.path).stat().st_size)
-    assert lengths == {WAL_BYTES}
 
 
 def test_after_a_power_failure_the_log_holds_what_was_committed(rig: Rig, tmp_path: Path) -> None:
@@ -63,27 +45,3 @@ def test_a_commit_that_a_power_failure_cut_off_is_lost_as_a_whole(rig: Rig, tmp_
         torn = after_a_power_failure(rig.ledger.path, tmp_path / str(number), keep=keep)
         assert [record.uid for record in torn.records()] == ["u1"], keep
         torn.close()
-
-
-def test_two_agents_share_a_log_with_space(rig: Rig) -> None:
-    rig.allocate("u1", "gpu-0")
-    rig.prepare("u1")
-    other = Ledger(rig.ledger.path, boot_id="boot")
-    assert [record.uid for record in other.records()] == ["u1"]
-    rig.unprepare("u1")
-    assert other.records() == ()
-    assert log_of(rig.ledger.path).stat().st_size == WAL_BYTES
-    other.close()
-
-
-def test_the_ledger_works_on_a_disk_without_space_for_the_whole_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(wal_space.os, "pwrite", refused)
-    ledger = Ledger(tmp_path / "ledger.db", boot_id="boot")
-    ledger.set_mode("0000:01:00.0", "boot")
-    assert ledger.modes("boot") == {"0000:01:00.0"}
-    ledger.close()
