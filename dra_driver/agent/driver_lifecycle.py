@@ -166,6 +166,6 @@ def has_claims(data_dir: Path) -> bool:
     """Return whether the ledger may hold claims, without opening a ledger that does not exist."""
     if not (data_dir / "ledger.db").exists():
         return False
-    from dra_driver.plugin.ledger.connections import has_claims as has_rows  # noqa: PLC0415
+    from dra_driver.store.connections import has_claims as has_rows  # noqa: PLC0415
 
     return has_rows(data_dir / "ledger.db")

@@ -12,10 +12,11 @@ from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.fault import Fault
 from dra_driver.health.record import HealthRecord
 from dra_driver.health.record_wire import record_among
-from dra_driver.health.store import FILE_NAME, HealthStore
+from dra_driver.health.store import HealthStore
 from dra_driver.model.errors import InputError
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal
+from dra_driver.store.state import FILE_NAME
 from dra_driver.validation.records import UntestedDevice, untested_among
 
 
@@ -38,12 +39,11 @@ def read_faults(folder: Path, now: float) -> NodeFaults | None:
     """Read what is recorded; return None if there is nothing. Raises: LedgerError, InputError, PermissionError."""
     cases = tuple(one for one in RemediationJournal(folder).cases() if one.stage is not Stage.RETURNED)
     cordons = tuple(one for one in CordonFile(folder).read() if one.is_in_force(now))
-    try:
-        written = (folder / FILE_NAME).stat().st_mtime
-    except FileNotFoundError:  # an agent that ended may have removed it, but never the cordons
+    store = HealthStore(folder)
+    if (written := store.written_at()) is None:  # an agent that ended may have removed it, but never the cordons
         return NodeFaults(cordons=cordons, remediations=cases) if cordons or cases else None
     try:
-        documents = HealthStore(folder).read()
+        documents = store.read()
         record = record_among(documents) or HealthRecord()
     except ValueError as error:
         raise InputError("health-record", f"{folder / FILE_NAME}: {error}") from error

@@ -9,23 +9,15 @@ again before they are offered; this is still known after a crash, because the fi
 from __future__ import annotations
 
 import logging
-import sqlite3
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
-from urllib.parse import quote
 
 from dra_driver.model.errors import LedgerError, Retry
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
-BUSY_SECONDS = 2.0
 _HINT = "the plugin's data folder must exist and be writable, with free space; it is tried again"
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_DAMAGE_TEXTS = ("no such table", "Could not decode")
 
 
 class KeptFile:
@@ -69,61 +61,3 @@ class KeptFile:
     def damaged(self, error: object) -> LedgerError:
         """Return the error for a file whose content can't be read."""
         return LedgerError(self._damaged, f"{self.path} is damaged: {error}", retry=Retry.NEVER)
-
-
-class KeptDatabase(KeptFile):
-    """A small SQLite file with these tables. Every call opens it, because calls are rare."""
-
-    def __init__(self, path: Path, codes: tuple[str, str], tables: Sequence[str]) -> None:
-        super().__init__(path, codes)
-        self._tables = tables
-
-    def read(self, work: Callable[[sqlite3.Connection], T], nothing: T) -> T:
-        """Return what `work` reads, or `nothing` if there is no file. Raises: LedgerError.
-
-        The file is opened for writing, so that SQLite can undo the transaction of a process that was killed in it.
-        """
-
-        def checked(connection: sqlite3.Connection) -> T:
-            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise ValueError(found)
-            return work(connection)
-
-        return self._run(self.path, checked) if self.exists() else nothing
-
-    def write(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """Change the file in one transaction. Raises: LedgerError."""
-        if not self.exists():
-            self._make()
-        self._run(self.path, work)
-
-    def _make(self) -> None:
-        """Make the file with its tables, under another name first: so a file without tables is a damaged one."""
-        new = self.path.with_name(f".{self.path.name}.new")
-        try:
-            new.unlink(missing_ok=True)
-            self._run(new, lambda connection: [connection.execute(table) for table in self._tables], "rwc")
-            new.replace(self.path)
-        except OSError as error:
-            raise self.unavailable(error) from error
-
-    def _run(self, path: Path, work: Callable[[sqlite3.Connection], T], mode: str = "rw") -> T:
-        uri = f"file:{quote(str(path))}?mode={mode}"
-        try:
-            with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as connection, connection:
-                return work(connection)
-        except sqlite3.Error as error:
-            raise (self.damaged(error) if _is_damage(error) else self.unavailable(error)) from error
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise self.damaged(error) from error
-
-
-def is_damaged(error: LedgerError) -> bool:
-    """Return whether an error of a kept file means that its content is lost."""
-    return error.code.endswith("-damaged")
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    code = getattr(error, "sqlite_errorcode", None) or 0
-    return code & 0xFF in _DAMAGE or str(error).startswith(_DAMAGE_TEXTS)

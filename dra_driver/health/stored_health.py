@@ -15,13 +15,13 @@ from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.cordons import Cordon, cordons_of, cordons_wire
 from dra_driver.health.fault import FaultKey
 from dra_driver.health.fault_track import FaultTrack
-from dra_driver.health.kept_file import is_damaged
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
 from dra_driver.health.record import HealthRecord, XidHistory
 from dra_driver.health.record_wire import record_among, record_in_boot_time, record_wire
 from dra_driver.health.store import CORDONS, GPUS, RECORD, UNPROVEN, HealthStore
 from dra_driver.model.errors import LedgerError
 from dra_driver.model.machine import PeopleTime
+from dra_driver.store.state import is_damaged
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class StoredHealth:
             if not has_role or (isinstance(error, LedgerError) and not is_damaged(error)):
                 raise
         self._store.set_aside()
-        return HealthBefore(HealthRecord(self._boot_id), is_lost=True)
+        return replace(self._before(self._store.read()), is_lost=True)
 
     def _before(self, documents: Mapping[str, Any]) -> HealthBefore:
         is_of_boot = (record_among(documents) or HealthRecord()).boot == self._boot_id

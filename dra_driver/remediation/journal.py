@@ -1,8 +1,8 @@
-"""RemediationJournal: `remediation.db` beside the ledger. What was done to a GPU is on disk before the next step.
+"""RemediationJournal: a part of the state. What was done to a GPU is on disk before the next step.
 
 In: cases and actions. Out: the same after a crash or a reboot. Only the instance that holds the node's role writes; any
-tool may read. What is done if the file fails: `health.kept_file`; with a damaged file, the actions that count for
-budgets are lost.
+tool may read. What is done if the file fails: `store/state.py`; with a damaged file, the actions that count for budgets
+are lost.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dra_driver.health.kept_file import KeptDatabase
 from dra_driver.model.machine import PeopleTime
 from dra_driver.remediation.budgets import WEEK_SECONDS, ActionRow
 from dra_driver.remediation.case import RemediationCase
+from dra_driver.store.state import Part, StatePart
 
-FILE_NAME = "remediation.db"
-_TABLES = (
-    "CREATE TABLE IF NOT EXISTS cases (gpu TEXT PRIMARY KEY, body TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS actions (at REAL NOT NULL, uuid TEXT NOT NULL, action TEXT NOT NULL, outcome TEXT)",
-)
+_TABLES = {
+    "cases": "gpu TEXT PRIMARY KEY, body TEXT NOT NULL",
+    "actions": "at REAL NOT NULL, uuid TEXT NOT NULL, action TEXT NOT NULL, outcome TEXT",
+}
+_PART = Part("remediation", "remediation-damaged", _TABLES, older="remediation.db")
 
 
 class RemediationJournal:
@@ -30,11 +30,11 @@ class RemediationJournal:
 
     def __init__(self, folder: Path, people: PeopleTime | None = None, boot_id: str = "") -> None:
         self._people, self._boot_id = people, boot_id
-        self._file = KeptDatabase(folder / FILE_NAME, ("remediation", "remediation-damaged"), _TABLES)
+        self._part = StatePart(folder, _PART)
 
     def may_have_lost_cases(self) -> bool:
         """Return whether there is no case, although there may have been some in a damaged file. Raises: LedgerError."""
-        return not self.cases() and self._file.was_set_aside
+        return not self.cases() and self._part.is_lost()
 
     def cases(self) -> tuple[RemediationCase, ...]:
         """Return the last case of each GPU, in order of PCI addresses. Raises: LedgerError."""
@@ -43,7 +43,7 @@ class RemediationJournal:
             rows = connection.execute("SELECT body FROM cases ORDER BY gpu").fetchall()
             return tuple(self._case(json.loads(body)) for (body,) in rows)
 
-        return self._file.read(read, ())
+        return self._part.read(read, ())
 
     def actions(self) -> tuple[ActionRow, ...]:
         """Return the actions of the last seven days and some older ones, the oldest first. Raises: LedgerError."""
@@ -53,7 +53,7 @@ class RemediationJournal:
             ago = self._offset
             return tuple(ActionRow(at - ago, str(uuid), str(what), str(how or "")) for at, uuid, what, how in rows)
 
-        return self._file.read(read, ())
+        return self._part.read(read, ())
 
     def write(self, case: RemediationCase, began: ActionRow | None = None, outcome: str = "") -> None:
         """Replace a GPU's case durably.
@@ -73,21 +73,20 @@ class RemediationJournal:
                 last = "SELECT rowid FROM actions WHERE uuid = ? ORDER BY at DESC, rowid DESC LIMIT 1"
                 connection.execute(f"UPDATE actions SET outcome = ? WHERE rowid = ({last})", (outcome, case.uuid))  # noqa: S608
 
-        self._file.write(work)
+        self._part.write(work)
 
     def begin(self, cases: Iterable[RemediationCase]) -> None:
         """Write these cases durably, either all of them or none. Raises: LedgerError."""
         rows = [(case.gpu, self._body(case)) for case in cases]
-        self._file.write(lambda connection: connection.executemany("INSERT OR REPLACE INTO cases VALUES (?, ?)", rows))
+        self._part.write(lambda connection: connection.executemany("INSERT OR REPLACE INTO cases VALUES (?, ?)", rows))
 
     def forget(self, gpu: str) -> None:
         """Remove a GPU's case, but not the record of the actions on it. Raises: LedgerError."""
-        if self._file.exists():
-            self._file.write(lambda connection: connection.execute("DELETE FROM cases WHERE gpu = ?", (gpu,)))
+        self._part.write(lambda connection: connection.execute("DELETE FROM cases WHERE gpu = ?", (gpu,)))
 
     def set_aside(self) -> None:
         """Set a damaged file aside. Raises: LedgerError if that is impossible."""
-        self._file.set_aside()
+        self._part.set_aside()
 
     @property
     def _offset(self) -> float:

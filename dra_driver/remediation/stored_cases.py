@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.health.kept_file import is_damaged
 from dra_driver.model.errors import LedgerError
 from dra_driver.remediation.action_choice import ActionChoice
 from dra_driver.remediation.case import EXAMINED, RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction
 from dra_driver.remediation.remediation_node import RemediationNode
+from dra_driver.store.state import is_damaged
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class StoredCases:
             if not is_damaged(error):
                 raise
         self._journal.set_aside()
-        return True
+        return self._journal.may_have_lost_cases()
 
     def _examine_all(self) -> bool:
         """Open a case for every GPU, as if each had just been acted on: its health is read, and it is tested.

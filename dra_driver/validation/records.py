@@ -1,6 +1,6 @@
 """Validation records: which devices were tested in this boot, with which driver, and with which result.
 
-In: results. Out: the record of a device, if it still applies. Records are kept beside the faults in `health.db`. A
+In: results. Out: the record of a device, if it still applies. Records are kept beside the faults in `state.db`. A
 device that a claim had, or that an agent without tests offered in this boot, is recorded as one that has served, so
 that it is not tested after an upgrade. A reboot, or another driver version, makes all records void. Before the records
 of an earlier agent were read, none is written; if they were in a file that was damaged, every device is tested.

@@ -11,13 +11,14 @@ from dra_driver.health.fault import FaultKey, Subject
 from dra_driver.health.indications import Indication
 from dra_driver.health.record import HealthRecord
 from dra_driver.health.record_wire import record_wire
-from dra_driver.health.store import FILE_NAME, RECORD, HealthStore
+from dra_driver.health.store import RECORD, HealthStore
 from dra_driver.model.errors import DriverError
 
 
 def recorded(folder, record):
     HealthStore(folder).write({RECORD: record})
-    os.utime(folder / FILE_NAME, (1000, 1000))
+    for name in ("state.db", "health.db"):
+        os.utime(folder / name, (1000, 1000))
 
 
 def test_faults_and_cordons_in_force_are_read_with_how_long_nothing_was_written(tmp_path):
@@ -45,8 +46,8 @@ def test_a_cordon_is_read_where_no_agent_runs(tmp_path):
 def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path, damaged):
     recorded(tmp_path, {"boot": 1} if damaged == "record" else record_wire(HealthRecord("boot-1")))
     if damaged == "database":
-        (tmp_path / FILE_NAME).write_bytes(b"x" * 4096)
+        (tmp_path / "state.db").write_bytes(b"x" * 4096)
     if damaged == "cordons":
         (tmp_path / CORDONS).write_text("[]")
-    with pytest.raises(DriverError, match=CORDONS if damaged == "cordons" else FILE_NAME):
+    with pytest.raises(DriverError, match=CORDONS if damaged == "cordons" else "state.db"):
         read_faults(tmp_path, 0.0)

@@ -55,7 +55,7 @@ def test_grants_that_can_not_be_read_now_are_not_overwritten_and_read_later(tmp_
     bench = Bench(tmp_path, 0.0)
     bench.effects(one)
     until(lambda: bench.changes == 1, what="the grant")
-    with locked(tmp_path / "health.db"):
+    with locked(tmp_path / "state.db"):
         again = Bench(tmp_path)
         assert again.effects(one) == [NO_SCHEDULE]
     assert again.effects(one) == [NO_EXECUTE]

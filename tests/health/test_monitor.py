@@ -12,7 +12,7 @@ from dra_driver.health.monitor import HealthMonitor
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.health.store import HealthStore
 from tests.health.support.parts import BOOT, ONE, TWO, gpu, reading, report, shown, xid
-from tests.support.kept_files import locked, state_of
+from tests.support.kept_files import damage_all, locked, state_of
 
 FACTS = Facts("nvidia", gpus=(gpu(ONE), gpu(TWO)))
 HALF = Facts("nvidia", gpus=(gpu(ONE),))
@@ -229,9 +229,10 @@ def test_the_kernel_log_is_read_on_after_a_restart(tmp_path):
     assert again.reporter.position == 77
 
 
+@pytest.mark.parametrize("name", ["state.db", "health.db"])
 @pytest.mark.parametrize("damage", [b"garbage" * 999, b""])
-def test_a_damaged_store_is_replaced(tmp_path, damage):
-    (tmp_path / "health.db").write_bytes(damage)
+def test_a_damaged_store_is_replaced(tmp_path, damage, name):
+    (tmp_path / name).write_bytes(damage)
     bench = Bench(tmp_path)
     assert bench.turn(report(xid(95))) == {("needs-reset", "xid-95"), ("xid", "95")}
     assert Bench(tmp_path).turn() == {("needs-reset", "xid-95"), ("xid", "95")}
@@ -241,7 +242,7 @@ def test_what_was_known_is_known_again_once_the_store_can_be_read(tmp_path):
     """A lost GPU, a fault and its start, and what was found meanwhile."""
     bench = Bench(tmp_path)
     bench.turn(report(xid(95, at=900.25), reading(901)))
-    with locked(tmp_path / "health.db"):
+    with locked(tmp_path / "state.db"):
         before = state_of(tmp_path)
         again = Bench(tmp_path, whole=False)
         again.turn(report(xid(79, address=ONE, at=1001)))
@@ -259,7 +260,7 @@ def test_what_was_known_is_known_again_once_the_store_can_be_read(tmp_path):
 
 def test_after_damage_gpus_are_known_again_once_each_was_looked_at(tmp_path):
     Bench(tmp_path).turn(report(xid(95)))
-    (tmp_path / "health.db").write_bytes(b"garbage" * 999)
+    damage_all(tmp_path, "health.db")
     for _ in range(2):  # the first one ends before it has looked at every GPU
         bench = Bench(tmp_path)
         bench.turn(report(reading(bench.at + 0.5, ONE)))
@@ -268,10 +269,20 @@ def test_after_damage_gpus_are_known_again_once_each_was_looked_at(tmp_path):
     bench.turn(report(reading(bench.at + 0.5, ONE), reading(bench.at + 0.5, TWO)))
     assert bench.monitor.is_known
     bench.turn()
-    assert (tmp_path / "health.db.damaged").exists()
+    assert (tmp_path / "state.db.damaged").exists()
     again = Bench(tmp_path)
     again.turn()
     assert again.monitor.is_known
+
+
+def test_a_damaged_store_loses_no_fault_that_the_older_file_has(tmp_path):
+    bench = Bench(tmp_path)
+    bench.turn(report(xid(95, at=900.25)))
+    (tmp_path / "state.db").write_bytes(b"garbage" * 999)
+    again = Bench(tmp_path)
+    again.turn()
+    assert {one.since for one in again.monitor.now.faults} == {900.25}
+    assert not again.monitor.is_known, "no GPU was looked at since"
 
 
 def test_a_gpu_that_can_not_be_read_after_damage_is_not_out_of_use_for_good(tmp_path):

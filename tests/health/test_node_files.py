@@ -31,7 +31,7 @@ def test_a_damaged_store_is_an_error_and_can_be_set_aside(tmp_path):
 
 
 def test_a_store_that_cannot_be_written_is_an_error(tmp_path):
-    with pytest.raises(LedgerError, match=r"health\.db"):
+    with pytest.raises(LedgerError, match=r"nowhere"):
         HealthStore(tmp_path / "nowhere").write({"record": 1})
 
 

@@ -15,7 +15,7 @@ from dra_driver.remediation.policy import RemediationAction, RemediationPolicy, 
 from dra_driver.remediation.remediation import Remediation
 from dra_driver.remediation.requests import RemediationRequest, RequestFile
 from tests.remediation.support.parts import BOOT, ONE, TWO, Clock, FileNode
-from tests.support.kept_files import leave_hot_journal, locked, state_of, without_descriptors
+from tests.support.kept_files import damage_all, leave_hot_journal, locked, state_of, without_descriptors
 
 MAX_TURNS = 60
 
@@ -445,7 +445,8 @@ def escalated(rig):
 
 
 def test_a_journal_that_is_locked_keeps_an_escalated_gpu_and_its_budget(rig):
-    path = escalated(rig)
+    escalated(rig)
+    path = rig.folder / "state.db"
     with locked(path):
         before = state_of(rig.folder)[path.name]
         rig.restart()
@@ -520,6 +521,26 @@ def test_after_damage_to_the_journal_every_gpu_is_examined_before_it_is_offered(
     assert rig.node["held"] == {}
     rig.restart()
     assert rig.node["held"] == {}
+
+
+def test_a_damaged_state_loses_no_escalated_gpu_as_long_as_the_older_file_has_it(rig):
+    escalated(rig)
+    (rig.folder / "state.db").write_bytes(b"garbage" * 999)
+    rig.restart()
+    rig.turn(2)
+    assert rig.node["held"] == {ONE: "support"}
+    assert len(RemediationJournal(rig.folder).actions()) == 2
+
+
+def test_after_damage_to_the_state_and_without_an_older_file_every_gpu_is_examined(rig):
+    escalated(rig)
+    damage_all(rig.folder, "remediation.db")
+    rig.node.change(read=False)
+    for _ in range(2):
+        rig.restart()
+        rig.turn(2)
+        assert rig.node["held"] == {ONE: "examined", TWO: "examined"}
+    assert (rig.folder / "state.db.damaged").exists()
 
 
 def test_a_gpu_that_is_found_faulty_when_it_is_examined_is_remediated(rig):

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 _HOLD = """
 import sqlite3, sys
 held = sqlite3.connect(sys.argv[1], isolation_level=None)
+held.execute("PRAGMA locking_mode=EXCLUSIVE")  # so that it can't be read either
 held.execute("BEGIN EXCLUSIVE")
 print("held", flush=True)
 sys.stdin.read()
@@ -42,7 +43,8 @@ def leave_hot_journal(path, table):
         finally:
             os._exit(1)
     assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
-    assert path.with_name(f"{path.name}-journal").stat().st_size
+    logs = [path.with_name(f"{path.name}{ending}") for ending in ("-journal", "-wal")]
+    assert any(log.exists() and log.stat().st_size for log in logs)
 
 
 @contextmanager
@@ -56,6 +58,13 @@ def without_descriptors():
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+def damage_all(folder, part, damage=b"garbage" * 999):
+    """Damage the state, and remove a part's older file, from which it could be read again."""
+    (folder / "state.db").write_bytes(damage)
+    (folder / part).unlink(missing_ok=True)
+
+
 def state_of(folder):
-    """Return what is in a folder, byte by byte."""
-    return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
+    """Return what is in a folder, byte by byte, without what SQLite and locks need for a moment."""
+    passing = (".open", ".lock", "-wal", "-shm")
+    return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file() and not one.name.endswith(passing)}

@@ -17,7 +17,7 @@ from dra_driver.validation.result import ValidationLevel, ValidationResult, Vali
 from dra_driver.validation.tested_devices import devices_to_test
 from dra_driver.validation.verdicts_of_node import NodeVerdicts, verdicts_of_node
 from tests.support.facts import FULL_GPU, PARTITION, facts
-from tests.support.kept_files import locked, state_of
+from tests.support.kept_files import damage_all, locked, state_of
 
 A, B = Subject("0000:1b:00.0"), Subject("0000:43:00.0")
 PART = Subject("0000:1b:00.0", (19, 0))
@@ -32,7 +32,7 @@ FAILED = ValidationResult(ValidationVerdict.FAILED, ValidationLevel.COMPUTE, "ha
 
 def test_a_failed_device_is_still_known_after_a_start_at_which_the_store_could_not_be_read(tmp_path):
     ValidationRecords(HealthStore(tmp_path), BOOT).add_result("GPU-1", DRIVER, FAILED)
-    with locked(tmp_path / "health.db"):
+    with locked(tmp_path / "state.db"):
         before = state_of(tmp_path)
         records = ValidationRecords(HealthStore(tmp_path), BOOT)
         assert not records.is_loaded
@@ -54,7 +54,7 @@ def test_what_an_agent_records_until_the_next_one_takes_over_is_not_overwritten(
 
 def test_all_devices_are_tested_after_the_store_was_damaged_although_they_were_offered(tmp_path):
     store = HealthStore(tmp_path)
-    (tmp_path / "health.db").write_bytes(b"garbage" * 999)
+    damage_all(tmp_path, "health.db")
     store.set_aside()
     known = KnownGpus(lambda _: {})
     known.completed(facts(FULL_GPU))

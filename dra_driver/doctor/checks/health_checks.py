@@ -46,7 +46,7 @@ def check_recorded(node: NodeEvidence) -> Iterator[Finding]:
     found = node.health
     if found is None:
         return
-    how = "health.db in the agent's folder"
+    how = "state.db in the agent's folder"
     for fault in found.faults:
         message = f"{fault.sentence}, since {_time(fault.since)}"
         yield Finding("health-fault", _subject(fault), message, how, "docs/health.md says what ends it")
@@ -73,7 +73,7 @@ def check_recorded(node: NodeEvidence) -> Iterator[Finding]:
 
 
 def _treated(case: RemediationCase) -> Finding:
-    name, how = gpu_name(case.gpu), "remediation.db in the agent's folder"
+    name, how = gpu_name(case.gpu), "state.db in the agent's folder"
     text = f"{case.key} {case.value}".rstrip()
     waits = f": {case.waits_for}" if case.waits_for else ""
     if case.stage is Stage.ESCALATED:

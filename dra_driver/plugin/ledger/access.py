@@ -17,11 +17,11 @@ from typing import TypeVar
 from dra_driver.model.errors import LedgerError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.claim_files import ClaimFiles
-from dra_driver.plugin.ledger.connections import NO_ROOM
 from dra_driver.plugin.ledger.database import BUSY_SECONDS
 from dra_driver.plugin.ledger.ledger_file import LedgerFile
 from dra_driver.plugin.ledger.ledger_rows import records_of, remove, view_without
 from dra_driver.plugin.ledger.unprepared import UnpreparedClaims
+from dra_driver.store.connections import NO_ROOM
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from dra_driver.model.errors import LedgerError
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.connections import connect, is_busy, ledger_error, locked
+from dra_driver.store.connections import connect, is_busy, ledger_error, locked
 
 log = logging.getLogger(__name__)
 

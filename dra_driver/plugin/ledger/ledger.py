@@ -23,7 +23,6 @@ from dra_driver.plugin.ledger import spans
 from dra_driver.plugin.ledger.claim_files import ClaimFiles, NoClaimFiles
 from dra_driver.plugin.ledger.claim_queries import ClaimQueries
 from dra_driver.plugin.ledger.conflicts import Conflict, conflicts_of, conflicts_query, wanted_of
-from dra_driver.plugin.ledger.connections import NO_ROOM
 from dra_driver.plugin.ledger.device_effects import DeviceEffects, EffectHolder
 from dra_driver.plugin.ledger.ledger_rows import (
     delete,
@@ -38,6 +37,7 @@ from dra_driver.plugin.ledger.recorded_steps import RecordedStep
 from dra_driver.plugin.ledger.step_records import text_of_steps
 from dra_driver.plugin.ledger.unreleased import UnreleasedClaims, unreleased_conflicts, unreleased_query
 from dra_driver.plugin.ledger.usage.claim_totals import ClaimTotals
+from dra_driver.store.connections import NO_ROOM
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

@@ -7,32 +7,29 @@ version is opened read-only.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from dra_driver.model.errors import LedgerError, PrepareError, Retry
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.claim_files import ClaimFiles
-from dra_driver.plugin.ledger.connections import BUSY, CORRUPT, NO_ROOM, ledger_error
 from dra_driver.plugin.ledger.database import BUSY_PAUSES, Database
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR, add_tables, create_tables
 from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.ledger.snapshot import snapshot_of
+from dra_driver.store.connections import BUSY, CORRUPT, NO_ROOM
+from dra_driver.store.opening import move_aside, opening
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_FILES = ("", "-wal", "-shm")
 
 
 class LedgerFile:
@@ -107,7 +104,7 @@ class LedgerFile:
             self.is_read_only = True
             return Database(self.path, is_read_only=True)
         try:
-            with _opening(self.path, deadline):
+            with opening(self.path, deadline.has_passed):
                 database = self._open_or_rebuild()
                 self._was_opened()
                 return database
@@ -174,9 +171,7 @@ class LedgerFile:
     def _move_aside(self, error: LedgerError) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         aside = self.path.with_name(f"{self.path.name}.corrupt-{stamp}")
-        for suffix in _FILES:
-            with suppress(FileNotFoundError):
-                self.path.with_name(self.path.name + suffix).rename(aside.with_name(aside.name + suffix))
+        move_aside(self.path, aside)
         log.error("ledger corrupt, moved aside", extra=fields(file=str(aside), err=error.message))
 
     def _create(self, database: Database) -> None:
@@ -200,32 +195,6 @@ def _check_integrity(database: Database) -> None:
         raise LedgerError("corrupt", f"ledger {database.path}: its integrity check fails")
     if database.read("PRAGMA user_version")[0][0] == 0 and database.read("SELECT name FROM sqlite_master"):
         raise LedgerError("corrupt", f"{database.path} is not a ledger")
-
-
-@contextmanager
-def _opening(path: Path, deadline: Deadline) -> Iterator[None]:
-    """Prevent two agents from making the same ledger, or moving it aside, at the same time."""
-    try:
-        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        with path.with_name(path.name + ".open").open("w") as lock:
-            _lock(lock.fileno(), path, deadline)
-            yield
-    except OSError as exc:
-        raise LedgerError("cannot-open", f"ledger {path} can't be opened: {exc}") from exc
-    except sqlite3.Error as exc:
-        raise ledger_error(exc, path) from exc
-
-
-def _lock(fd: int, path: Path, deadline: Deadline) -> None:
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            if deadline.has_passed():
-                raise LedgerError("busy", f"ledger {path} is being opened by another agent", retry=Retry.LATER) from exc
-            time.sleep(BUSY_PAUSES[1])
-        else:
-            return
 
 
 def _is_full(path: Path) -> bool:

@@ -10,7 +10,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from dra_driver.plugin.ledger.connections import ledger_error, quoted
+from dra_driver.store.connections import ledger_error, quoted
 
 _OPEN_MODES = (
     ("mode=rw", "NORMAL"),  # uses the shared memory that another process has made

@@ -69,7 +69,7 @@ def node(tmp_path):
         yield Node(here, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["remediation.db", "health.db"])
+@pytest.mark.parametrize("name", ["state.db"])
 def test_a_file_that_is_locked_for_five_seconds_changes_nothing(node, name):
     before = (node.folder / name).stat().st_ino
     with locked(node.folder / name):
@@ -84,7 +84,7 @@ def test_a_file_that_is_locked_for_five_seconds_changes_nothing(node, name):
     assert not list(node.folder.glob("*.damaged"))
 
 
-@pytest.mark.parametrize(("name", "table"), [("remediation.db", "cases"), ("health.db", "documents")])
+@pytest.mark.parametrize(("name", "table"), [("remediation.db", "cases"), ("state.db", "documents")])
 def test_a_hot_journal_of_a_killed_agent_is_undone(node, name, table):
     leave_hot_journal(node.folder / name, table)
     node.start()
@@ -94,7 +94,7 @@ def test_a_hot_journal_of_a_killed_agent_is_undone(node, name, table):
     assert not list(node.folder.glob("*.damaged"))
 
 
-@pytest.mark.parametrize("name", ["remediation.db", "health.db", "cordons.json"])
+@pytest.mark.parametrize("name", ["remediation.db", "health.db", "cordons.json", "state.db"])
 def test_a_file_that_can_not_be_read_at_all_is_left_alone_and_read_later(node, name):
     (node.folder / name).rename(node.folder / "kept")
     (node.folder / name).mkdir()

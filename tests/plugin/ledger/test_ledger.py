@@ -13,7 +13,6 @@ import pytest
 from dra_driver.model.errors import LedgerError, PrepareError
 from dra_driver.model.sharing import SharedDevice, TimeSlicingSettings
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.connections import WAL_PAGES, has_claims
 from dra_driver.plugin.ledger.database import Database
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR
@@ -29,6 +28,7 @@ from dra_driver.plugin.ledger.recorded_steps import (
     is_only_file,
 )
 from dra_driver.plugin.repair.reaper import Reaper
+from dra_driver.store.connections import WAL_PAGES, has_claims
 from tests.plugin.support.ledger_file import sql
 from tests.support.plugin.parts import DRIVER, Rig, claim_wire, result
 from tests.support.waiting import until

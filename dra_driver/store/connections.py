@@ -1,4 +1,4 @@
-"""Connections to the ledger's SQLite file, how they are set up, and SQLite's errors as LedgerErrors."""
+"""Connections to the agent's SQLite files, how they are set up, and SQLite's errors as LedgerErrors."""
 
 from __future__ import annotations
 
@@ -62,6 +62,17 @@ def connect(path: Path, *, is_read_only: bool, is_synced: bool = True) -> sqlite
     return connection
 
 
+def open_file(path: Path, patience_s: float, *, is_new: bool = False) -> sqlite3.Connection:
+    """Return a connection to a file that is left with the kind of journal that it has, or to a new one.
+
+    It waits `patience_s` seconds for a lock. Opening changes nothing of a damaged file. Raises: sqlite3.Error.
+    """
+    uri = f"file:{quoted(path)}?mode={'rwc' if is_new else 'rw'}"
+    connection = sqlite3.connect(uri, uri=True, timeout=patience_s, isolation_level=None)
+    connection.execute("PRAGMA synchronous=EXTRA")
+    return connection
+
+
 def is_busy(exc: BaseException) -> bool:
     """Return whether an error means that another process has the file locked."""
     number = getattr(exc, "sqlite_errorcode", None) or 0
@@ -71,7 +82,7 @@ def is_busy(exc: BaseException) -> bool:
 def locked(path: Path, started: float) -> LedgerError:
     """Return the error for a file that was locked since `started`, in seconds of monotonic time."""
     waited = time.monotonic() - started
-    text = f"ledger {path} was locked by another process, or held up by a slow disk, for {waited:.1f} s"
+    text = f"{path} was locked by another process, or held up by a slow disk, for {waited:.1f} s"
     return LedgerError("busy", text, hint=_BUSY_HINT, retry=Retry.LATER)
 
 
@@ -83,9 +94,10 @@ def quoted(path: Path) -> str:
 def ledger_error(exc: sqlite3.Error, path: Path) -> LedgerError:
     """Return SQLite's error as a LedgerError."""
     number = getattr(exc, "sqlite_errorcode", None) or 0
-    kind = sqlite3.SQLITE_CORRUPT if str(exc) in _WITHOUT_TABLES else number & 0xFF
+    is_damaged = str(exc) in _WITHOUT_TABLES or str(exc).startswith("Could not decode")
+    kind = sqlite3.SQLITE_CORRUPT if is_damaged else number & 0xFF
     code, retry, hint = _FAULTS.get(kind, ("sqlite", Retry.LATER, ""))
-    return LedgerError(code, f"ledger {path}: {exc}", hint=hint, retry=retry)
+    return LedgerError(code, f"{path}: {exc}", hint=hint, retry=retry)
 
 
 def has_claims(path: str | Path) -> bool:

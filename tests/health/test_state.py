@@ -1,11 +1,11 @@
-"""A file of the agent that is unavailable is left as it is and read later; only a damaged one is set aside."""
+"""The state that is unavailable is left as it is and read later; only a damaged one is set aside."""
 
 import pytest
 
-from dra_driver.health.kept_file import is_damaged
 from dra_driver.health.store import HealthStore
 from dra_driver.model.errors import LedgerError
-from tests.support.kept_files import leave_hot_journal, locked, state_of, without_descriptors
+from dra_driver.store.state import is_damaged
+from tests.support.kept_files import damage_all, leave_hot_journal, locked, state_of, without_descriptors
 
 DOCUMENTS = {"record": {"of": "today"}, "gpus": ["x" * 200] * 100}
 
@@ -13,7 +13,7 @@ DOCUMENTS = {"record": {"of": "today"}, "gpus": ["x" * 200] * 100}
 @pytest.fixture
 def path(tmp_path):
     HealthStore(tmp_path).write(DOCUMENTS)
-    return tmp_path / "health.db"
+    return tmp_path / "state.db"
 
 
 def refused(folder):
@@ -34,8 +34,9 @@ def test_a_file_that_another_process_has_locked_is_unavailable_and_stays_as_it_i
     assert HealthStore(path.parent).read() == DOCUMENTS
 
 
-def test_what_a_killed_process_had_not_committed_is_undone(path):
-    leave_hot_journal(path, "documents")
+@pytest.mark.parametrize("name", ["health.db", "state.db"])
+def test_what_a_killed_process_had_not_committed_is_undone(path, name):
+    leave_hot_journal(path.with_name(name), "documents")
     assert HealthStore(path.parent).read() == DOCUMENTS
 
 
@@ -51,9 +52,11 @@ def test_a_process_without_descriptors_changes_nothing(path):
 
 
 def test_a_folder_in_the_place_of_a_file_is_unavailable(tmp_path):
-    (tmp_path / "health.db").mkdir()
-    assert refused(tmp_path).code == "ledger.health"
-    assert (tmp_path / "health.db").is_dir()
+    for name in ("health.db", "state.db"):
+        (tmp_path / name).mkdir()
+        assert refused(tmp_path).code == "ledger.health"
+        assert (tmp_path / name).is_dir()
+        (tmp_path / name).rmdir()
 
 
 def test_a_truncated_file_is_damaged_whatever_its_length(path):
@@ -65,16 +68,19 @@ def test_a_truncated_file_is_damaged_whatever_its_length(path):
 
 
 def test_text_that_is_no_json_is_damage(path):
+    path = path.with_name("health.db")
     path.write_bytes(path.read_bytes().replace(b'{"of":"today"}', b'{"of":"toda\xff}'))
     assert is_damaged(refused(path.parent))
 
 
-def test_a_damaged_file_is_set_aside_with_its_journal_and_known_to_have_been_there(path):
+def test_a_damaged_file_is_set_aside_with_its_log_and_known_to_have_been_there(path):
     leave_hot_journal(path, "documents")
-    path.write_bytes(b"garbage" * 999)
+    damage_all(path.parent, "health.db")
     store = HealthStore(path.parent)
     store.set_aside()
-    assert sorted(one.name for one in path.parent.iterdir()) == ["health.db.damaged", "health.db.damaged-journal"]
+    names = {one.name for one in path.parent.iterdir()}
+    assert {"state.db.damaged", "state.db.damaged-wal"} <= names
+    assert not {"state.db", "state.db-wal"} & names
     assert store.may_have_lost("record", store.read())
     store.write({"record": 1})
     assert store.read() == {"record": 1}
@@ -83,7 +89,7 @@ def test_a_damaged_file_is_set_aside_with_its_journal_and_known_to_have_been_the
 
 
 def test_a_file_that_is_found_to_be_damaged_while_it_is_written_is_set_aside(path):
-    path.write_bytes(b"garbage" * 999)
+    damage_all(path.parent, "health.db")
     with pytest.raises(LedgerError) as refusal:
         HealthStore(path.parent).write({"record": 1})
     assert refusal.value.code == "ledger.health-damaged"

@@ -1,0 +1,140 @@
+"""An upgrade and back, with kills: this version and an older agent's files never forget what was written last."""
+
+import json
+import os
+import signal
+import sqlite3
+
+import pytest
+
+from dra_driver.health.fault import FaultKey
+from dra_driver.health.store import HealthStore
+from dra_driver.model.errors import LedgerError
+from dra_driver.remediation.case import RemediationCase, Stage
+from dra_driver.remediation.journal import RemediationJournal
+from dra_driver.remediation.policy import RemediationAction
+from tests.support.kept_files import without_descriptors
+
+ROUNDS, WRITES = 12, 7
+
+
+class Health:
+    """The record of faults, as this version and an older one write and read it."""
+
+    def write(self, folder, number):
+        HealthStore(folder).write({"record": number, "gpus": ["x" * 200] * 20})
+
+    def read(self, folder):
+        return HealthStore(folder).read().get("record", 0)
+
+    def older_write(self, folder, number):
+        with sqlite3.connect(folder / "health.db") as older:
+            older.execute("INSERT OR REPLACE INTO documents VALUES ('record', ?)", (json.dumps(number),))
+        older.close()
+
+    def older_read(self, folder):
+        older = sqlite3.connect(folder / "health.db")
+        (row,) = older.execute("SELECT body FROM documents WHERE name = 'record'")
+        older.close()
+        return json.loads(row[0])
+
+
+class Remediation:
+    """A GPU that is escalated again and again; `tries` is the number."""
+
+    @staticmethod
+    def case(number):
+        stage, action = Stage.ESCALATED, RemediationAction.RESET
+        return RemediationCase("0000:1b:00.0", "GPU-1", FaultKey.NEEDS_RESET, "", 1.0, 1.0, stage, 1.0, action, number)
+
+    def write(self, folder, number):
+        RemediationJournal(folder).write(self.case(number))
+
+    def read(self, folder):
+        return next((case.tries for case in RemediationJournal(folder).cases()), 0)
+
+    def older_write(self, folder, number):
+        with sqlite3.connect(folder / "remediation.db") as older:
+            body = json.dumps({**self.case(number).to_wire(), "offset": 0.0})
+            older.execute("INSERT OR REPLACE INTO cases VALUES ('0000:1b:00.0', ?)", (body,))
+        older.close()
+
+    def older_read(self, folder):
+        older = sqlite3.connect(folder / "remediation.db")
+        (row,) = older.execute("SELECT body FROM cases")
+        older.close()
+        return json.loads(row[0])["tries"]
+
+
+PARTS = pytest.mark.parametrize("part", [Health(), Remediation()], ids=lambda part: type(part).__name__)
+
+
+def killed_after(acknowledged, write, folder, first):
+    """Kill a process that writes one number after another once it has acknowledged some; return the last of these."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            for number in range(first, first + 1000):
+                write(folder, number)
+                os.write(writing, b".")
+        finally:
+            os._exit(1)
+    for _ in range(acknowledged):
+        assert os.read(reading, 1)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(writing)
+    while more := os.read(reading, 1024):
+        acknowledged += len(more)
+    os.close(reading)
+    return first + acknowledged - 1
+
+
+@PARTS
+def test_nothing_that_was_written_is_lost_between_the_versions_whoever_is_killed(tmp_path, part):
+    part.write(tmp_path, 1)
+    last = 1
+    for number in range(ROUNDS):
+        is_older = number % 3 == 2
+        write = part.older_write if is_older else part.write
+        acknowledged = killed_after(number % WRITES + 1, write, tmp_path, last + 1)
+        last = part.read(tmp_path)
+        assert last in (acknowledged, acknowledged + 1)
+        assert part.older_read(tmp_path) == last, "who goes back does not find what is known"
+
+
+@PARTS
+def test_what_an_older_agent_wrote_is_read_at_once_and_taken_over_by_the_next_write(tmp_path, part):
+    part.write(tmp_path, 1)
+    part.older_write(tmp_path, 5)
+    before = (tmp_path / "state.db").read_bytes()
+    assert part.read(tmp_path) == 5
+    assert (tmp_path / "state.db").read_bytes() == before, "reading has changed the state"
+    part.write(tmp_path, 6)
+    assert (part.read(tmp_path), part.older_read(tmp_path)) == (6, 6)
+
+
+@PARTS
+def test_the_first_start_of_this_version_reads_what_an_older_agent_left(tmp_path, part):
+    part.write(tmp_path, 7)
+    (tmp_path / "state.db").unlink()
+    assert part.read(tmp_path) == 7
+
+
+@PARTS
+def test_an_older_file_that_was_removed_is_written_again_and_nothing_is_forgotten(tmp_path, part):
+    part.write(tmp_path, 3)
+    for name in ("health.db", "remediation.db"):
+        (tmp_path / name).unlink(missing_ok=True)
+    assert part.read(tmp_path) == 3
+    part.write(tmp_path, 4)
+    assert part.older_read(tmp_path) == 4
+
+
+@PARTS
+def test_a_change_that_failed_leaves_both_files_as_they_were(tmp_path, part):
+    part.write(tmp_path, 3)
+    with without_descriptors(), pytest.raises(LedgerError):
+        part.write(tmp_path, 4)
+    assert (part.read(tmp_path), part.older_read(tmp_path)) == (3, 3)
