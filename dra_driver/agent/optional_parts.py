@@ -13,7 +13,7 @@ from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.other_drivers import OtherDrivers
-from dra_driver.agent.passthrough import FILE_NAME
+from dra_driver.agent.passthrough import may_be_away
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter
@@ -63,8 +63,8 @@ def make_passthrough(node: OpenedNode, listener: ChangeListener, gate: Validatio
 
     Raises: InputError, LedgerError.
     """
-    may_be_away = (node.options.data_dir / FILE_NAME).exists() or any(map(gpu_of_vfio_device, node.ledger.held()))
-    if node.options.passthrough is None and not may_be_away:
+    is_away = may_be_away(node.options.data_dir) or any(map(gpu_of_vfio_device, node.ledger.held()))
+    if node.options.passthrough is None and not is_away:
         return None
     from dra_driver.agent.passthrough import node_passthrough  # noqa: PLC0415 - only where it is wanted
 

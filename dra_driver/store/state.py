@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -44,6 +45,7 @@ T = TypeVar("T")
 FILE_NAME = "state.db"
 MAJOR, MINOR = 1, 0
 BUSY_SECONDS = 2.0
+UNCLEAR_NS = 100_000_000  # another change within this time may leave a file with the same time
 _OWN_TABLES = {"older_files": "part TEXT PRIMARY KEY, fingerprint TEXT NOT NULL", "lost": "part TEXT PRIMARY KEY"}
 _EVERY = "*"  # in the table of lost parts: the file before this one was damaged
 _HINT = "the plugin's data folder must exist and be writable, with free space; it is tried again"
@@ -127,6 +129,12 @@ class StatePart:
                 sql = "SELECT 1 FROM lost WHERE part IN (?, ?)"
                 return connection.execute(sql, (self._part.name, _EVERY)).fetchone() is not None
 
+    def stamp(self) -> Hashable | None:
+        """Return a value that is another one after each change; None if a change may not show yet."""
+        stamps = [stamp_of(path) for path in (self.path, self.path.with_name(f"{FILE_NAME}-wal"), self.older.path)]
+        latest = max((stamp.mtime_ns for stamp in stamps if stamp is not None), default=0)
+        return tuple(stamps) if abs(time.time_ns() - latest) > UNCLEAR_NS else None
+
     def written_at(self) -> float | None:
         """Return when the part, or another one, was written last, in seconds since 1970; None if it never was."""
         stamps = (stamp_of(path) for path in (self.path, self.path.with_name(f"{FILE_NAME}-wal"), self.older.path))
@@ -134,13 +142,13 @@ class StatePart:
 
     def set_aside(self) -> None:
         """Set aside the file that is damaged; what the other one holds of the part counts then. Raises: LedgerError."""
-        if self._is_state_damaged():
-            with self._errors(), opening(self.path, lambda: True):
+        with self._errors(), self._opening():
+            is_of_state = self._is_state_damaged()
+            if is_of_state:
                 move_aside(self.path, self._aside)
-            aside = self._aside
-        else:
+        if not is_of_state:
             self._lose()
-            aside = self.older.path
+        aside = self._aside if is_of_state else self.older.path
         keys = fields(code=f"ledger.{self._part.damaged}", file=str(aside))
         log.error("a file of the agent is damaged and was set aside", extra=keys)
 
@@ -221,7 +229,7 @@ class StatePart:
         """Make the file under another name first: so a file without tables is a damaged one."""
         new = self.path.with_name(f".{FILE_NAME}.new")
         self.path.parent.stat()  # a folder that was removed is not made again
-        with opening(self.path, lambda: False):
+        with self._opening():
             if self._exists():
                 return
             new.unlink(missing_ok=True)
@@ -232,6 +240,10 @@ class StatePart:
                 connection.execute(f"PRAGMA user_version={MAJOR * 1000 + MINOR}")
                 connection.execute("PRAGMA journal_mode=WAL")  # which the file keeps
             new.replace(self.path)
+
+    def _opening(self) -> AbstractContextManager[None]:
+        end = time.monotonic() + self._patience_s
+        return opening(self.path, lambda: time.monotonic() >= end)
 
     def _opened(self) -> sqlite3.Connection:
         return open_file(self.path, self._patience_s)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +18,7 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import GpuReference
 from tests.passthrough.support.bus import BEFORE, DURING, PASSED, PassthroughRig
 from tests.support.facts import FULL_GPU, facts
-from tests.support.kept_files import without_descriptors
+from tests.support.kept_files import locked, without_descriptors
 
 ADDRESS = FULL_GPU.pci_address
 
@@ -180,6 +181,32 @@ def test_after_damage_every_gpu_is_checked_and_tested_before_it_is_offered(retur
     assert recorder.retested == [FULL_GPU.uuid]
     assert again.withheld(inventory) == frozenset()
     assert not RememberedGpus(folder, "boot-1").is_lost
+
+
+def test_a_damaged_state_forgets_no_gpu_that_comes_back_as_long_as_the_older_file_has_it(returning_gpu):
+    _, returned, folder = returning_gpu
+    begin(returned)
+    (folder / "state.db").write_bytes(b"garbage" * 999)
+    kept = RememberedGpus(folder, "boot-1")
+    assert kept.is_lost
+    kept.learn([replace(FULL_GPU, vbios_version="1")])
+    assert kept.returning
+    assert (folder / "state.db.damaged").exists()
+
+
+def test_a_state_that_another_process_has_locked_delays_a_call_by_at_most_fifty_milliseconds(returning_gpu):
+    _, returned, folder = returning_gpu
+    begin(returned)
+    kept = RememberedGpus(folder, "boot-1")
+    with locked(folder / "state.db"):
+        begun = time.monotonic()
+        assert kept.returning
+        assert time.monotonic() - begun < 0.05 + 0.05, "50 ms, and as much for a busy machine"
+        begun = time.monotonic()
+        kept.end_return(ADDRESS)
+        assert time.monotonic() - begun < 0.05 + 0.05
+    assert not kept.returning
+    assert not RememberedGpus(folder, "boot-1").returning
 
 
 class PersistentRig(PassthroughRig):

@@ -1,5 +1,6 @@
 """An upgrade and back, with kills: this version and an older agent's files never forget what was written last."""
 
+import fcntl
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import sqlite3
 
 import pytest
 
+from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus, ReturningGpu
 from dra_driver.health.fault import FaultKey
 from dra_driver.health.store import HealthStore
 from dra_driver.model.errors import LedgerError
@@ -66,7 +68,35 @@ class Remediation:
         return json.loads(row[0])["tries"]
 
 
-PARTS = pytest.mark.parametrize("part", [Health(), Remediation()], ids=lambda part: type(part).__name__)
+class Passthrough:
+    """A GPU that comes back from a virtual machine; the number is in its UUID."""
+
+    def write(self, folder, number):
+        kept = RememberedGpus(folder, "b")
+        kept.begin_return("0000:1b:00.0", ReturningGpu(f"GPU-{number}"))
+        if kept._waiting:
+            raise LedgerError("passthrough", "not recorded")
+
+    def read(self, folder):
+        gpu = RememberedGpus(folder, "b").returning.get("0000:1b:00.0")
+        return int(gpu.uuid.partition("-")[2]) if gpu else 0
+
+    def older_write(self, folder, number):
+        path = folder / "passthrough.json"
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            document = json.loads(path.read_text())
+            document["returning"]["0000:1b:00.0"]["uuid"] = f"GPU-{number}"
+            new = folder / ".passthrough.json"
+            new.write_text(json.dumps(document))
+            new.replace(path)
+
+    def older_read(self, folder):
+        document = json.loads((folder / "passthrough.json").read_text())
+        return int(document["returning"]["0000:1b:00.0"]["uuid"].partition("-")[2])
+
+
+PARTS = pytest.mark.parametrize("part", [Health(), Remediation(), Passthrough()], ids=lambda part: type(part).__name__)
 
 
 def killed_after(acknowledged, write, folder, first):
@@ -125,7 +155,7 @@ def test_the_first_start_of_this_version_reads_what_an_older_agent_left(tmp_path
 @PARTS
 def test_an_older_file_that_was_removed_is_written_again_and_nothing_is_forgotten(tmp_path, part):
     part.write(tmp_path, 3)
-    for name in ("health.db", "remediation.db"):
+    for name in ("health.db", "remediation.db", "passthrough.json"):
         (tmp_path / name).unlink(missing_ok=True)
     assert part.read(tmp_path) == 3
     part.write(tmp_path, 4)

@@ -1,37 +1,32 @@
 """Remembered GPUs: the last known facts of GPUs for virtual machines, and which of them are being checked on return.
 
 In: facts. Out: the same facts while no driver of the host has the GPU, even after a restart in the same boot. They are
-in a file beside the ledger, which two agents of an upgrade share: each change is made to what the file has then, under
-a lock. While that is impossible, the change waits. What is done if the file fails: `health.kept_file`.
+a part of the state, which two agents of an upgrade share: each change is made to what the state has then. While that is
+impossible, the change waits. What is done if a file fails: `store/state.py`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
-import os
+import sqlite3
 import threading
-import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dra_driver.agent.passthrough import FILE_NAME
+from dra_driver.agent.passthrough import PART
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.passthrough.identity import UNKNOWN, PciIdentity
-from dra_driver.health.kept_file import KeptFile
 from dra_driver.health.known_gpus import read_gpus
 from dra_driver.model.errors import LedgerError
-from dra_driver.model.stamp import stamp_of
+from dra_driver.store.state import StatePart, is_damaged
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES = 1 << 20
-LOCK_SECONDS, POLL_SECONDS = 2.0, 0.01
+PATIENCE_SECONDS = 0.02  # how long a Prepare may wait for other processes, twice at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +41,7 @@ class ReturningGpu:
 
 @dataclass(slots=True)
 class _Content:
-    """What the file holds. `is_lost`: a file before it was damaged, so every GPU has to be checked."""
+    """What is remembered. `is_lost`: a file before was damaged, so every GPU has to be checked."""
 
     gpus: dict[str, GpuFacts] = field(default_factory=dict)
     returning: dict[str, ReturningGpu] = field(default_factory=dict)
@@ -57,19 +52,17 @@ _Change = Callable[[_Content], object]
 
 
 class RememberedGpus:
-    """The file of one node. Any thread may call any method."""
+    """The remembered GPUs of one node. Any thread may call any method."""
 
     def __init__(self, folder: Path, boot_id: str) -> None:
-        self._file = KeptFile(folder / FILE_NAME, ("passthrough", "passthrough-damaged"))
+        self._part = StatePart(folder, PART, patience_s=PATIENCE_SECONDS)
         self._boot_id = boot_id
-        self._lock_path = self._file.path.with_suffix(".lock")
         self._mutex = threading.Lock()
         self._stamp: Hashable = None
         self._on_disk, self._now = _Content(), _Content()
         self._waiting: list[_Change] = []  # changes that are not on disk yet
         self._problem = ""
-        self._is_damaged = False
-        self.is_known = False  # whether the file was ever read
+        self.is_known = False  # whether the state was ever read
         with self._mutex:
             self._sync()
 
@@ -87,7 +80,7 @@ class RememberedGpus:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the file was damaged, so that each GPU has to be checked: `begin_again`."""
+        """Return whether a file was damaged, so that each GPU has to be checked: `begin_again`."""
         return self._now.is_lost
 
     def facts_of(self, address: str) -> GpuFacts | None:
@@ -124,12 +117,10 @@ class RememberedGpus:
             self._sync()
 
     def _sync(self) -> None:
-        """Read the file if it has changed, and make the changes that wait; while that is impossible, keep them."""
+        """Read the state if it has changed, and make the changes that wait; while that is impossible, keep them."""
         try:
             if self._waiting:
-                with self._locked():
-                    self._read()
-                    self._write()
+                self._write()
             else:
                 self._read()
             self._problem = ""
@@ -137,75 +128,72 @@ class RememberedGpus:
             if str(error) != self._problem:
                 self._problem = str(error)
                 log.warning("GPUs for virtual machines not recorded", extra=fields(code=error.code, err=str(error)))
-        self._now = self._with_waiting()
+        self._now = self._with_waiting(self._on_disk)
 
-    def _with_waiting(self) -> _Content:
-        before = self._on_disk
+    def _with_waiting(self, before: _Content) -> _Content:
         content = _Content(dict(before.gpus), dict(before.returning), before.is_lost)
         for change in self._waiting:
             change(content)
         return content
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            with self._lock_path.open("w") as lock:
-                end = time.monotonic() + LOCK_SECONDS
-                while True:
-                    try:
-                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        break
-                    except BlockingIOError:
-                        if time.monotonic() > end:
-                            raise
-                        time.sleep(POLL_SECONDS)
-                yield
-        except OSError as error:
-            raise self._file.unavailable(error) from error
-
     def _write(self) -> None:
-        content = self._with_waiting()
+        """Make the changes that wait. A damaged file is set aside first, and that is recorded. Raises: LedgerError."""
+        try:
+            content = self._written()
+        except LedgerError as error:
+            if not is_damaged(error):
+                raise
+            self._part.set_aside()
+            content = self._written()
+        self._stamp, self._on_disk, self._waiting, self.is_known = None, content, [], True
+
+    def _written(self) -> _Content:
+        is_lost = self._part.is_lost()
+
+        def job(connection: sqlite3.Connection) -> _Content:
+            content = self._with_waiting(self._content(_body(connection), is_lost=is_lost))
+            connection.execute("DELETE FROM passthrough")
+            connection.execute("INSERT INTO passthrough VALUES (?)", (self._text(content),))
+            return content
+
+        return self._part.write(job)
+
+    def _read(self) -> None:
+        """Read the state, if it has changed since. Raises: LedgerError, with what was read before unchanged."""
+        stamp = self._part.stamp()
+        if self.is_known and stamp is not None and stamp == self._stamp:
+            return
+        try:
+            is_lost = self._part.is_lost()
+            content = self._part.read(
+                lambda connection: self._content(_body(connection), is_lost=is_lost), _Content(is_lost=is_lost)
+            )
+        except LedgerError as error:
+            if not is_damaged(error):
+                raise
+            content = _Content(is_lost=True)
+        self._on_disk, self._stamp, self.is_known = content, stamp, True
+
+    def _content(self, text: str | None, *, is_lost: bool) -> _Content:
+        """Return the content of a document, without what another boot wrote."""
+        if text is None:
+            return _Content(is_lost=is_lost)
+        document = json.loads(text)
+        return _content_of(document) if document.get("boot") == self._boot_id else _Content()
+
+    def _text(self, content: _Content) -> str:
         document = {
             "boot": self._boot_id,
             "gpus": [{"vendor": one.vendor, **asdict(one)} for one in content.gpus.values()],
             "returning": {address: asdict(one) for address, one in content.returning.items()},
             "lost": content.is_lost,
         }
-        if self._is_damaged:
-            self._file.set_aside()
-        beside = self._file.path.with_name(f".{FILE_NAME}")
-        with beside.open("w", encoding="ascii") as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self._file.path)
-        self._stamp, self._on_disk, self._waiting, self._is_damaged = stamp_of(self._file.path), content, [], False
+        return json.dumps(document)
 
-    def _read(self) -> None:
-        """Read the file, if it has changed since. Raises: LedgerError, with what was read before unchanged."""
-        is_there, stamp = self._file.exists(), stamp_of(self._file.path)
-        if self.is_known and stamp is not None and stamp == self._stamp:
-            return
-        content = self._parsed(self._bytes()) if is_there else _Content(is_lost=self._file.was_set_aside)
-        self._is_damaged = content is None
-        self._on_disk, self._stamp, self.is_known = content or _Content(is_lost=True), stamp, True
 
-    def _bytes(self) -> bytes:
-        try:
-            with self._file.path.open("rb") as file:
-                return file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise self._file.unavailable(error) from error
-
-    def _parsed(self, text: bytes) -> _Content | None:
-        """Return the content of a file, without what another boot wrote; None if the file is damaged."""
-        try:
-            document = json.loads(text) if len(text) <= MAX_BYTES else None
-        except (ValueError, RecursionError):
-            document = None
-        if not isinstance(document, dict):
-            return None
-        return _content_of(document) if document.get("boot") == self._boot_id else _Content()
+def _body(connection: sqlite3.Connection) -> str | None:
+    row = connection.execute("SELECT body FROM passthrough").fetchone()
+    return str(row[0]) if row else None
 
 
 def _content_of(document: Mapping[str, Any]) -> _Content:
