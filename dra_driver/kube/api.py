@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from ssl import SSLError
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -21,17 +22,22 @@ from dra_driver.kube import answers
 from dra_driver.kube.answers import Parse
 from dra_driver.kube.credentials.kubeconfig import Credentials
 from dra_driver.kube.paths import claim_path, node_path
-from dra_driver.kube.recent_claims import RecentClaims
-from dra_driver.kube.shapes import check_node
-from dra_driver.kube.transport.bounds import MAX_BYTES, BrokenError, TooLargeError
-from dra_driver.kube.transport.connection import CertificateError, Connection
+from dra_driver.kube.shapes import check_claim, check_node
+from dra_driver.kube.transport.connection import (
+    MAX_BYTES,
+    BrokenError,
+    CertificateError,
+    Connection,
+    LargeTurn,
+    TooLargeError,
+)
 from dra_driver.kube.transport.connections import Connections
-from dra_driver.kube.transport.large_answers import LargeTurn
 from dra_driver.kube.transport.stream import LineStream
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
 
 REQUEST_SECONDS = 10.0
+CLAIM_MEMORY = 4 << 20  # of one parsed claim: many are read at once; one with a few devices takes 50 KiB
 _USER_AGENT = f"dra-driver/{__version__}"
 _LEADING_DIGITS = re.compile(r"\d*")
 
@@ -66,7 +72,6 @@ class KubeApi:
     ) -> None:
         self._server, self._tokens = credentials.server, credentials.tokens
         self._connections = Connections(credentials, size=connections, clock=clock)
-        self._claims = RecentClaims()
 
     def request(
         self,
@@ -129,10 +134,11 @@ class KubeApi:
         return LineStream(connect, self._tokens.reread, path, max_s=max_s)
 
     def get_claim(self, namespace: str, name: str, *, timeout_s: float = REQUEST_SECONDS) -> ClaimWire:
-        """Read a ResourceClaim; the caller must not change it. Raises: ApiError."""
-        reading = self._claims.reading(namespace, name)
-        claim = self.request("GET", claim_path(namespace, name), timeout_s=timeout_s, parse=reading.parse)
-        return self._claims.checked(reading, claim, namespace, name)
+        """Read a ResourceClaim. Raises: ApiError."""
+        parse = partial(answers.parse, memory=CLAIM_MEMORY)
+        claim = self.request("GET", claim_path(namespace, name), timeout_s=timeout_s, parse=parse)
+        check_claim(claim, namespace, name)
+        return claim
 
     def get_node(self, name: str) -> Wire:
         """Read a Node. Raises: ApiError."""

@@ -8,7 +8,7 @@ import pytest
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials.kubeconfig import Credentials
 from dra_driver.kube.credentials.tokens import StaticToken
-from dra_driver.kube.transport import bounds
+from dra_driver.kube.transport import connection as transport
 from dra_driver.kube.transport.stream import LineStream
 from dra_driver.model.errors import ApiError, Retry
 from tests.kube.support.raw_server import OK, RawServer
@@ -21,7 +21,7 @@ FINE = b'Content-Length: 8\r\n\r\n{"a": 1}'
 @pytest.fixture
 def small_limit(monkeypatch):
     """Set a limit that even single bytes reach within moments."""
-    monkeypatch.setattr(bounds, "_RAW_BYTES", 1 << 20)
+    monkeypatch.setattr(transport, "_RAW_BYTES", 1 << 20)
 
 
 def client(server: RawServer) -> KubeApi:

@@ -9,13 +9,12 @@ import tracemalloc
 import pytest
 
 from dra_driver.kube import answers
-from dra_driver.kube.api import KubeApi
+from dra_driver.kube.api import CLAIM_MEMORY, KubeApi
 from dra_driver.kube.credentials.kubeconfig import Credentials
 from dra_driver.kube.credentials.tokens import StaticToken
 from dra_driver.kube.document_size import COSTLIEST, memory_of
 from dra_driver.kube.pages import Listing
-from dra_driver.kube.recent_claims import CLAIM_MEMORY
-from dra_driver.kube.transport.large_answers import LARGE_BYTES, LargeTurn
+from dra_driver.kube.transport.connection import LARGE_BYTES, LargeTurn
 from dra_driver.kube.watch_events import read_line
 from dra_driver.model.errors import ApiError
 from tests.kube.support.http_script import ScriptedServer

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from ssl import SSLError
 
 from dra_driver.kube import answers
-from dra_driver.kube.transport.connection import CertificateError, Connection
-from dra_driver.kube.transport.http_response import HttpResponse
+from dra_driver.kube.transport.connection import CertificateError, Connection, HttpResponse
 from dra_driver.model.errors import ApiError, Retry
 
 _PIECE_BYTES = 64 * 1024
