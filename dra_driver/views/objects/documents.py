@@ -14,18 +14,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from dra_driver.documents.json_stream import load_json
 from dra_driver.documents.shared_values import SharedValues
-from dra_driver.documents.spooled_stream import spooled_stream
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
-from dra_driver.views.objects.texts import STDIN, load_text, nested_too_deeply, shown, text_of, unreadable
+from dra_driver.views.objects.texts import STDIN, load_text, shown, text_of, unreadable
 from dra_driver.views.progress import NoProgress, ProgressLine, ProgressLines
 
-MAX_KEPT = 4 << 20  # in bytes: the largest text that is kept to find lines in it
-MAX_STREAM = 1 << 30  # in bytes, for JSON, which is read piece by piece, so that only a part of its text is in memory
+MAX_KEPT = 4 << 20  # in characters: the largest text that is kept to find lines in it
 _MAX_LISTS = 4  # nesting levels of Lists in Lists
 
 Step = str | int
@@ -109,36 +106,13 @@ def _load_file(origin: str, entries: _Entries) -> tuple[list[Any], str]:
     """
     try:
         if origin == STDIN:
-            return _load_pipe(sys.stdin.buffer, origin, entries)
-        with Path(origin).open("rb") as file:
-            status = os.fstat(file.fileno())
-            if stat.S_ISFIFO(status.st_mode):
-                return _load_pipe(file, origin, entries)
-            may_stream = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_STREAM
-            return _load(file, origin, entries, may_stream=may_stream), ""
+            text, is_pipe = text_of(sys.stdin.buffer, origin), True
+        else:
+            with Path(origin).open("rb") as file:
+                text, is_pipe = text_of(file, origin), stat.S_ISFIFO(os.fstat(file.fileno()).st_mode)
     except (OSError, ValueError) as fault:
         raise unreadable(origin, fault) from fault
-
-
-def _load_pipe(file: BinaryIO, origin: str, entries: _Entries) -> tuple[list[Any], str]:
-    """Read the documents of a file that can be read only once, and its text if it is short. Raises: OSError."""
-    with spooled_stream(file, MAX_STREAM + 1) as kept:
-        values = _load(kept, origin, entries, may_stream=True)
-        is_short = kept.seek(0, os.SEEK_END) <= MAX_KEPT
-        kept.seek(0)
-        return values, text_of(kept, origin) if is_short else ""
-
-
-def _load(file: BinaryIO, origin: str, entries: _Entries, *, may_stream: bool) -> list[Any]:
-    """Read a JSON object piece by piece, and anything else as one text. Raises: InputError, OSError."""
-    if may_stream:
-        try:
-            return [load_json(file, entries.add)]
-        except RecursionError as fault:
-            raise nested_too_deeply(origin) from fault
-        except ValueError:
-            file.seek(0)  # YAML; of JSON with a mistake, the reader of texts says where that is
-    return load_text(text_of(file, origin), origin, entries.add)
+    return load_text(text, origin, entries.add), text if is_pipe and len(text) <= MAX_KEPT else ""
 
 
 def parse_documents(text: str, origin: str) -> Iterator[Document]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +17,7 @@ from dra_driver.documents.yaml_values import MAX_NESTING, Each, TooDeepError, lo
 from dra_driver.model.errors import InputError
 
 STDIN = "-"
-MAX_SIZE = 256 << 20  # in bytes, for text
+MAX_SIZE = 512 << 20  # in bytes; JSON of this size takes twice as much memory, and what its objects take
 _CHUNK = 1 << 20
 _MAX_SHOWN = 4096  # in characters of a path; anything longer can't be a file
 
@@ -59,11 +60,10 @@ def shown(path: str) -> str:
 
 
 def load_text(text: str, origin: str, each: Each | None = None) -> list[Any]:
-    """Read the documents of a text as plain values. Raises: InputError."""
-    stripped = text.lstrip()
-    if stripped[:1] in {"{", "["}:
+    """Read the documents of a text as plain values; `each` is called with every object in them. Raises: InputError."""
+    if text[:_MAX_SHOWN].lstrip()[:1] in {"{", "["}:
         try:
-            return [_shallow(json.loads(text), origin)]
+            return [_shallow(json.loads(text, object_hook=each and _hook(each)), origin)]
         except RecursionError as fault:
             raise nested_too_deeply(origin) from fault
         except ValueError:
@@ -77,6 +77,18 @@ def load_text(text: str, origin: str, each: Each | None = None) -> list[Any]:
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         reason = str(getattr(fault, "problem", None) or " ".join(str(fault).split()))
         raise InputError("not-yaml", f"{shown(origin)}{where} is neither YAML nor JSON: {reason}") from fault
+
+
+def _hook(each: Each) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a hook of JSON's reader that calls `each` with every Kubernetes object before the next one is read."""
+
+    def hook(value: dict[str, Any]) -> dict[str, Any]:
+        metadata = value.get("metadata")
+        if isinstance(metadata, dict) and "name" in metadata:
+            each(value)
+        return value
+
+    return hook
 
 
 def _shallow(value: Any, origin: str) -> Any:

@@ -1,6 +1,5 @@
 """Slices of many nodes in files: what is read is what is written, and what slices have in common is kept once."""
 
-import io
 import json
 import random
 from collections.abc import Callable
@@ -10,10 +9,10 @@ import pytest
 import yaml
 
 from dra_driver.cli import main
-from dra_driver.documents import json_stream, spooled_stream
 from dra_driver.documents.shared_values import SharedValues
 from dra_driver.documents.yaml_values import TooDeepError, load_yaml
 from dra_driver.views.objects.documents import read_documents
+from dra_driver.views.objects.texts import load_text
 from tests.cli.support.hostile.spoiling import places, spoiled
 from tests.cli.support.hostile.texts import VALUES
 from tests.support.slices import SELECTOR, slices
@@ -42,14 +41,11 @@ def in_a_row(items: list) -> bytes:
 
 
 def read(raw: bytes) -> list:
-    return json_stream.load_json(io.BytesIO(raw), SharedValues().share)["items"]
+    return load_text(raw.decode(), "slices", SharedValues().share)[0]["items"]
 
 
 @pytest.mark.parametrize("indent", [None, 1, 4])
-def test_slices_are_read_piece_by_piece_as_they_are_written(
-    indent: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(json_stream, "_CHUNK", 500)
+def test_slices_are_read_as_they_are_written(indent: int | None) -> None:
     items = [*slices("dgx-h100=3"), *slices("l40s=3"), 17, -1.5, "\u00fc\U0001f600", None, []]
     assert read(text_of(items, indent)) == items
 
@@ -184,7 +180,6 @@ def test_the_gate_of_a_field_in_equal_slices_is_reported(tmp_path: Path, capsys:
 
 
 def test_standard_input_is_read_like_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(spooled_stream, "MAX_MEMORY", 4096)
     outputs = set()
     items = slices("t4=5")
     for raw in (listed(items), in_a_row(items), text_of(items)):
