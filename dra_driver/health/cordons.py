@@ -1,31 +1,37 @@
-"""Cordons: devices that an administrator took out of use, in a file on the node.
+"""Cordons: devices that an administrator took out of use, a part of the state of the node.
 
-In: `dra-driver cordon` and `uncordon`. Out: the cordons that are in force. The file survives restarts of the agent and
-reboots. While the file can't be read, the agent keeps the cordons that it read last, which the health store has too. A
-file that people write is never set aside: they are told, and repair it.
+In: `dra-driver cordon` and `uncordon`. Out: the cordons that are in force. They survive restarts of the agent and
+reboots. While they can't be read, the agent keeps those that it read last. For one minor `cordons.json` has them too.
+People may have written that file, so a damaged one is never set aside: they are told, and the last cordons stay.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
-import os
+import sqlite3
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dra_driver.model.errors import InputError
+from dra_driver.model.errors import InputError, LedgerError
 from dra_driver.model.names import is_dns_label
-from dra_driver.model.stamp import stamp_of
+from dra_driver.store.state import FILE_NAME as STATE_FILE
+from dra_driver.store.state import Part, StatePart, is_damaged
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 FILE_NAME = "cordons.json"
 VERSION = "cordons/v1"
-MAX_REASON, MAX_CORDONS, MAX_BYTES = 256, 4096, 1 << 20
+MAX_REASON, MAX_CORDONS = 256, 4096
+_MEND = (
+    f"the agent mends {STATE_FILE} by itself; mend {FILE_NAME}, or remove it: "
+    "the cordons that were read last are in force then"
+)
+_WRITABLE = "is the agent's data folder on this node, may you write there, and has its disk room?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,64 +52,76 @@ class Cordon:
 
 
 class CordonFile:
-    """The cordons of one node. Several processes may change it at the same time."""
+    """The cordons of one node. Several processes may change them at the same time."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE_NAME
+        self._part = StatePart(folder, _PART)
 
-    def fingerprint(self) -> Hashable:
-        """Return a value that differs after every change of the file."""
-        return stamp_of(self._path)
+    def stamp(self) -> Hashable | None:
+        """Return a value that is another one after each change; None if a change may not show yet."""
+        return self._part.stamp()
 
     def read(self) -> tuple[Cordon, ...]:
         """Return all cordons, including those that have ended. Raises: InputError("input.cordons")."""
         try:
-            text = self._path.read_bytes()[: MAX_BYTES + 1]
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise InputError("cordons", f"{self._path} can't be read: {error.strerror}") from error
+            return self._part.read(_stored, None) or ()
+        except LedgerError as error:
+            hint = _MEND if is_damaged(error) else error.hint
+            raise InputError("cordons", f"cordons can't be read: {error.message}", hint=hint) from error
+
+    def last_known(self) -> tuple[Cordon, ...] | None:
+        """Return the cordons that were in force before the file of older agents was damaged; None if there are none."""
         try:
-            return _cordons(json.loads(text) if len(text) <= MAX_BYTES else None)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            message = f"{self._path} is not a file of cordons: {error}"
-            raise InputError("cordons", message, hint="remove it and cordon the devices again") from error
+            return self._part.read(_stored, None, is_older_read=False)
+        except LedgerError:
+            return None
+
+    def take_over(self) -> None:
+        """Take over what an older agent wrote, so that it is known if its file is damaged later. Raises: InputError."""
+        self._change(lambda _: None, is_change=False)
 
     def add(self, cordon: Cordon) -> None:
-        """Cordon a device. If it is cordoned already, the cordon keeps its start and gets the new reason and end."""
+        """Cordon a device. If it is cordoned already, the cordon keeps its start and gets the new reason and end.
 
-        def changed(cordons: Iterable[Cordon]) -> list[Cordon]:
-            known = {one.device: one for one in cordons if one.is_in_force(cordon.since)}
-            since = known[cordon.device].since if cordon.device in known else cordon.since
-            known[cordon.device] = Cordon(cordon.device, cordon.reason[:MAX_REASON], since, cordon.until)
-            return list(known.values())
+        Raises: InputError.
+        """
+
+        def changed(cordons: dict[str, Cordon]) -> None:
+            for device in [name for name, one in cordons.items() if not one.is_in_force(cordon.since)]:
+                del cordons[device]
+            since = cordons[cordon.device].since if cordon.device in cordons else cordon.since
+            cordons[cordon.device] = Cordon(cordon.device, cordon.reason[:MAX_REASON], since, cordon.until)
 
         self._change(changed)
 
     def remove(self, device: str) -> bool:
         """End a device's cordon; return whether there was one. Raises: InputError."""
-        was_there = any(one.device == device for one in self.read())
-        self._change(lambda cordons: [one for one in cordons if one.device != device])
-        return was_there
+        return self._change(lambda cordons: cordons.pop(device, None) is not None)
 
-    def _change(self, edit: Callable[[Iterable[Cordon]], list[Cordon]]) -> None:
+    def _change(self, edit: Callable[[dict[str, Cordon]], T], *, is_change: bool = True) -> T:
+        def job(connection: sqlite3.Connection) -> T:
+            cordons = {one.device: one for one in _stored(connection) or ()}
+            result = edit(cordons)
+            if is_change:
+                wire = {"version": VERSION, "cordons": cordons_wire(cordons.values())}
+                connection.execute("DELETE FROM cordons")
+                connection.execute("INSERT INTO cordons VALUES (?)", (json.dumps(wire, indent=1) + "\n",))
+            return result
+
         try:
-            with self._path.with_suffix(".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                wire = {"version": VERSION, "cordons": cordons_wire(edit(self.read()))}
-                new = self._path.with_suffix(".new")
-                with new.open("w", encoding="utf-8") as file:
-                    file.write(json.dumps(wire, indent=1) + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                new.replace(self._path)
-        except OSError as error:
-            hint = "is the agent's data folder on this node, and may you write there?"
-            raise InputError("cordons", f"{self._path} can't be written: {error.strerror}", hint=hint) from error
+            try:
+                return self._part.write(job)
+            except LedgerError as error:
+                if not is_damaged(error) or not self._part.set_aside_state():
+                    raise
+                return self._part.write(job)
+        except LedgerError as error:
+            hint = _MEND if is_damaged(error) else _WRITABLE
+            raise InputError("cordons", f"cordons can't be written: {error.message}", hint=hint) from error
 
 
 class KnownCordons:
-    """The cordons of a file as they were last read; while the file can't be read, they stay in force."""
+    """The cordons of a node as they were last read; while they can't be read, they stay in force."""
 
     def __init__(self, file: CordonFile) -> None:
         self._file = file
@@ -111,23 +129,21 @@ class KnownCordons:
         self.last: tuple[Cordon, ...] | None = None  # as last read, also those that have ended; None if not known
         self.problem = ""
 
-    def remember(self, cordons: tuple[Cordon, ...] | None) -> None:
-        """Take the cordons that an earlier agent read last, unless the file could be read."""
-        if self.last is None:
-            self.last = cordons
-
     def refresh(self) -> None:
-        """Read the file again if it has changed, or could not be read."""
-        stamp = self._file.fingerprint()
-        if stamp == self._stamp and self.last is not None and not self.problem:
+        """Read the cordons again if they have changed, or could not be read."""
+        stamp = self._file.stamp()
+        if stamp is not None and stamp == self._stamp and not self.problem:
             return
         try:
-            self.last, self.problem = self._file.read(), ""
+            self.last = self._file.read()
+            self._file.take_over()
+            self._stamp, self.problem = self._file.stamp(), ""
         except InputError as error:
+            if self.last is None:
+                self.last = self._file.last_known()
             if str(error) != self.problem:
                 log.warning("cordons can't be read, the last known ones stay in force", extra=fields(err=str(error)))
             self.problem = str(error)
-        self._stamp = stamp
 
     def in_force(self, now: float) -> tuple[Cordon, ...]:
         """Return the cordons that are in force at a time."""
@@ -139,18 +155,16 @@ def cordons_wire(cordons: Iterable[Cordon]) -> list[dict[str, Any]]:
     return [asdict(one) for one in cordons]
 
 
-def cordons_of(wire: Any) -> tuple[Cordon, ...]:
-    """Return what `cordons_wire` described. Raises: ValueError for anything else."""
-    try:
-        return tuple(_cordon(one) for one in wire[:MAX_CORDONS])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not cordons: {error!r}") from error
+def _stored(connection: sqlite3.Connection) -> tuple[Cordon, ...] | None:
+    row = connection.execute("SELECT body FROM cordons").fetchone()
+    return _cordons(str(row[0])) if row else None
 
 
-def _cordons(wire: Any) -> tuple[Cordon, ...]:
+def _cordons(text: str) -> tuple[Cordon, ...]:
+    wire = json.loads(text)
     if not isinstance(wire, dict) or wire.get("version") != VERSION:
         raise ValueError(f"expected version {VERSION!r}")
-    return cordons_of(wire["cordons"])
+    return tuple(_cordon(one) for one in wire["cordons"][:MAX_CORDONS])
 
 
 def _cordon(wire: Any) -> Cordon:
@@ -158,3 +172,6 @@ def _cordon(wire: Any) -> Cordon:
     if not isinstance(device, str) or not is_dns_label(device) or not isinstance(reason, str):
         raise ValueError(f"not a cordon: {wire!r:.100}")
     return Cordon(device, reason[:MAX_REASON], float(wire["since"]), None if until is None else float(until))
+
+
+_PART = Part("cordons", "cordons-damaged", {"cordons": "body TEXT NOT NULL"}, older=FILE_NAME, check=_cordons)

@@ -251,7 +251,7 @@ class HealthMonitor:
     def _save(self, now: float) -> None:
         with self._mutex:
             revision, is_lost, offset = self._known.revision, not self._look.is_over, self._people.offset
-            documents = documents_of(self._record, offset, self._known, self._cordons.last, is_lost=is_lost)
+            documents = documents_of(self._record, offset, self._known, is_lost=is_lost)
         if self._stored.save(documents):
             self._saved_at, self._saved_revision, self._saved_lost = now, revision, is_lost
         else:
@@ -263,7 +263,6 @@ class HealthMonitor:
         if before is None:
             return
         self._record = joined(before.record, self._record) if self._has_turned else before.record
-        self._cordons.remember(before.cordons)
         if before.is_lost:
             self._look.begin(self._clock())
         with self._mutex:

@@ -15,7 +15,7 @@ from typing import Any
 from dra_driver.model.errors import LedgerError
 from dra_driver.store.state import Part, StatePart, is_damaged
 
-RECORD, GPUS, GRANTS, CORDONS, UNPROVEN = "record", "gpus", "grants", "cordons", "unproven"
+RECORD, GPUS, GRANTS, UNPROVEN = "record", "gpus", "grants", "unproven"
 _PART = Part("health", "health-damaged", {"documents": "name TEXT PRIMARY KEY, body TEXT NOT NULL"}, older="health.db")
 _PUT = (
     "INSERT INTO documents VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body "

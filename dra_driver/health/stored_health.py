@@ -1,6 +1,6 @@
 """StoredHealth: what the health store holds for the monitor, read once it can be read, and written after that.
 
-In: the store. Out: the record, the known GPUs and the cordons of before, or None while they can't be read. If they are
+In: the store. Out: the record and the known GPUs of before, or None while they can't be read. If they are
 lost with a damaged store, that is known until every GPU was looked at again, also after another restart.
 """
 
@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.health.cordons import Cordon, cordons_of, cordons_wire
 from dra_driver.health.fault import FaultKey
 from dra_driver.health.fault_track import FaultTrack
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
 from dra_driver.health.record import HealthRecord, XidHistory
 from dra_driver.health.record_wire import record_among, record_in_boot_time, record_wire
-from dra_driver.health.store import CORDONS, GPUS, RECORD, UNPROVEN, HealthStore
+from dra_driver.health.store import GPUS, RECORD, UNPROVEN, HealthStore
 from dra_driver.model.errors import LedgerError
 from dra_driver.model.machine import PeopleTime
 from dra_driver.store.state import is_damaged
@@ -31,11 +30,10 @@ LOOK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class HealthBefore:
-    """What was known before. `cordons` are those that were in force last, None if they were not recorded."""
+    """What was known before; `is_lost` if some of that was in a damaged file."""
 
     record: HealthRecord
     gpus: tuple[GpuFacts, ...] = ()
-    cordons: tuple[Cordon, ...] | None = None
     is_lost: bool = False
 
 
@@ -75,8 +73,7 @@ class StoredHealth:
         record = record_in_boot_time(documents, self._boot_id, self._time.offset)
         gpus = read_gpus(documents.get(GPUS)) if is_of_boot else ()
         is_lost = documents.get(UNPROVEN) is True or self._store.may_have_lost(RECORD, documents)
-        cordons = cordons_of(documents[CORDONS]) if CORDONS in documents else None
-        return HealthBefore(record, gpus, cordons, is_lost)
+        return HealthBefore(record, gpus, is_lost)
 
     def save(self, documents: Mapping[str, Any]) -> bool:
         """Write what is known now, and return whether that was possible. Nothing is written before `load` has read."""
@@ -98,12 +95,9 @@ class StoredHealth:
         return before.record.has_history or before.is_lost
 
 
-def documents_of(
-    record: HealthRecord, offset: float, known: KnownGpus, cordons: tuple[Cordon, ...] | None, *, is_lost: bool
-) -> dict[str, Any]:
+def documents_of(record: HealthRecord, offset: float, known: KnownGpus, *, is_lost: bool) -> dict[str, Any]:
     """Return the documents that `load` reads back; `offset` is that of the time that people read."""
-    documents = {RECORD: record_wire(record, offset), GPUS: known.to_wire(), UNPROVEN: is_lost}
-    return documents if cordons is None else {**documents, CORDONS: cordons_wire(cordons)}
+    return {RECORD: record_wire(record, offset), GPUS: known.to_wire(), UNPROVEN: is_lost}
 
 
 def joined(before: HealthRecord, now: HealthRecord) -> HealthRecord:

@@ -136,20 +136,27 @@ class StatePart:
         return tuple(stamps) if abs(time.time_ns() - latest) > UNCLEAR_NS else None
 
     def written_at(self) -> float | None:
-        """Return when the part, or another one, was written last, in seconds since 1970; None if it never was."""
-        stamps = (stamp_of(path) for path in (self.path, self.path.with_name(f"{FILE_NAME}-wal"), self.older.path))
-        return max((stamp.mtime_ns / 1e9 for stamp in stamps if stamp is not None), default=None)
+        """Return when the part was written last, in seconds since 1970; None if it never was."""
+        stamp = stamp_of(self.older.path) or stamp_of(self.path)  # which has other parts too
+        return stamp.mtime_ns / 1e9 if stamp is not None else None
 
     def set_aside(self) -> None:
         """Set aside the file that is damaged; what the other one holds of the part counts then. Raises: LedgerError."""
-        with self._errors(), self._opening():
-            is_of_state = self._is_state_damaged()
-            if is_of_state:
-                move_aside(self.path, self._aside)
-        if not is_of_state:
+        if not self.set_aside_state():
             self._lose()
-        aside = self._aside if is_of_state else self.older.path
-        keys = fields(code=f"ledger.{self._part.damaged}", file=str(aside))
+            self._log_damage(self.older.path)
+
+    def set_aside_state(self) -> bool:
+        """Set the state aside if it is damaged, and return whether it was. Raises: LedgerError."""
+        with self._errors(), self._opening():
+            if not self._is_state_damaged():
+                return False
+            move_aside(self.path, self._aside)
+        self._log_damage(self._aside)
+        return True
+
+    def _log_damage(self, file: Path) -> None:
+        keys = fields(code=f"ledger.{self._part.damaged}", file=str(file))
         log.error("a file of the agent is damaged and was set aside", extra=keys)
 
     def unavailable(self, error: object) -> LedgerError:

@@ -247,7 +247,7 @@ def test_what_was_known_is_known_again_once_the_store_can_be_read(tmp_path):
         again = Bench(tmp_path, whole=False)
         again.turn(report(xid(79, address=ONE, at=1001)))
         assert not again.monitor.is_known
-        assert [one.code for one in again.monitor.now.problems] == ["health.store"]
+        assert [one.code for one in again.monitor.now.problems] == ["health.cordons", "health.store"]
         assert state_of(tmp_path) == before
     again.turn(HealthReport())
     assert not again.monitor.is_known, "the facts of the last scan lack the lost GPU"

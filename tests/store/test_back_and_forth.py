@@ -9,9 +9,10 @@ import sqlite3
 import pytest
 
 from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus, ReturningGpu
+from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.fault import FaultKey
 from dra_driver.health.store import HealthStore
-from dra_driver.model.errors import LedgerError
+from dra_driver.model.errors import InputError, LedgerError
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction
@@ -96,7 +97,35 @@ class Passthrough:
         return int(document["returning"]["0000:1b:00.0"]["uuid"].partition("-")[2])
 
 
-PARTS = pytest.mark.parametrize("part", [Health(), Remediation(), Passthrough()], ids=lambda part: type(part).__name__)
+class Cordons:
+    """A cordoned GPU; the number is in its reason."""
+
+    def write(self, folder, number):
+        try:
+            CordonFile(folder).add(Cordon("gpu-one", str(number), 1.0))
+        except InputError as error:
+            raise LedgerError("cordons", str(error)) from error
+
+    def read(self, folder):
+        return next((int(one.reason) for one in CordonFile(folder).read()), 0)
+
+    def older_write(self, folder, number):
+        path = folder / "cordons.json"
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            document = json.loads(path.read_text())
+            document["cordons"][0]["reason"] = str(number)
+            new = path.with_suffix(".new")
+            new.write_text(json.dumps(document, indent=1) + "\n")
+            new.replace(path)
+
+    def older_read(self, folder):
+        return int(json.loads((folder / "cordons.json").read_text())["cordons"][0]["reason"])
+
+
+PARTS = pytest.mark.parametrize(
+    "part", [Health(), Remediation(), Passthrough(), Cordons()], ids=lambda part: type(part).__name__
+)
 
 
 def killed_after(acknowledged, write, folder, first):
@@ -155,7 +184,7 @@ def test_the_first_start_of_this_version_reads_what_an_older_agent_left(tmp_path
 @PARTS
 def test_an_older_file_that_was_removed_is_written_again_and_nothing_is_forgotten(tmp_path, part):
     part.write(tmp_path, 3)
-    for name in ("health.db", "remediation.db", "passthrough.json"):
+    for name in ("health.db", "remediation.db", "passthrough.json", "cordons.json"):
         (tmp_path / name).unlink(missing_ok=True)
     assert part.read(tmp_path) == 3
     part.write(tmp_path, 4)

@@ -25,8 +25,10 @@ def command(device: str, output: str, **where: str) -> int:
     """  # noqa: D301 - \b is for click
     folder = data_folder(**where)
     file = CordonFile(folder)
-    name = device if any(one.device == device for one in file.read()) else device_name(device, folder)
-    was_cordoned = file.remove(name)
+    name, was_cordoned = device, file.remove(device)  # also one that is gone
+    if not was_cordoned:
+        name = device_name(device, folder)
+        was_cordoned = file.remove(name)
     if output != "table":
         write_document(cordon_document(name, None), output)
     else:

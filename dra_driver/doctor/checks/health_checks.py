@@ -54,7 +54,7 @@ def check_recorded(node: NodeEvidence) -> Iterator[Finding]:
         until = f" until {_time(cordon.until)}" if cordon.until else ""
         message = f"cordoned since {_time(cordon.since)}{until}: {cordon.reason}"
         yield Finding(
-            "health-cordoned", cordon.device, message, "cordons.json in the agent's folder",
+            "health-cordoned", cordon.device, message, "state.db in the agent's folder",
             f"dra-driver uncordon {cordon.device}",
         )  # fmt: skip
     for case in found.remediations:

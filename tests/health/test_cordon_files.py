@@ -1,0 +1,97 @@
+"""Cordons on a full or faulty disk, and after damage: what was cordoned stays so, and people are told what to do."""
+
+import errno
+import os
+import subprocess
+from contextlib import suppress
+
+import pytest
+
+from dra_driver.health.cordons import Cordon, CordonFile, KnownCordons
+from dra_driver.model.errors import InputError
+from tests.support.small_disk import mount
+
+FIRST, SECOND = Cordon("gpu-one", "noise", 100.0), Cordon("gpu-two", "smoke", 100.0)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if not mount("-t", "tmpfs", "-o", "size=384k", "tmpfs", str(folder)):
+        pytest.skip("needs root and the right to mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder):
+    with (folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+
+
+def test_a_cordon_that_a_full_disk_refuses_says_so_and_those_of_before_stay(small_disk):
+    CordonFile(small_disk).add(FIRST)
+    known = KnownCordons(CordonFile(small_disk))
+    known.refresh()
+    fill(small_disk)
+    with pytest.raises(InputError, match="disk room"):
+        CordonFile(small_disk).add(SECOND)
+    known.refresh()
+    assert FIRST in known.in_force(200.0)
+    (small_disk / "filler").unlink()
+    CordonFile(small_disk).add(SECOND)
+    known.refresh()
+    assert set(known.in_force(200.0)) == {FIRST, SECOND}
+    assert known.problem == ""
+
+
+def test_a_cordon_that_a_faulty_disk_refuses_says_so_and_those_of_before_stay(tmp_path, monkeypatch):
+    CordonFile(tmp_path).add(FIRST)
+
+    def fail(_fd):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(os, "fsync", fail)
+        with pytest.raises(InputError, match="Input/output error"):
+            CordonFile(tmp_path).add(SECOND)
+    assert CordonFile(tmp_path).read() == (FIRST,)
+    CordonFile(tmp_path).add(SECOND)
+    assert CordonFile(tmp_path).read() == (FIRST, SECOND)
+
+
+def test_a_damaged_older_file_is_left_to_people_who_are_told_what_to_do(tmp_path):
+    CordonFile(tmp_path).add(FIRST)
+    (tmp_path / "cordons.json").write_text("{")
+    known = KnownCordons(CordonFile(tmp_path))
+    known.refresh()
+    assert known.last == (FIRST,)
+    assert "mend cordons.json, or remove it" in known.problem
+    with pytest.raises(InputError, match=r"mend cordons\.json, or remove it"):
+        CordonFile(tmp_path).add(SECOND)
+    (tmp_path / "cordons.json").unlink()
+    CordonFile(tmp_path).add(SECOND)
+    assert CordonFile(tmp_path).read() == (FIRST, SECOND)
+
+
+def test_a_damaged_state_forgets_no_cordon(tmp_path):
+    CordonFile(tmp_path).add(FIRST)
+    (tmp_path / "state.db").write_bytes(b"garbage" * 999)
+    known = KnownCordons(CordonFile(tmp_path))
+    known.refresh()
+    CordonFile(tmp_path).add(SECOND)
+    known.refresh()
+    assert known.last == (FIRST, SECOND)
+
+
+def test_a_cordon_that_people_add_to_the_older_file_is_in_force_and_taken_over(tmp_path):
+    CordonFile(tmp_path).add(FIRST)
+    path = tmp_path / "cordons.json"
+    path.write_text(path.read_text().replace("gpu-one", "gpu-two"))
+    known = KnownCordons(CordonFile(tmp_path))
+    known.refresh()
+    path.write_text("{")
+    again = KnownCordons(CordonFile(tmp_path))
+    again.refresh()
+    assert [one.device for one in known.last] == [one.device for one in again.last] == ["gpu-two"]
