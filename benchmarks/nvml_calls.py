@@ -15,11 +15,9 @@ from typing import Any
 
 from benchmarks.figures import Report, percentiles
 from dra_driver.hardware.metered import Measure, MeterPlan
-from dra_driver.hardware.nvidia.metering.calls import MeterNvml
-from dra_driver.hardware.nvidia.metering.profiling import Profiling
-from dra_driver.hardware.nvidia.metering.reading import read_gpu
-from dra_driver.hardware.nvidia.nvml.binding import load
-from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
+from dra_driver.hardware.nvidia.meter_calls import MeterNvml, Profiling
+from dra_driver.hardware.nvidia.metering import read_gpu
+from dra_driver.hardware.nvidia.queries import NvmlFault, load
 
 ROUNDS = 100
 PAUSE_S = 0.15  # two samples of the profiling counters must be 0.1 s apart

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from dra_driver.hardware.facts import PassthroughFacts
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.passthrough.functions import answers, read_physical
 from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter
 from dra_driver.hardware.port import Roots

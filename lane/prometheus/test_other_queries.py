@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from dra_driver.hardware.metered import Measure
-from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
+from dra_driver.hardware.nvidia.dcgm_names import NAMES
 from lane.components.parts import BinariesMissing
 from lane.components.programs import prometheus
 from lane.prometheus.other_queries import Asked, queries_of

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from dra_driver.agent.inventory.node_inventory import InventoryInputs, NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.hardware.facts import Facts
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.model.errors import HardwareError
 from tests.support.waiting import until

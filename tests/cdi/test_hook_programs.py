@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.nvidia.edits import hooks as hooks_module
+from dra_driver.hardware.nvidia.edits import driver_files as hooks_module
 from dra_driver.hardware.nvidia.edits.edits import common_edits
 from dra_driver.model.edits import READ_ONLY_BIND
 from tests.cdi.support.edits_read import DEBIAN, checked, commands, places

@@ -14,7 +14,7 @@ from dra_driver.cdi.ids import claim_file, device_id, device_name, kind
 from dra_driver.cdi.spec import render
 from dra_driver.cdi.store import CdiStore
 from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode, Edits
 from tests.cdi.support import cdi_schema

@@ -11,7 +11,7 @@ from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, Allocate
 from dra_driver.claims.allocated.claim_on_node import devices_of, join_claim
 from dra_driver.claims.config.device_config import DeviceConfig
 from dra_driver.claims.plan import plan_prepare
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.edits import DeviceNode, Edits

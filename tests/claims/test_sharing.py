@@ -13,7 +13,7 @@ from dra_driver.claims.config.device_config import DeviceConfig
 from dra_driver.claims.steps.sharing import SharingStep, plan_sharing
 from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.facts import PartitionFacts
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.inventory.device import Device, RequestPolicy
 from dra_driver.model.errors import ClaimError
 from dra_driver.model.shares import DeviceType, Share, ShareMode

@@ -4,7 +4,7 @@ from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, Allocate
 from dra_driver.claims.allocated.claim_on_node import join_claim
 from dra_driver.claims.config.device_config import DeviceConfig
 from dra_driver.claims.plan import plan_prepare
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.inventory.device import Device
 from dra_driver.model.edits import Edits
 from dra_driver.model.shares import DeviceType, Share, ShareMode

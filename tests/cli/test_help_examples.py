@@ -15,7 +15,7 @@ import pytest
 from dra_driver.__main__ import main
 from dra_driver.cli.commands import COMMANDS, cli
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.health.fault import FaultKey
 from dra_driver.health.known_gpus import KnownGpus
 from dra_driver.health.store import GPUS, HealthStore

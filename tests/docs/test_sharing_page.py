@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from dra_driver.claims.config.node_settings import read_sharing_config
-from dra_driver.hardware.nvidia.published.attributes import ATTRIBUTES
+from dra_driver.hardware.nvidia.published import ATTRIBUTES
 from dra_driver.model.shares import ShareMode
 
 ROOT = Path(__file__).parents[2]

@@ -3,9 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.hardware.nvidia.published.attributes import ATTRIBUTES
-from dra_driver.hardware.nvidia.published.capacities import CAPACITIES
-from dra_driver.hardware.nvidia.published.family import family
+from dra_driver.hardware.nvidia.published import ATTRIBUTES, CAPACITIES, family
 from dra_driver.hardware.published.rows import Owner, ValueKind
 from dra_driver.hardware.simulated.profile import load_profile, profile_names
 from dra_driver.hardware.simulated.profile_facts import facts_of

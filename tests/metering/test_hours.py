@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.cli.main import run
 from dra_driver.hardware.metered import MeterPlan
-from dra_driver.hardware.nvidia.metering.meter import NvidiaMeter
+from dra_driver.hardware.nvidia.metering import NvidiaMeter
 from dra_driver.hardware.simulated.metering import SimulatedMeter
 from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.hardware.simulated.profile_facts import facts_of

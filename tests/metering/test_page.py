@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
+from dra_driver.hardware.nvidia.dcgm_names import NAMES
 from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.metering.own_series import AGE, CLAIM_DEVICE, XIDS
 from tests.support.metering.promql import metrics_of

@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.hardware.metered import Measure, MeterReport, Reading
 from dra_driver.hardware.metric_names import RECENT_CLOCK_EVENTS, RECENT_XIDS
-from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
+from dra_driver.hardware.nvidia.dcgm_names import NAMES
 from dra_driver.metering.recent import RecentEvents
 from dra_driver.metering.series import lines_of
 from tests.support.metering.snapshots import Made, samples

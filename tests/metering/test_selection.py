@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.hardware.nvidia.metering.dcgm_names import DCGM_NAMES
+from dra_driver.hardware.nvidia.dcgm_names import DCGM_NAMES
 from dra_driver.metering.selection import default_selection, read_selection
 from dra_driver.model.errors import InputError
 

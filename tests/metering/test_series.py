@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.hardware.metered import Measure, ProcessUse
-from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
+from dra_driver.hardware.nvidia.dcgm_names import NAMES
 from dra_driver.metering.own_series import ReadingAges, claim_lines, xid_lines
 from dra_driver.metering.series import lines_of
 from dra_driver.plugin.node_claims.pod_resources import ClaimUser

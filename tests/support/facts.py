@@ -6,7 +6,7 @@ from typing import get_type_hints
 from hypothesis import strategies as st
 
 from dra_driver.hardware.facts import Facts, MigProfile, PartitionFacts, PassthroughFacts, Problem
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 
 FULL_GPU = NvidiaGpu(
     uuid="GPU-77ddc041-0839-5bf6-add8-85f3215d606d",

@@ -11,7 +11,7 @@ from dra_driver.claims.allocated.allocated_claim import AllocatedDevice
 from dra_driver.claims.allocated.claim_on_node import fault_of
 from dra_driver.claims.config.device_config import ConfigFault
 from dra_driver.claims.steps.requested_sharing import RequestedSharing
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.inventory.device import Device
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, Tenants, TimeSlicingSettings, strategy_of

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dra_driver.hardware.facts import MigProfile, PartitionFacts
-from dra_driver.hardware.nvidia.nvml.fault import Handle, NvmlFault, is_same_handle
-from dra_driver.hardware.nvidia.nvml.mig_instances import ComputeInstance
-from dra_driver.hardware.nvidia.nvml.nvml import Nvml
-from dra_driver.hardware.nvidia.reading.partitions import mig_devices
+from dra_driver.hardware.nvidia.calls import ComputeInstance, Nvml
+from dra_driver.hardware.nvidia.mig_reading import mig_devices
+from dra_driver.hardware.nvidia.queries import Handle, NvmlFault, is_same_handle
 
 # errors for an instance that another process has destroyed, or that went with its MIG mode
 GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT", "NOT_SUPPORTED"])

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.mixed_mig import MIXED, mixed_mig_problems
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.simulated.mig import MigTable, Placement
 from dra_driver.hardware.simulated.partition_changes import GpuChanges, current_placements
 from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu

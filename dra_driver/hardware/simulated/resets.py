@@ -43,7 +43,7 @@ class Resets:
         if len(sections) < len(gpus) or any(one.reset is ResetOutcome.FAILS for one in sections.values()):
             raise HardwareError("reset-failed", "the profile makes the reset fail", retry=Retry.LATER)
         if self.has_program:
-            from dra_driver.hardware.nvidia.resetting import reset_gpus  # noqa: PLC0415 - only where there is one
+            from dra_driver.hardware.nvidia.changes import reset_gpus  # noqa: PLC0415 - only where there is one
 
             reset_gpus(self._roots, gpus, deadline_s)
         for address, section in sections.items():

@@ -10,8 +10,7 @@ import pytest
 
 from dra_driver.agent.reports.feature_file import EXPIRY_SECONDS, REFRESH_SECONDS, FeatureFile
 from dra_driver.hardware.facts import Facts
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
-from dra_driver.hardware.nvidia.feature_labels import feature_labels
+from dra_driver.hardware.nvidia.published import NvidiaGpu, feature_labels
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.model.errors import NodeError

@@ -6,7 +6,7 @@ import json
 import time
 
 from dra_driver.cdi.spec import render
-from dra_driver.hardware.nvidia.edits import known_roots
+from dra_driver.hardware.nvidia.edits import edits as edits_module
 from dra_driver.hardware.nvidia.edits.edits import common_edits
 from tests.cdi.support import cdi_schema
 
@@ -35,7 +35,7 @@ def checked(common, **devices):
 def settled_edits(roots, version):
     """Return the common edits once the driver root has settled."""
     deadline = time.monotonic() + 60
-    while not (known_roots._known_roots.get(roots) and known_roots._known_roots[roots].is_settled):
+    while not (edits_module._known_roots.get(roots) and edits_module._known_roots[roots].is_settled):
         assert time.monotonic() < deadline
         found = common_edits(roots, version)
     return found

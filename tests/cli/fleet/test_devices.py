@@ -10,7 +10,7 @@ import yaml
 
 from dra_driver.cli import main
 from dra_driver.hardware.facts import Facts, Problem
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.simulated import profile_names
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.flags import FLAGS

@@ -7,7 +7,7 @@ import itertools
 from dataclasses import replace
 
 from dra_driver.controller.diff import WritePlan
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.inventory.device import Device
 from dra_driver.model.shares import DeviceType
 

@@ -14,7 +14,7 @@ from dra_driver.doctor.node_evidence import EvidenceFolders, NodeEvidence
 from dra_driver.doctor.registrations import PluginSocket
 from dra_driver.doctor.runtime_config import RuntimeConfig
 from dra_driver.hardware.facts import Facts
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.wire import device_wire
 from dra_driver.kube.api import ServerVersion

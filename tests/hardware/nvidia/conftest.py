@@ -16,11 +16,10 @@ from typing import Any, Self
 import pytest
 
 from dra_driver.hardware.facts import Facts
-from dra_driver.hardware.nvidia import discovery
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia import discovery, observation
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.nvidia.library import SONAME
-from dra_driver.hardware.nvidia.observation import watch
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.port import Roots
 from tests.support.fake_nvml import Gpu, State, build
 from tests.support.nodes.fake_node import FakeNode
@@ -37,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _short_waits_for_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a thread that watches GPUs look often, since a test that begins or ends a watch waits for its next look."""
-    monkeypatch.setattr(watch, "WAIT_MS", 20)
+    monkeypatch.setattr(observation, "WAIT_MS", 20)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from tests.hardware.nvidia.conftest import Machine, by_address, codes
 from tests.support.fake_nvml import Code, a100_40, gb200, h100, hgx_h100, l40s, nvl72_tray, t4
 

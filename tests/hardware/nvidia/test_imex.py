@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.hardware.facts import ChannelFacts, Problem
-from dra_driver.hardware.nvidia.edits.imex import channel_edits, read_channel
+from dra_driver.hardware.nvidia.edits.nodes import channel_edits, read_channel
 from dra_driver.hardware.programs import ProgramEnd
 from dra_driver.model.errors import HardwareError
 from tests.support.facts import FULL_GPU, facts
@@ -41,7 +41,9 @@ def set_answer(node, monkeypatch, words, status):
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    monkeypatch.setattr("dra_driver.hardware.nvidia.edits.imex.run_program", lambda *_, **__: ProgramEnd(status, words))
+    monkeypatch.setattr(
+        "dra_driver.hardware.nvidia.edits.nodes.run_program", lambda *_, **__: ProgramEnd(status, words)
+    )
 
 
 def test_a_node_in_one_clique_with_the_kernels_numbers_has_a_channel(node):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.hardware.nvidia.reading.links import domains
+from dra_driver.hardware.nvidia.gpu_reading import domains
 from tests.hardware.nvidia.conftest import Machine, by_address, codes
 from tests.support.fake_nvml import Code, Gpu, a100_40, gb200, h100, hgx_h100, l40s, nvl72_tray
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.nvidia import sysfs
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.port import MemoryLimiting, Roots, Shareable
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice

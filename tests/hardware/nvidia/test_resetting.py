@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.nvidia.resetting import processes_with, reset_gpus
+from dra_driver.hardware.nvidia.changes import processes_with, reset_gpus
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.programs import run_program
 from dra_driver.model.errors import HardwareError

@@ -2,7 +2,7 @@
 
 from dra_driver.hardware.evidence import HealthReport, Source, Vitals, XidReport
 from dra_driver.hardware.facts import PartitionFacts
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 
 ONE, TWO = "0000:1b:00.0", "0000:43:00.0"
 BOOT = "1b4e28ba"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.hardware.facts import PassthroughFacts
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated.kernel import AUDIO_CLASS, SimulatedKernel

@@ -17,7 +17,7 @@ import pytest
 from dra_driver.hardware.choose import choose
 from dra_driver.hardware.facts import ChannelFacts, PassthroughFacts
 from dra_driver.hardware.nvidia.edits.edits import common_edits
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated.kernel import SimulatedKernel

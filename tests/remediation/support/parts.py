@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.model.errors import ApiError, HardwareError, Retry
 from dra_driver.remediation.policy import SiteCommand

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.hardware.metered import Measure, MeterReport, Reading
-from dra_driver.hardware.nvidia.metering.dcgm_names import DCGM_NAMES
+from dra_driver.hardware.nvidia.dcgm_names import DCGM_NAMES
 from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.hardware.simulated.profile_facts import facts_of
 from dra_driver.metering.holders import Holder

@@ -15,7 +15,7 @@ from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
 from dra_driver.claims.allocated.decoding import decode_claim
 from dra_driver.hardware.facts import PartitionFacts
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.edits import DeviceNode, Edits

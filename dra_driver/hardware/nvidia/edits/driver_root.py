@@ -1,16 +1,22 @@
-"""The NVIDIA driver root as a tree of its own: paths inside it come in, paths on the host go out.
+"""The NVIDIA driver root as a tree of its own, and the driver that is installed in it.
 
-The root is the host's / or a driver container's file system (/run/nvidia/driver), which this process sees below a
-mount. Symlinks are followed as if that mount were /, so none leads outside. The tree remembers the paths that it looked
-at, which makes it cheap to check whether another look would find the same.
+Paths inside the tree come in, paths on the host go out. The root is the host's / or a driver container's file system
+(/run/nvidia/driver), which this process sees below a mount. Symlinks are followed as if that mount were /, so none
+leads outside. The tree remembers the paths that it looked at, which makes it cheap to check whether another look would
+find the same. Of the driver, the folder of its libraries and its version are found, the latter in the name of a library
+or by way of the loader's cache; a broken cache holds none. No library is opened.
+Source: the driver's README, "Installed Components"; NVIDIA Container Toolkit for which of them containers get; glibc,
+sysdeps/generic/dl-cache.h: header "glibc-ld.so.cache1.1", entries of 24 bytes, offsets from the header.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
+import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dra_driver.model.stamp import Stamp, stamp_of, stamp_of_status
@@ -129,3 +135,155 @@ class DriverRoot:
 
 def _stamp(path: str) -> Stamp | None:
     return stamp_of(path or "/", follows_links=False)
+
+
+TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
+LIBRARY_FOLDERS = (
+    "/usr/lib64",
+    *(f"/usr/lib/{triplet}" for triplet in TRIPLETS),
+    *(f"/usr/lib/{triplet}/nvidia/current" for triplet in TRIPLETS),
+    "/lib64",
+    *(f"/lib/{triplet}" for triplet in TRIPLETS),
+    *(f"/lib/{triplet}/nvidia/current" for triplet in TRIPLETS),
+)
+# Libraries that come with the driver but have version numbers of their own.
+OWN_VERSION = re.compile(r"libnvidia-(?:egl-(?:gbm|wayland2?|xcb|xlib)\.so\.\d+\.\d+.*|nvvm70\.so\.\d.*)")
+# The number in a library's SONAME where that is not 1; "" where the SONAME has the driver's version.
+# Source: the driver's README, "Installed Components".
+SONAME_NUMBERS = {
+    "libnvidia-nvvm": "4",
+    "libGLX_nvidia": "0",
+    "libEGL_nvidia": "0",
+    "libGLESv2_nvidia": "2",
+    **dict.fromkeys(
+        (
+            *("libnvidia-gpucomp", "libnvidia-glcore", "libnvidia-eglcore", "libnvidia-glsi", "libnvidia-glvkspirv"),
+            *("libnvidia-tls", "libnvidia-rtcore", "libnvidia-vulkan-producer", "libnvidia-nvvm70"),
+        ),
+        "",
+    ),
+}
+OPENED_WITHOUT_NUMBER = ("libcuda", "libnvidia-ml")
+XORG_FOLDERS = tuple(
+    f"{base}/modules/{updates}{kind}"
+    for base in ("/usr/lib64/xorg", "/usr/lib/xorg", *(f"/usr/lib/{triplet}/xorg" for triplet in TRIPLETS))
+    for updates in ("", "updates/")
+    for kind in ("drivers", "extensions")
+)
+CONFIG_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
+CONFIGS = (
+    "glvnd/egl_vendor.d/10_nvidia.json",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json",
+    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
+    "nvidia/nvoptix.bin",
+    "X11/xorg.conf.d/10-nvidia.conf",
+    "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+)
+VULKAN = (  # these go to /etc/vulkan in the container, wherever the host has them
+    "vulkan/icd.d/nvidia_icd.json",
+    "vulkan/icd.d/nvidia_icd.x86_64.json",
+    "vulkan/icd.d/nvidia_icd.aarch64.json",
+    "vulkan/icd.d/nvidia_layers.json",
+    "vulkan/implicit_layer.d/nvidia_layers.json",
+)
+FIRMWARE = re.compile(r"gsp.*\.bin")
+BINARY_FOLDERS = (
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+    "/opt/bin",
+)
+BINARIES = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+)
+# The host's own MPS daemon is not among them: a claim's file would put its folder in the place of the one that another
+# claim of the same container has from its daemon.
+SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
+LIBCUDA = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
+# gives the version where the driver was installed without CUDA
+LIBNVML = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)")
+
+
+_MAGIC = b"glibc-ld.so.cache1.1"
+_HEADER = struct.Struct("=20sII20x")  # magic, number of entries, bytes of strings; then flags and reserved words
+_ENTRY = struct.Struct("=iIIIQ")  # flags, offset of the name, offset of the path, OS version, hardware capabilities
+_TYPE_MASK, _TYPE_LIBC6 = 0x00FF, 0x0003
+_64_BIT = (0x0300, 0x0A00)  # FLAG_X8664_LIB64, FLAG_AARCH64_LIB64
+
+
+def library_paths(cache: bytes, name: str) -> tuple[str, ...]:
+    """Return the paths of the 64-bit libraries that the loader would use for `name`, best first."""
+    start = cache.find(_MAGIC)  # a cache in the older format may precede it
+    if start < 0 or len(cache) < start + _HEADER.size:
+        return ()
+    _, count, _ = _HEADER.unpack_from(cache, start)
+    first = start + _HEADER.size
+    count = min(count, (len(cache) - first) // _ENTRY.size)
+    paths = []
+    for index in range(count):
+        flags, key, value, _, _ = _ENTRY.unpack_from(cache, first + index * _ENTRY.size)
+        if flags & _TYPE_MASK != _TYPE_LIBC6 or flags & ~_TYPE_MASK not in _64_BIT:
+            continue
+        if _text(cache, start + key) == name:
+            paths.append(_text(cache, start + value))
+    return tuple(path for path in paths if path.startswith("/"))
+
+
+def _text(cache: bytes, offset: int) -> str:
+    end = cache.find(b"\0", offset)
+    return cache[offset:end].decode(errors="replace") if 0 <= offset < len(cache) and end >= 0 else ""
+
+
+def find_driver(root: DriverRoot, loaded: str | None) -> tuple[str, str]:
+    """Return the folder of libcuda and the version in its name, or two empty texts where there is none.
+
+    The loaded version is preferred, compared by number (580.65.6 is 580.65.06); else the first folder's newest version.
+    """
+    for pattern, soname in ((LIBCUDA, "libcuda.so.1"), (LIBNVML, "libnvidia-ml.so.1")):
+        found = [(folder, v) for folder in LIBRARY_FOLDERS for v in _versions(root, folder, pattern)]
+        matching = [pair for pair in found if loaded and is_same_version(pair[1], loaded)]
+        if not matching:
+            cached = [(folder, v) for folder in _cached_folders(root, soname) for v in _versions(root, folder, pattern)]
+            matching = [pair for pair in cached if loaded and is_same_version(pair[1], loaded)]
+            found += cached
+        if found:
+            return (matching or found)[0]
+    return "", ""
+
+
+def is_same_version(one: str, other: str) -> bool:
+    """Return whether two driver versions are the same by number; leading zeros don't count."""
+    return _numbers(one) == _numbers(other)
+
+
+def _versions(root: DriverRoot, folder: str, pattern: re.Pattern[str]) -> list[str]:
+    matches = (pattern.fullmatch(name) for name in root.names(folder))
+    return sorted((m[1] for m in matches if m), key=_numbers, reverse=True)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def _cached_folders(root: DriverRoot, soname: str) -> Iterator[str]:
+    cache = root.find("/etc/ld.so.cache")
+    if cache is None:
+        return
+    try:
+        content = Path(root.here(cache)).read_bytes()
+    except OSError:
+        return
+    for path in library_paths(content, soname):
+        yield path.rpartition("/")[0]
+        if resolved := root.resolve(path):
+            yield resolved.rpartition("/")[0]

@@ -123,7 +123,7 @@ def test_a_library_that_does_not_say_which_events_there_are_is_asked_for_xids(wa
 
 
 def test_an_event_of_a_gpu_that_was_registered_by_another_handle_is_assigned_to_it(watching, monkeypatch):
-    monkeypatch.setattr("dra_driver.hardware.nvidia.observation.watch.address_of", id)
+    monkeypatch.setattr("dra_driver.hardware.nvidia.observation.address_of", id)
     one, _ = watching.state.gpus
     reread(watching)
     one.xid(48)
@@ -145,7 +145,7 @@ def test_a_watch_that_ended_with_an_error_is_silent(watching, monkeypatch):
     def broken(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("dra_driver.hardware.nvidia.observation.watch.read_vitals", broken)
+    monkeypatch.setattr("dra_driver.hardware.nvidia.observation.read_vitals", broken)
     watching.until(lambda: watching.silent > 0)
 
 

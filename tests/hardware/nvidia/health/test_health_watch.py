@@ -91,7 +91,7 @@ def test_a_gpu_that_comes_back_under_another_index_is_read_again_and_its_xids_ar
 
 
 def test_a_call_that_hangs_makes_the_watch_silent_and_blocks_no_discovery(watching, monkeypatch):
-    monkeypatch.setattr("dra_driver.hardware.nvidia.observation.watch.EXPECTED_SECONDS", 0.7)
+    monkeypatch.setattr("dra_driver.hardware.nvidia.observation.EXPECTED_SECONDS", 0.7)
     one, two = watching.state.gpus
     one.hang("nvmlDeviceGetFieldValues")
     watching.state.write()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.hardware.nvidia.health.kernel_log import KernelLog
+from dra_driver.hardware.nvidia.health import KernelLog
 
 GPU = "0000:3b:00.0"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.facts import PartitionFacts
-from dra_driver.hardware.nvidia.reading.names import profile_in_name, profile_name
+from dra_driver.hardware.nvidia.mig_reading import profile_in_name, profile_name
 from tests.hardware.nvidia.conftest import Machine, codes
 from tests.support.fake_nvml import Code, a100_40, gb200, h100
 

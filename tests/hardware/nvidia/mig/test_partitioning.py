@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.model.errors import Retry
 from tests.hardware.nvidia.conftest import Machine, codes
 from tests.hardware.nvidia.support.mig_bench import PCI, Bench, refusal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 
 
 def nvidia_gpu(address: str, *, minor: int) -> NvidiaGpu:

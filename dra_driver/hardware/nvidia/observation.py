@@ -1,8 +1,11 @@
-"""Watch: the one thread of a session that waits for events, polls the GPUs' health and meters what they do.
+"""Observation: health and metering of the GPUs of each session of the library, by one thread.
 
-In: an open library. Out: Xids, vitals and readings, handed over as they come. Only callers that want new vitals wait
-for this thread, each with a deadline of its own. A call that hangs stops the watch, which then counts as silent; the
-workers of the GPUs are not affected.
+The thread of a session waits for events, polls the GPUs' health and meters what they do, while at least one of health
+and metering is on. Only callers that want new vitals wait for it, each with a deadline of its own. A call that hangs
+stops the watch, which then counts as silent; the workers of the GPUs are not affected.
+
+In: an open library. Out: Xids, vitals and readings, with the kernel log and the bus as one report. Any thread may ask.
+Sessions begin and end (a GPU was lost, the driver is unloaded); what a watch has seen is kept until it is reported.
 """
 
 from __future__ import annotations
@@ -10,22 +13,37 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.hardware.evidence import Source, Vitals, XidReport
-from dra_driver.hardware.nvidia.health.calls import XID, HealthNvml, LibraryEvent, address_of
-from dra_driver.hardware.nvidia.health.vitals import WatchedGpu, read_vitals, watched_gpu
-from dra_driver.hardware.nvidia.nvml.fault import NvmlFault
+from dra_driver.hardware.bus import bus_state
+from dra_driver.hardware.evidence import BusState, HealthReport, Source, Vitals, XidReport
+from dra_driver.hardware.kernel_records import KERNEL_LOG
+from dra_driver.hardware.metered import MeterPlan, MeterReport
+from dra_driver.hardware.nvidia.health import (
+    XID,
+    HealthNvml,
+    KernelLog,
+    LibraryEvent,
+    WatchedGpu,
+    address_of,
+    read_vitals,
+    watched_gpu,
+)
+from dra_driver.hardware.nvidia.queries import NvmlFault
+from dra_driver.hardware.nvidia.session import WATCH_ENDS_S, NvmlSession
 from dra_driver.hardware.nvidia.worker import Worker, ended
+from dra_driver.hardware.port import Roots
 from dra_driver.model.machine import boot_time
 from dra_driver.model.names import normal_pci_address
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
-    from dra_driver.hardware.nvidia.metering.meter import MeterRounds, NvidiaMeter
+    from dra_driver.hardware.nvidia.metering import MeterRounds, NvidiaMeter
+    from dra_driver.hardware.nvidia.session import SessionWatch
 
 log = logging.getLogger(__name__)
 
@@ -221,8 +239,137 @@ class HealthWatch:
         if meter is None:
             return
         if self._rounds is None:
-            from dra_driver.hardware.nvidia.metering.meter import MeterRounds  # noqa: PLC0415 - only where it is wanted
+            from dra_driver.hardware.nvidia.metering import MeterRounds  # noqa: PLC0415 - only where it is wanted
 
             gpus = {gpu.address: gpu.handle for gpu in self._gpus.values()}
             self._rounds = MeterRounds(meter, self._worker.mark, gpus)
         self._rounds.run()
+
+
+class NvidiaHealth:
+    """What is observed from `watch_health` until `end_health`."""
+
+    def __init__(self, roots: Roots, notify: Callable[[], None], *, log_position: int) -> None:
+        self._roots, self._notify = roots, notify
+        self._log = KernelLog(Path(roots.dev, KERNEL_LOG), log_position)
+        self._found = Watched()
+        self._mutex = threading.Lock()
+        self._watch: HealthWatch | None = None
+
+    def begin_session(self, meter: Callable[[], NvidiaMeter | None]) -> HealthWatch:
+        """Watch a library that was just initialised, and return the watch, which the session has to end.
+
+        `meter` returns where its readings go while the GPUs are metered.
+        """
+        with self._mutex:
+            self._watch = HealthWatch(self._found, self._notify, meter=meter)
+            return self._watch
+
+    def end_session(self, watch: SessionWatch) -> None:
+        """Record that a watch ends."""
+        with self._mutex:
+            if self._watch is watch:
+                self._watch = None
+
+    def report(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
+        """Return what was observed since the last call; after an Xid, with readings that are newer."""
+        news = self._log.new_records()
+        watch, found = self._watch, self._found
+        with found.changed:
+            is_urgent = is_urgent or bool(news.xids or found.xids)
+            wanted = found.begun + 1  # a round under way may have read a GPU before what happened to it
+        if watch is not None and is_urgent and not watch.silent_s():
+            self._await_round(watch, wanted, patience_s)
+        with found.changed:
+            xids, vitals = (*news.xids, *found.xids), tuple(found.vitals.values())
+            found.xids.clear()
+            found.vitals.clear()
+        return HealthReport(
+            xids,
+            vitals,
+            is_driver_new=news.is_driver_new,
+            silent_s=watch.silent_s() if watch is not None else 0.0,
+            log_position=news.position,
+            problem=self._log.problem,
+        )
+
+    def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
+        """Return what the bus shows of GPUs."""
+        return {gpu: bus_state(self._roots, gpu, ("nvidia",)) for gpu in gpus}
+
+    def close(self) -> None:
+        """Close the kernel log."""
+        self._log.close()
+
+    def _await_round(self, watch: HealthWatch, wanted: int, patience_s: float) -> None:
+        """Wait for the end of a round of polling, by its number."""
+        watch.poll_soon()
+        with self._found.changed:
+            self._found.changed.wait_for(lambda: self._found.ended >= wanted, patience_s)
+
+
+class Observation:
+    """The two observers of a node's GPUs. `session` is the one that is open, None while the library is closed."""
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+        self._health: NvidiaHealth | None = None
+        self._meter: NvidiaMeter | None = None
+
+    def begin_health(self, session: NvmlSession | None, notify: Callable[[], None], *, log_position: int) -> None:
+        """Begin to observe the health of the GPUs (port.HealthReporter)."""
+        self._health = NvidiaHealth(self._roots, notify, log_position=log_position)
+        self.watch(session)
+
+    def health(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
+        """Return what was observed since the last call (port.HealthReporter)."""
+        health = self._health
+        return health.report(is_urgent=is_urgent, patience_s=patience_s) if health is not None else HealthReport()
+
+    def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
+        """Return what the PCI bus shows of GPUs (port.HealthReporter)."""
+        health = self._health
+        return health.bus_states(gpus) if health is not None else {}
+
+    def end_health(self, session: NvmlSession | None) -> None:
+        """Stop observing health; metering goes on."""
+        health, self._health = self._health, None
+        if health is not None:
+            health.close()
+            self.watch(session)
+
+    def begin_metering(self, session: NvmlSession | None, plan: MeterPlan) -> None:
+        """Begin to measure (port.Metered)."""
+        from dra_driver.hardware.nvidia.metering import NvidiaMeter  # noqa: PLC0415 - only where it is on
+
+        self._meter = NvidiaMeter(plan)
+        if self._health is None:
+            self.watch(session)
+
+    def meter_report(self) -> MeterReport:
+        """Return what was measured last (port.Metered)."""
+        meter = self._meter
+        return meter.report() if meter is not None else MeterReport()
+
+    def end_metering(self, session: NvmlSession | None) -> None:
+        """Stop measuring; health is still observed."""
+        self._meter = None
+        if self._health is None:
+            self.watch(session)
+
+    def watch(self, session: NvmlSession | None) -> None:
+        """Start the watch that health and metering need now, in place of the one that the session has."""
+        if session is None:
+            return
+        if session.watch is not None:
+            is_replaced = self._health is not None or self._meter is not None
+            session.watch.end(WATCH_ENDS_S if is_replaced else 0)
+        if self._health is not None:
+            session.watch = self._health.begin_session(lambda: self._meter)
+        elif self._meter is not None:
+            session.watch = HealthWatch(Watched(), lambda: None, meter=lambda: self._meter, polls=False)
+
+    def leave(self, session: NvmlSession) -> None:
+        """Record that a session is being closed."""
+        if self._health is not None and session.watch is not None:
+            self._health.end_session(session.watch)

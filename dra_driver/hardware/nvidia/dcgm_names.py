@@ -18,7 +18,7 @@ from dra_driver.hardware.metric_names import (
     MetricNames,
     Pairs,
 )
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind
 
 DRIVER_VERSION = "DCGM_FI_DRIVER_VERSION"
