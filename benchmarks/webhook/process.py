@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.webhook.fleet import serve
 from dra_driver.model.names import NVIDIA_DRIVER
-from dra_driver.webhook.certificates import make_certificate_pair
+from dra_driver.webhook.identity import make_certificate_pair
 
 NAME = "localhost"
 _LONGEST_SECONDS = 1800.0

@@ -27,10 +27,9 @@ from benchmarks.figures import Report, percentiles
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import Wire
 from dra_driver.views.fleet.devices import fleet_of_profile
-from dra_driver.webhook.certificates import make_certificate_pair
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.handler import Reviewer
-from dra_driver.webhook.identity import load_certificate_pair
+from dra_driver.webhook.identity import load_certificate_pair, make_certificate_pair
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.main import reviewers

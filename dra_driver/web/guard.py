@@ -1,25 +1,41 @@
 """The guard in front of all pages: it refuses requests, limits their size, and sets the headers of answers.
 
 In: ASGI requests. Out: requests that may be answered. A request that the authorizer refuses, or that is too large, ends
-here with a text or a document that says why.
+here with a text or a document that says why. Only some large bodies are read and answered at once.
 """
 
 from __future__ import annotations
 
 import secrets
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dra_driver.web.large_bodies import LargeBodies
-from dra_driver.web.places import NoPlaceError
+from dra_driver.web.backend import Backend
+from dra_driver.web.places import BackendPlaces, NoPlaceError, SharedPlaces
 from dra_driver.web.worker.responses import refusal
 
 MAX_BODY = 2 << 20  # bytes of a request
 MAX_WITHOUT_VIEWER = 20 << 10  # bytes of a request of anybody: a token, to sign in
 _METHODS = frozenset({"GET", "HEAD", "POST"})
+
+
+class LargeBodies:
+    """The places of one server. Call it in the event loop."""
+
+    def __init__(self) -> None:
+        self._places = SharedPlaces(2, 1, 16)
+        self._of_backends: WeakKeyDictionary[Backend, BackendPlaces] = WeakKeyDictionary()
+
+    def place(self, backend: Backend) -> AbstractAsyncContextManager[None]:
+        """Return a context that waits for a place, and holds it. Entering raises: NoPlaceError."""
+        if backend not in self._of_backends:
+            self._of_backends[backend] = self._places.of_backend()
+        return self._of_backends[backend].place()
 
 
 class Authorizer(Protocol):

@@ -13,8 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from dra_driver.model.errors import NodeError
-from dra_driver.serving.connections import ConnectionLimits
-from dra_driver.serving.http_server import HttpServer, configuration
+from dra_driver.serving.http_server import ConnectionLimits, HttpServer, configuration
 
 LIMITS = ConnectionLimits(
     connections=256,

@@ -3,28 +3,80 @@
 In: ResourceSlices, in pages or one by one, and DeviceClasses. Out: one device of each shape, with how many there are.
 Of a slice, only its shapes are kept, and only once for all slices with the same shapes; of a class, only its
 expressions. The number of shapes is bounded: if a driver has more, it is only partly known, and no warning claims that
-none of its devices match.
+none of its devices match. Two watches keep the fleet up to date. Never more than one page of slices is in memory,
+neither at the start nor when everything is listed again.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from dra_driver.model.wire import ClassWire, SliceWire
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import CLASSES, SLICES
+from dra_driver.kube.watch import Watch
+from dra_driver.kube.watch_events import Changed, Deleted, Listed
+from dra_driver.model.wire import ClassWire, SliceWire, Wire
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.telemetry.logs import fields
 from dra_driver.webhook.objects import selectors
 from dra_driver.webhook.shapes import ShapedDevice, shapes_of
 
+SLICES_A_PAGE = 25  # slices of up to 128 devices, which take some 15 MiB as wire objects
+CLASSES_A_PAGE = 50
 log = logging.getLogger(__name__)
 
 MAX_SHAPES = 512  # of each driver whose configs are validated here
 MAX_OTHER_SHAPES = 32  # of each other driver; every device of a network driver may differ in its addresses
 _MAX_DRIVERS = 64
 _SliceShapes = tuple[tuple[bytes, int], ...]  # the shapes of a slice with their counts
+
+
+class FleetWatch:
+    """Two threads that keep a fleet up to date."""
+
+    def __init__(self, api: KubeApi, fleet: PublishedFleet) -> None:
+        slices = Watch(api, SLICES, page_size=SLICES_A_PAGE)
+        classes = Watch(api, CLASSES, page_size=CLASSES_A_PAGE)
+        self._watches = (slices, classes)
+        self._threads = (
+            _thread(
+                slices, fleet.replace_slices, fleet.put_slice, lambda wire: fleet.drop_slice(wire["metadata"]["uid"])
+            ),
+            _thread(
+                classes, fleet.replace_classes, fleet.put_class, lambda wire: fleet.drop_class(wire["metadata"]["name"])
+            ),
+        )
+
+    def start(self) -> None:
+        """Start both threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End both threads."""
+        for watch in self._watches:
+            watch.stop()
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+
+def _thread(
+    watch: Watch, replace: Callable[..., None], put: Callable[[Wire], None], drop: Callable[[Wire], None]
+) -> threading.Thread:
+    def follow() -> None:
+        for event in watch.events():
+            if isinstance(event, Listed):
+                replace(event.objects, is_first=event.is_first, is_last=event.is_last)
+            elif isinstance(event, Changed):
+                put(event.wire)
+            elif isinstance(event, Deleted):
+                drop(event.wire)
+            del event  # otherwise this page would stay in memory while the next one is read
+
+    return threading.Thread(target=follow, name="fleet", daemon=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,13 @@
 
 In: requests of anyone who can reach the port. Out: answers. The size of heads and bodies is checked before they are
 read. The work ends when the caller has gone. The event loop never judges, so that probes are answered meanwhile.
+
+A small body needs no permission to be read, since the number of connections is limited. A large one counts with all its
+bytes, and only one is decoded at a time, because decoded values take ten times as much memory. A part that is nested
+too deeply becomes a text, which no config is. Nothing that an API server passes on is refused for how it is written:
+numbers of any length, halves of surrogate pairs, duplicate names, NaN.
+Source: Kubernetes, sigs.k8s.io/json (10,000 levels; the last of equal names counts); RawExtension keeps bytes as they
+are.
 """
 
 from __future__ import annotations
@@ -9,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -26,10 +34,20 @@ from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.probes import QUICK_PAGES, PageResponse
 from dra_driver.webhook.callers import Callers
-from dra_driver.webhook.decoding import TooManyValuesError, decode
-from dra_driver.webhook.load_limits import MAX_REVIEWS, LoadLimits, OverloadedError
 from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline
 
+SMALL_BYTES = 16 * 1024
+MAX_LARGE_BYTES = 8 << 20  # of all large bodies together
+MAX_REVIEWS = 8  # at a time, for each path
+_WAIT_SECONDS = 3.0  # until there is room for a large body, or for one more review
+MAX_VALUES = 200_000  # a valid claim has some tens of thousands
+MAX_LEVELS = 100
+TOO_DEEP = "(nested too deeply)"
+_MAX_DIGITS = 4096  # Python refuses to convert longer integers; quantities end there too
+_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
+_UID = re.compile(rb'"request"\s*:\s*\{\s*"uid"\s*:\s*"([0-9A-Za-z-]{1,256})"')
+_UID_WITHIN = 2048  # in bytes; API servers write the UID at the beginning
+_OPENING, _CLOSING = b"[{", b"]}"
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 3 << 20  # the API server's own limit. Source: k8s.io/apiserver, MaxRequestBodyBytes
@@ -39,6 +57,118 @@ _JSON = "application/json"
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 Reviewer = Callable[[Any, ReviewDeadline], Wire]
+
+
+class OverloadedError(Exception):
+    """A limit was reached, and no room was made in time."""
+
+
+class LoadLimits:
+    """The memory limits of one server. Only its event loop may ask."""
+
+    def __init__(
+        self, paths: tuple[str, ...], *, max_bytes: int = MAX_LARGE_BYTES, wait_s: float = _WAIT_SECONDS
+    ) -> None:
+        self._left, self._wait_s = max_bytes, wait_s
+        self._changed = asyncio.Condition()
+        self._reviews = {path: asyncio.Semaphore(MAX_REVIEWS) for path in paths}
+        self._large = {path: asyncio.Semaphore(1) for path in paths}
+
+    @asynccontextmanager
+    async def for_body(self, length: int) -> AsyncIterator[None]:
+        """Reserve memory for a body while it is read and judged. Entering raises: OverloadedError."""
+        counted = length if length > SMALL_BYTES else 0
+        async with self._changed, self._in_time():
+            await self._changed.wait_for(lambda: not counted or self._left >= counted)
+            self._left -= counted
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._left += counted
+                self._changed.notify_all()
+
+    @asynccontextmanager
+    async def for_review(self, path: str, length: int) -> AsyncIterator[None]:
+        """Wait until a review of this path may be decoded. Entering raises: OverloadedError."""
+        turns = [self._reviews[path]] if length <= SMALL_BYTES else [self._large[path], self._reviews[path]]
+        async with AsyncExitStack() as held:
+            async with self._in_time():
+                for turn in turns:
+                    await held.enter_async_context(turn)
+            yield
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._wait_s):
+                yield
+        except TimeoutError as error:
+            raise OverloadedError from error
+
+
+class TooManyValuesError(InputError):
+    """The review holds more values than any valid object. `uid` is the review's own, if it could be found."""
+
+    def __init__(self, uid: str) -> None:
+        super().__init__("review", f"the review holds more than {MAX_VALUES} values")
+        self.uid = uid
+
+
+def decode(body: bytes) -> Any:
+    """Decode a body. Raises: InputError("input.review"); TooManyValuesError."""
+    if _marks(body, b"[", b"{") > MAX_LEVELS or _marks(body, b",", b"[", b"{") > MAX_VALUES:
+        body = _flattened(body)
+    try:
+        return _DECODER.decode(body.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError("review", f"not an AdmissionReview: {error}") from error
+
+
+def _marks(body: bytes, *marks: bytes) -> int:
+    """Count some characters wherever they occur, in texts too: that is fast, and never an underestimate."""
+    return sum(map(body.count, marks))
+
+
+def _flattened(body: bytes) -> bytes:
+    """Count the actual values, and cut out what is nested too deeply."""
+    pieces: list[bytes] = []
+    depth = values = 0
+    kept_to = 0  # up to where the body has been copied to `pieces`
+    cut_at = -1  # where the part that is too deep began; -1 outside such a part
+    for token in _TOKENS.finditer(body):
+        start = token.start()
+        mark = body[start : start + 1]
+        if mark == b'"':
+            continue
+        if mark in _CLOSING:
+            if depth > MAX_LEVELS and depth - 1 == MAX_LEVELS and cut_at >= 0:
+                pieces += (body[kept_to:cut_at], b'"', TOO_DEEP.encode(), b'"')
+                kept_to, cut_at = token.end(), -1
+            depth -= 1
+            continue
+        values += 1
+        if values > MAX_VALUES:
+            raise TooManyValuesError(_uid_of(body))
+        if mark in _OPENING:
+            depth += 1
+            if depth == MAX_LEVELS + 1:
+                cut_at = start
+    if cut_at >= 0:
+        raise InputError("review", "not an AdmissionReview: it is incomplete")
+    return b"".join(pieces) + body[kept_to:] if pieces else body
+
+
+def _uid_of(body: bytes) -> str:
+    found = _UID.search(body[:_UID_WITHIN])
+    return found[1].decode() if found else ""
+
+
+def _int(text: str) -> int | float:
+    return int(text) if len(text) <= _MAX_DIGITS else float(text)
+
+
+_DECODER = json.JSONDecoder(parse_int=_int)
 
 
 class ReviewApplication:

@@ -19,8 +19,7 @@ from dra_driver.model.kubernetes import nearest_version
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.stop_request import StopRequest
 from dra_driver.webhook.callers import Callers
-from dra_driver.webhook.fleet import PublishedFleet
-from dra_driver.webhook.fleet_watch import FleetWatch
+from dra_driver.webhook.fleet import FleetWatch, PublishedFleet
 from dra_driver.webhook.handler import Reviewer
 from dra_driver.webhook.identity import CertificateFolder, CertificateSecret, CertificateSource, ServingIdentity
 from dra_driver.webhook.images import ImageAdvisor

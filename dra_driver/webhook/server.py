@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.wire import Wire
-from dra_driver.serving.connections import ConnectionLimits
-from dra_driver.serving.http_server import HttpServer, configuration
+from dra_driver.serving.http_server import ConnectionLimits, HttpServer, configuration
 from dra_driver.telemetry.probes import probe_pages
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.handler import MAX_HEAD_BYTES, ReviewApplication, Reviewer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from dra_driver.yamltext.block_entries import BlockEntries
+from dra_driver.yamltext.change_writer import BlockEntries
 from dra_driver.yamltext.values import is_same
 from tests.migrate.support.rewriting import read, rewritten, rewritten_and_checked
 

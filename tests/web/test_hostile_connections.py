@@ -14,7 +14,7 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from dra_driver.serving.connections import OpenConnections
+from dra_driver.serving.http_server import OpenConnections
 from dra_driver.web.serving import LIMITS, WebServer, listening_socket, settings
 from tests.support.api.certificates import make_ca, make_leaf
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi

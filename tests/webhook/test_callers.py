@@ -15,8 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dra_driver.model.errors import NodeError
 from dra_driver.webhook.callers import Callers
-from dra_driver.webhook.certificates import make_certificate_pair
-from dra_driver.webhook.identity import load_certificate_pair
+from dra_driver.webhook.identity import load_certificate_pair, make_certificate_pair
 from dra_driver.webhook.review import review_configs
 from dra_driver.webhook.server import ReviewServer
 from tests.webhook.support.reviews import DRIVER, claim, review

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from dra_driver.serving.connections import READ_BYTES
+from dra_driver.serving.http_server import READ_BYTES
 from dra_driver.webhook.handler import MAX_BYTES
 from tests.support.waiting import until
 from tests.webhook.support.serving import Serving, ask, is_closed

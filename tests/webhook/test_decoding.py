@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dra_driver.model.errors import InputError
-from dra_driver.webhook.decoding import MAX_LEVELS, MAX_VALUES, TOO_DEEP, TooManyValuesError, decode
+from dra_driver.webhook.handler import MAX_LEVELS, MAX_VALUES, TOO_DEEP, TooManyValuesError, decode
 
 
 def deep(levels, opening="[", closing="]"):

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from dra_driver.claims.config.reading import decode_config
 from dra_driver.model.errors import ClaimError
-from dra_driver.webhook.certificates import make_certificate_pair
 from dra_driver.webhook.fleet import PublishedFleet
-from dra_driver.webhook.identity import load_certificate_pair
+from dra_driver.webhook.identity import load_certificate_pair, make_certificate_pair
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.main import UNREAD, reviewers

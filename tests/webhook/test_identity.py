@@ -12,8 +12,17 @@ import pytest
 from cryptography import x509
 
 from dra_driver.model.errors import ApiError, NodeError
-from dra_driver.webhook.certificates import LIFE, RENEW_BEFORE, CertificatePair, make_certificate_pair, renewal_reason
-from dra_driver.webhook.identity import CertificateFolder, CertificateSecret, ServingIdentity, load_certificate_pair
+from dra_driver.webhook.identity import (
+    LIFE,
+    RENEW_BEFORE,
+    CertificateFolder,
+    CertificatePair,
+    CertificateSecret,
+    ServingIdentity,
+    load_certificate_pair,
+    make_certificate_pair,
+    renewal_reason,
+)
 from dra_driver.webhook.server import ReviewServer
 from tests.support.waiting import until
 

@@ -8,8 +8,7 @@ from dra_driver.embedded.api.kinds import CLASSES, SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials.loading import load_credentials
-from dra_driver.webhook.fleet import PublishedFleet
-from dra_driver.webhook.fleet_watch import FleetWatch
+from dra_driver.webhook.fleet import FleetWatch, PublishedFleet
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.objects import selectors
 from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline

@@ -10,10 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from dra_driver.model.errors import NodeError
-from dra_driver.webhook.certificates import make_certificate_pair
-from dra_driver.webhook.decoding import MAX_VALUES
-from dra_driver.webhook.handler import MAX_BYTES
-from dra_driver.webhook.identity import load_certificate_pair
+from dra_driver.webhook.handler import MAX_BYTES, MAX_VALUES
+from dra_driver.webhook.identity import load_certificate_pair, make_certificate_pair
 from dra_driver.webhook.server import ReviewServer
 from tests.support.waiting import until
 from tests.webhook.support.reviews import DRIVER, claim, config, review

@@ -3,7 +3,8 @@
 In: `PresentedIdentity`. Out: `AdmittedViewer`, or None. Rights that were taken away are no longer used once the verdict
 is half a minute old. Many requests of one viewer wait for one verdict. While the API server does not answer, no viewer
 is admitted on an old verdict. Tokens that were never accepted are asked about in threads of their own and at a limited
-pace, so that viewers who were admitted before do not wait for them.
+pace, by peer and in all, so that viewers who were admitted before do not wait for them, and a peer that tries one token
+after the other takes little of the API server's time.
 """
 
 from __future__ import annotations
@@ -12,16 +13,55 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from dra_driver.web.viewers.fairness import to_give_up
 from dra_driver.web.viewers.identity import PresentedIdentity
-from dra_driver.web.viewers.pace import Pace
 from dra_driver.web.viewers.rights_resolvers import AdmittedViewer, RightsResolver
 
+_MAX_PEERS = 1_000
 FRESH_SECONDS = 30.0
 _MAX_KNOWN = 1_000  # accepted identities; and as many refused ones
 _MAX_OF_USER = 16
 _AT_ONCE = 4  # verdicts that are asked for at the same time: of known viewers, and of unknown ones
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """`burst` at once, and then `rate` a second."""
+
+    burst: float
+    rate: float
+    level: float
+    filled_at: float
+
+    def fill(self, now: float) -> float:
+        """Return how many may pass now."""
+        self.level = min(self.burst, self.level + (now - self.filled_at) * self.rate)
+        self.filled_at = now
+        return self.level
+
+
+class Pace:
+    """The buckets of all peers, and the one that they share."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._in_all = TokenBucket(60.0, 4.0, 60.0, clock())
+        self._peers: dict[str, TokenBucket] = {}
+
+    def may_pass(self, peer: str) -> bool:
+        """Return whether a token of a peer may be shown to the API server now, and count it if it may."""
+        now = self._clock()
+        own = self._peers.pop(peer, None) or TokenBucket(20.0, 1.0, 20.0, now)
+        self._peers[peer] = own  # at the end, so that it is dropped last
+        if len(self._peers) > _MAX_PEERS:
+            del self._peers[next(iter(self._peers))]
+        if min(own.fill(now), self._in_all.fill(now)) < 1.0:
+            return False
+        own.level -= 1.0
+        self._in_all.level -= 1.0
+        return True
 
 
 class TooFastError(Exception):

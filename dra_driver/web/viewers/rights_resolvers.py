@@ -3,7 +3,7 @@
 In: `PresentedIdentity`. Out: `AdmittedViewer`. `OwnRights` asks and reads with the viewer's own token, so the console
 needs no rights at all; the tokens of one user share one backend. `ReviewedRights` asks by reviews of the token and of
 every access, and reads with the console's credentials what the reviews permit; viewers whose rights are equal then
-share one backend.
+share one backend. Commands that are run for a viewer get a kubeconfig with the viewer's own token.
 
 Source: Kubernetes, TokenReview, SelfSubjectReview, SubjectAccessReview, SelfSubjectAccessReview.
 """
@@ -28,10 +28,34 @@ from dra_driver.model.wire import Wire
 from dra_driver.web.kinds import WatchedKind
 from dra_driver.web.rights import Rights, rights_of
 from dra_driver.web.viewers.identity import PresentedIdentity
-from dra_driver.web.viewers.own_kubeconfig import kubeconfig_text
 
 _ACCOUNT = "system:serviceaccount:"
 _CREDENTIAL = "authentication.kubernetes.io/"  # Kubernetes' own extra fields: the id of a token, its pod and its node
+
+
+def kubeconfig_text(server: Credentials, token: str) -> str:
+    """Return a kubeconfig, as JSON."""
+    cluster: Wire = {"server": server.server}
+    if (tls := server.tls) is not None:
+        if tls.ca_pem:
+            cluster["certificate-authority-data"] = base64.b64encode(tls.ca_pem.encode()).decode()
+        elif tls.ca_file:
+            cluster["certificate-authority"] = tls.ca_file
+        if tls.server_name:
+            cluster["tls-server-name"] = tls.server_name
+        if tls.is_unverified:
+            cluster["insecure-skip-tls-verify"] = True
+    name = "viewer"
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": {"token": token}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        }
+    )
 
 
 class LatestToken:

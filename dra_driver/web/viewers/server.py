@@ -1,35 +1,105 @@
 """The console in a cluster: one server for all viewers, each of whom sees what they may read.
 
 In: `ServerSettings`. Out: a server that runs until SIGTERM. With TLS it may listen anywhere; without TLS only on the
-loopback address, where `kubectl port-forward` reaches it.
+loopback address, where `kubectl port-forward` reaches it. A viewer's own token begins a session, whose random name is a
+cookie that no script can read. The token is kept in memory only, and never sent back to a browser: browsers send a
+cookie of localhost to the servers on all of its ports.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from dra_driver.kube.credentials.loading import load_credentials, load_server
-from dra_driver.web.guard import RequestGuard
+from dra_driver.model.errors import DriverError
+from dra_driver.web.guard import RequestGuard, document
 from dra_driver.web.lookups.lookups import UsageSource
-from dra_driver.web.pages import routes
+from dra_driver.web.pages import document_of, routes
 from dra_driver.web.serving import WebServer, listening_socket, settings
-from dra_driver.web.viewers.admissions import Admissions
+from dra_driver.web.viewers.admissions import Admissions, TooFastError
 from dra_driver.web.viewers.backends import Backends
-from dra_driver.web.viewers.identity import TrustedProxy
+from dra_driver.web.viewers.identity import MAX_TOKEN, PresentedIdentity, TrustedProxy, is_token
 from dra_driver.web.viewers.rights_resolvers import OwnRights, ReviewedRights, RightsResolver
 from dra_driver.web.viewers.sessions import ViewerSessions
-from dra_driver.web.viewers.sign_in import sign_in_routes
-from dra_driver.web.viewers.viewer_authorizer import ViewerAuthorizer
+from dra_driver.web.viewers.viewer_authorizer import HEALTH, SIGN_IN, SIGN_OUT, ViewerAuthorizer, peer_of, too_fast
 from dra_driver.web.work_budget import WorkBudget, container_limit
 from dra_driver.web.worker.worker_spawner import WorkerSpawner
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.identity import CertificateFolder, ServingIdentity
+
+
+def sign_in_routes(sessions: ViewerSessions, is_secure: bool, admissions: Admissions) -> list[Route]:
+    """Return the routes. If `is_secure`, browsers send the cookie over TLS only."""
+    handlers = _SignIn(sessions, is_secure, admissions)
+    return [
+        Route(HEALTH, _healthy),
+        Route(SIGN_IN, _page, methods=["GET"]),
+        Route(SIGN_IN, handlers.sign_in, methods=["POST"]),
+        Route(SIGN_OUT, handlers.sign_out, methods=["POST"]),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _SignIn:
+    """The handlers that begin and end sessions."""
+
+    sessions: ViewerSessions
+    is_secure: bool
+    admissions: Admissions
+
+    async def sign_in(self, request: Request) -> Response:
+        token = await _token_of(request)
+        if not is_token(token):
+            text = f"this is no token of at most {MAX_TOKEN:,} characters"
+            return document(422, "input.token", text, "kubectl create token NAME prints one")
+        try:
+            admitted = await self.admissions.admit(identity := PresentedIdentity(token), peer_of(request.scope))
+        except TooFastError:
+            return too_fast()
+        except DriverError as fault:
+            return document(503, fault.code, fault.message, fault.hint)
+        if admitted is None:
+            return document(401, "no-session", "the cluster does not accept this token", "it may have expired")
+        self.sessions.end(request.headers.get("cookie", ""))
+        cookie, name = self.sessions.cookie, self.sessions.begin(identity, admitted.user)
+        answer = Response(status_code=204)
+        answer.set_cookie(cookie, name, httponly=True, secure=self.is_secure, samesite="strict", path="/")
+        return answer
+
+    async def sign_out(self, request: Request) -> Response:
+        self.sessions.end(request.headers.get("cookie", ""))
+        answer = Response(status_code=204)
+        cookie = self.sessions.cookie
+        answer.delete_cookie(cookie, httponly=True, secure=self.is_secure, samesite="strict", path="/")
+        return answer
+
+
+async def _page(request: Request) -> Response:
+    return document_of("sign-in.html", request)
+
+
+async def _healthy(_request: Request) -> Response:
+    return Response(b"ok\n", media_type="text/plain")
+
+
+async def _token_of(request: Request) -> str:
+    """Return the token in a body; "" for a body without one."""
+    try:
+        given = json.loads(await request.body())
+    except (ValueError, RecursionError, ClientDisconnect):
+        return ""
+    token = given.get("token") if isinstance(given, dict) else None
+    return token.strip() if isinstance(token, str) else ""
 
 
 @dataclass(frozen=True, slots=True)

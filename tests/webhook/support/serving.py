@@ -10,8 +10,7 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from dra_driver.webhook.certificates import make_certificate_pair
-from dra_driver.webhook.identity import load_certificate_pair
+from dra_driver.webhook.identity import load_certificate_pair, make_certificate_pair
 from dra_driver.webhook.review import refuse_unread, review_configs
 from dra_driver.webhook.server import LIMITS, ReviewServer
 from tests.webhook.support.reviews import DRIVER, claim, review
