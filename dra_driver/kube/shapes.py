@@ -7,7 +7,6 @@ answers, then causes an error here instead of a crash somewhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from dra_driver.kube.answers import bad_answer
@@ -18,71 +17,25 @@ _NAME_CHARACTERS = 253
 _NOUNS = {str: "a string", int: "a whole number", bool: "true or false"}
 
 
-class _Shape:
-    """The shape of a kind, compiled once, because every Prepare checks a claim."""
-
-    def __init__(self, of: Any) -> None:
-        self._of, self._matches = of, _matching(of)
-
-    def check(self, value: Any, where: str) -> None:
-        """Raise ApiError("api.bad-answer") for a value of another shape. Only then is the differing part looked for."""
-        if not self._matches(value):
-            _refuse(value, self._of, where)
-
-
-def _matching(shape: Any) -> Callable[[Any], bool]:
-    """Return a predicate: whether a value has a shape."""
-    if isinstance(shape, dict):
-        return _matching_object(shape) if shape else lambda value: isinstance(value, dict)
-    if isinstance(shape, list):
-        of_item = _matching(shape[0])
-        return lambda value: isinstance(value, list) and all(map(of_item, value))
-    if shape is int:
-        return lambda value: isinstance(value, int) and not isinstance(value, bool)
-    return lambda value: isinstance(value, shape)
-
-
-def _matching_object(shape: dict[Any, Any]) -> Callable[[Any], bool]:
-    if ... in shape:
-        of_any = _matching(shape[...])
-        return lambda value: isinstance(value, dict) and all(map(of_any, value.values()))
-    required = {key.removesuffix("!") for key in shape if key.endswith("!")}
-    named = {
-        name: (of, _matching(of), name in required) for key, of in shape.items() for name in [key.removesuffix("!")]
-    }
-
-    def matches(value: Any) -> bool:
-        if not isinstance(value, dict) or not required <= value.keys():
-            return False
-        for name in value.keys() & named.keys():  # far fewer than the kind may have, or the object
-            kind, of_field, is_required = named[name]
-            found = value[name]
-            if type(found) is not kind and (found is not None or is_required) and not of_field(found):
-                return False
-        return True
-
-    return matches
-
-
-def _refuse(value: Any, shape: Any, where: str) -> None:
-    """Raise ApiError for the first part of a value that does not have its shape."""
+def _check(value: Any, shape: Any, where: str) -> None:
+    """Raise ApiError("api.bad-answer") for the first part of a value that does not have its shape."""
     if isinstance(shape, dict):
         if not isinstance(value, dict):
             raise _fault(where, "an object", value)
         for key, inner in shape.items():
             if key is ...:
-                for name, one in value.items():
-                    _refuse(one, inner, f"{where}.{name}")
+                for name, field in value.items():
+                    _check(field, inner, f"{where}.{name}")
                 continue
             name = key.removesuffix("!")
-            found = value.get(name)
-            if found is not None or key.endswith("!"):
-                _refuse(found, inner, f"{where}.{name}")
+            field = value.get(name)
+            if field is not None or key.endswith("!"):
+                _check(field, inner, f"{where}.{name}")
     elif isinstance(shape, list):
         if not isinstance(value, list):
             raise _fault(where, "a list", value)
-        for number, one in enumerate(value):
-            _refuse(one, shape[0], f"{where}[{number}]")
+        for number, entry in enumerate(value):
+            _check(entry, shape[0], f"{where}[{number}]")
     elif not isinstance(value, shape) or (shape is int and isinstance(value, bool)):
         raise _fault(where, _NOUNS[shape], value)
 
@@ -102,37 +55,32 @@ _DEVICE = {
     "taints": [{"key": str, "value": str, "effect": str}],
     "consumesCounters": [{"counterSet": str, "counters": {...: {}}}],
 }
-_SLICE = _Shape(
-    {
-        "metadata!": _METADATA,
-        "spec!": {
-            "driver!": str,
-            "nodeName": str,
-            "pool!": {"name!": str, "generation": int, "resourceSliceCount": int},
-            "devices": [_DEVICE],
-            "sharedCounters": [{"name": str, "counters": {...: {}}}],
-        },
-    }
-)
+_SLICE = {
+    "metadata!": _METADATA,
+    "spec!": {
+        "driver!": str,
+        "nodeName": str,
+        "pool!": {"name!": str, "generation": int, "resourceSliceCount": int},
+        "devices": [_DEVICE],
+        "sharedCounters": [{"name": str, "counters": {...: {}}}],
+    },
+}
 _RESULT = {"request": str, "driver!": str, "pool!": str, "device!": str, "shareID": str, "adminAccess": bool}
 _ALLOCATION = {"devices": {"results": [_RESULT], "config": [{}]}, "nodeSelector": {}}
-_CLAIM = _Shape(
-    {
-        "metadata!": {**_METADATA, "namespace!": str},
-        "spec": {},  # it decides nothing on a node
-        "status": {"allocation": _ALLOCATION, "reservedFor": [{"name": str, "uid": str}], "devices": [{}]},
-    }
-)
-_NODE = _Shape({"metadata!": _METADATA, "spec": {}, "status": {"allocatable": {}, "capacity": {}, "nodeInfo": {}}})
-_TEXT = _Shape(str)
+_CLAIM = {
+    "metadata!": {**_METADATA, "namespace!": str},
+    "spec": {},  # it decides nothing on a node
+    "status": {"allocation": _ALLOCATION, "reservedFor": [{"name": str, "uid": str}], "devices": [{}]},
+}
+_NODE = {"metadata!": _METADATA, "spec": {}, "status": {"allocatable": {}, "capacity": {}, "nodeInfo": {}}}
 
 
 def check_slice(wire: SliceWire, *, is_stored: bool = True) -> None:
     """Check a ResourceSlice; one that was not stored has no resourceVersion. Raises: ApiError("api.bad-answer")."""
-    _SLICE.check(wire, "ResourceSlice")
+    _check(wire, _SLICE, "ResourceSlice")
     metadata = wire["metadata"]
     if is_stored:
-        _TEXT.check(metadata.get("resourceVersion"), "ResourceSlice.metadata.resourceVersion")
+        _check(metadata.get("resourceVersion"), str, "ResourceSlice.metadata.resourceVersion")
     if max(len(metadata.get(name) or "") for name in ("name", "uid", "resourceVersion")) > _NAME_CHARACTERS:
         raise bad_answer(
             f"a ResourceSlice has a name, uid or resourceVersion of more than {_NAME_CHARACTERS} characters"
@@ -141,7 +89,7 @@ def check_slice(wire: SliceWire, *, is_stored: bool = True) -> None:
 
 def check_claim(wire: ClaimWire, namespace: str, name: str) -> None:
     """Check a ResourceClaim, and that it is the requested one. Raises: ApiError("api.bad-answer")."""
-    _CLAIM.check(wire, f"ResourceClaim {namespace}/{name}")
+    _check(wire, _CLAIM, f"ResourceClaim {namespace}/{name}")
     found = wire["metadata"]["namespace"], wire["metadata"]["name"]
     if found != (namespace, name):
         raise bad_answer(f"asked for ResourceClaim {namespace}/{name}, the server answered with {'/'.join(found)}")
@@ -149,6 +97,6 @@ def check_claim(wire: ClaimWire, namespace: str, name: str) -> None:
 
 def check_node(wire: Wire, name: str) -> None:
     """Check a Node, and that it is the requested one. Raises: ApiError("api.bad-answer")."""
-    _NODE.check(wire, f"Node {name}")
+    _check(wire, _NODE, f"Node {name}")
     if wire["metadata"]["name"] != name:
         raise bad_answer(f"asked for Node {name}, the server answered with {wire['metadata']['name']}")
