@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.embedded.api.gates import gates_on
+from dra_driver.embedded.api.server import gates_on
 from dra_driver.model.kubernetes import VERSIONS, gate_defaults, minor_of, nearest_version
 from dra_driver.selectors.checking.declarations import declare
 

@@ -2,7 +2,8 @@
 
 In: HTTP on the loopback interface. Out: the answers of a Kubernetes API server of the chosen version. It serves nodes,
 namespaces, pods, events, leases and resource.k8s.io/v1, and /version, /readyz, /livez and /healthz. All objects are
-kept in memory only.
+kept in memory only. A feature gate that no rule of this server asks about is refused, because switching it would
+change nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dra_driver.embedded.api.dispatch import OPEN_PATHS, Dispatcher
-from dra_driver.embedded.api.gates import gates_on, parse_minor
 from dra_driver.embedded.api.httpd import HttpRequest, LoopbackServer, Response, Stream
 from dra_driver.embedded.api.injected_faults import InjectedFaults, RequestLog
 from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, SLICES, TEMPLATES, ApiKind, Target, kind_of
@@ -23,8 +23,19 @@ from dra_driver.embedded.api.watching import Watchers
 from dra_driver.embedded.api_rules import claim_rules, slice_rules
 from dra_driver.embedded.api_rules.refusals import ApiRefusal, bad_request, unauthorized
 from dra_driver.embedded.api_rules.rules import KindRules
+from dra_driver.model.errors import UsageError
+from dra_driver.model.kubernetes import (
+    COMPATIBILITY_GROUPS,
+    DERIVED_ATTRIBUTES,
+    FRACTIONAL_RANGE,
+    OPTIONAL_NODE_OPERATIONS,
+    VERSIONS,
+    gate_defaults,
+    minor_of,
+)
 from dra_driver.model.wire import Wire
 
+_NOT_SERVED = (COMPATIBILITY_GROUPS, DERIVED_ATTRIBUTES, FRACTIONAL_RANGE, OPTIONAL_NODE_OPERATIONS)
 # The rules of each kind; objects of a kind that is not listed are stored without checks.
 _RULES: Mapping[ApiKind, KindRules] = {
     SLICES: slice_rules.RULES,
@@ -32,6 +43,23 @@ _RULES: Mapping[ApiKind, KindRules] = {
     TEMPLATES: claim_rules.TEMPLATE_RULES,
     CLASSES: claim_rules.CLASS_RULES,
 }
+
+
+def parse_minor(version: str) -> int:
+    """Return the minor of "1.36". Raises: UsageError("usage.server-version")."""
+    if version not in VERSIONS:
+        raise UsageError(
+            "server-version", f"there is no embedded API of version {version!r}, only of {', '.join(VERSIONS)}"
+        )
+    return minor_of(version)
+
+
+def gates_on(minor: int, overrides: Mapping[str, bool]) -> frozenset[str]:
+    """Return the gates that are on. Raises: UsageError("usage.gate") for one that this version does not know."""
+    defaults = {name: is_on for name, is_on in gate_defaults(minor).items() if name not in _NOT_SERVED}
+    if unknown := overrides.keys() - defaults.keys():
+        raise UsageError("gate", f"1.{minor} has no feature gate {', '.join(sorted(unknown))}")
+    return frozenset(name for name, is_on in {**defaults, **overrides}.items() if is_on)
 
 
 class EmbeddedApi:
