@@ -32,6 +32,7 @@ from dra_driver.store.older_files import (
     OlderText,
     Rows,
     fill,
+    fingerprint_of,
     has_tables,
     make_tables,
     rows_of,
@@ -108,12 +109,11 @@ class StatePart:
                 _check(connection)
                 connection.execute("BEGIN IMMEDIATE")
                 make_tables(connection, self._part.tables)
-                is_newer = self._is_older_newer(connection)
-                if is_newer:
-                    fill(connection, older.rows())
-                before = rows_of(connection, self._names)
+                before = older.rows()
+                if before is not None and fingerprint_of(before) != self._recorded(connection):
+                    fill(connection, before)
                 result = job(connection)
-                self._keep_older(connection, older, before, is_newer=is_newer)
+                self._keep_older(connection, older, before)
                 connection.execute("COMMIT")
                 return result
 
@@ -193,12 +193,9 @@ class StatePart:
         return False
 
     def _newer_rows(self) -> Rows | None:
-        """Return what the older file holds if it was written since it was read or written here."""
-        fingerprint = self.older.fingerprint()
-        if not fingerprint or fingerprint == self._known_fingerprint():
-            return None
-        with self.older.held(self._patience_s) as older:
-            return older.rows()
+        """Return what the older file holds if that is not what was read or written here last."""
+        rows = self.older.rows(self._patience_s)
+        return rows if rows is not None and fingerprint_of(rows) != self._known_fingerprint() else None
 
     def _known_fingerprint(self) -> str:
         if not self._exists():
@@ -207,23 +204,20 @@ class StatePart:
             _check(connection)
             return self._recorded(connection)
 
-    def _is_older_newer(self, connection: sqlite3.Connection) -> bool:
-        return self.older.fingerprint() not in ("", self._recorded(connection))
-
     def _recorded(self, connection: sqlite3.Connection) -> str:
         sql = "SELECT fingerprint FROM older_files WHERE part = ?"
         row = connection.execute(sql, (self._part.name,)).fetchone()
         return str(row[0]) if row else ""
 
-    def _keep_older(self, connection: sqlite3.Connection, older: HeldFile, before: Rows, *, is_newer: bool) -> None:
-        """Write what has changed into the older file too, and record its fingerprint."""
+    def _keep_older(self, connection: sqlite3.Connection, older: HeldFile, before: Rows | None) -> None:
+        """Write the rows into the older file too, if it held others before, and record their fingerprint."""
         rows = rows_of(connection, self._names)
-        if rows != before or (not self.older.fingerprint() and any(rows.values())):
-            older.replace(rows)
-        elif not is_newer:
+        if before is None and not any(rows.values()):
             return
+        if rows != before:
+            older.replace(rows)
         sql = "INSERT OR REPLACE INTO older_files VALUES (?, ?)"
-        connection.execute(sql, (self._part.name, self.older.fingerprint()))
+        connection.execute(sql, (self._part.name, fingerprint_of(rows)))
 
     def _exists(self) -> bool:
         try:

@@ -2,44 +2,32 @@
 
 import errno
 import os
-import subprocess
-from contextlib import suppress
 
 import pytest
 
 from dra_driver.health.cordons import Cordon, CordonFile, KnownCordons
 from dra_driver.model.errors import InputError
-from tests.support.small_disk import mount
+from tests.support.small_disk import fill, full_soon
 
 FIRST, SECOND = Cordon("gpu-one", "noise", 100.0), Cordon("gpu-two", "smoke", 100.0)
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if not mount("-t", "tmpfs", "-o", "size=384k", "tmpfs", str(folder)):
-        pytest.skip("needs root and the right to mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(folder):
-    with (folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(4096)):
-            pass
+    with full_soon(tmp_path / "small") as folder:
+        yield folder
 
 
 def test_a_cordon_that_a_full_disk_refuses_says_so_and_those_of_before_stay(small_disk):
     CordonFile(small_disk).add(FIRST)
     known = KnownCordons(CordonFile(small_disk))
     known.refresh()
-    fill(small_disk)
+    ballast = fill(small_disk)
     with pytest.raises(InputError, match="disk room"):
         CordonFile(small_disk).add(SECOND)
     known.refresh()
     assert FIRST in known.in_force(200.0)
-    (small_disk / "filler").unlink()
+    ballast.unlink()
     CordonFile(small_disk).add(SECOND)
     known.refresh()
     assert set(known.in_force(200.0)) == {FIRST, SECOND}

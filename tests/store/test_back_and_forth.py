@@ -13,10 +13,12 @@ from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.fault import FaultKey
 from dra_driver.health.store import HealthStore
 from dra_driver.model.errors import InputError, LedgerError
+from dra_driver.remediation.budgets import ActionRow
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction
 from tests.support.kept_files import without_descriptors
+from tests.support.small_disk import fill, full_soon
 
 ROUNDS, WRITES = 12, 7
 
@@ -123,9 +125,14 @@ class Cordons:
         return int(json.loads((folder / "cordons.json").read_text())["cordons"][0]["reason"])
 
 
-PARTS = pytest.mark.parametrize(
-    "part", [Health(), Remediation(), Passthrough(), Cordons()], ids=lambda part: type(part).__name__
-)
+EVERY = [Health(), Remediation(), Passthrough(), Cordons()]
+PARTS = pytest.mark.parametrize("part", EVERY, ids=lambda part: type(part).__name__)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    with full_soon(tmp_path / "small") as folder:
+        yield folder
 
 
 def killed_after(acknowledged, write, folder, first):
@@ -189,6 +196,41 @@ def test_an_older_file_that_was_removed_is_written_again_and_nothing_is_forgotte
     assert part.read(tmp_path) == 3
     part.write(tmp_path, 4)
     assert part.older_read(tmp_path) == 4
+
+
+@PARTS
+def test_a_full_disk_loses_nothing_and_the_change_is_made_once_there_is_room(small_disk, part):
+    part.write(small_disk, 3)
+    ballast = fill(small_disk)
+    with pytest.raises(LedgerError):
+        part.write(small_disk, 4)
+    ballast.unlink()
+    assert part.read(small_disk) in (3, 4)
+    part.write(small_disk, 5)
+    assert (part.read(small_disk), part.older_read(small_disk)) == (5, 5)
+
+
+def test_two_processes_that_write_at_once_lose_nothing(tmp_path):
+    case = Remediation.case(1)
+
+    def act(folder, number):
+        RemediationJournal(folder).write(case, began=ActionRow(float(number), "GPU-1", "reset"))
+
+    act(tmp_path, 0)
+    children = []
+    for first in (100, 200):
+        pid = os.fork()
+        if not pid:
+            try:
+                for number in range(first, first + 25):
+                    act(tmp_path, number)
+            finally:
+                os._exit(0)
+        children.append(pid)
+    for pid in children:
+        os.waitpid(pid, 0)
+    times = [row.at for row in RemediationJournal(tmp_path).actions()]
+    assert times == [0.0, *map(float, range(100, 125)), *map(float, range(200, 225))]
 
 
 @PARTS
