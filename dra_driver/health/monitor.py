@@ -1,8 +1,8 @@
 """Monitor: the thread that turns observations into faults, and stores them.
 
 In: a vendor's reports, the facts of every scan of the hardware, cordons. Out: the current faults, as a value that any
-thread may read, and a call whenever they change. A change is written to disk before it is reported, so that each fault
-still has the same start after a restart.
+thread may read, and a call whenever they change. A fault that takes a device out of use is written to disk before it is
+reported, so that it has the same start after a restart; other changes are written within ten seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dra_driver.health.own_indications import record_missing, record_silence, re
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.health.record import HealthRecord, subject_of
 from dra_driver.health.store import HealthStore
-from dra_driver.health.stored_health import FreshLook, StoredHealth, documents_of, joined
+from dra_driver.health.stored_health import FreshLook, SavePace, StoredHealth, documents_of, joined
 from dra_driver.health.xid_counts import XidCounts
 from dra_driver.health.xid_table import is_application_error
 from dra_driver.model.machine import PeopleTime, boot_time
@@ -37,7 +37,6 @@ BUS_SECONDS = 10.0
 REMEDIATED_SECONDS = 60.0  # how long a GPU is read as often as after a first bad reading once it was remediated
 RECHECK_SECONDS = 2.0  # pause after a first bad reading, so that a second one confirms it soon
 PATIENCE_SECONDS = 1.5  # how long to wait for readings that are newer than an Xid
-SAVE_SECONDS = 60.0  # pause between saves while no fault changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +98,8 @@ class HealthMonitor:
         self._record = HealthRecord(boot_id)
         self._xid_counts = XidCounts()
         self._loop = Loop("health", self._turn, failure="health monitor failed")
-        self._bus_at = self._saved_at = self._hurried_until = float("-inf")
-        self._saved_revision, self._saved_lost = -1, False
+        self._bus_at = self._hurried_until = float("-inf")
+        self._pace = SavePace()
         self._has_turned = self._has_told = self._is_complete = False  # complete: the last scan has the missing GPUs
         self._remediated: set[str] = set()  # GPUs whose earlier errors are to be forgotten; guarded by the mutex
         self._problems: tuple[Problem, ...] = ()
@@ -221,7 +220,7 @@ class HealthMonitor:
         self._problems = problems
 
     def _conclude(self, now: float) -> None:
-        """Save the faults if they changed, and then report them. A save that fails is tried again later."""
+        """Save what has changed, and then report it. A save that fails is tried again later."""
         offset = self._people.offset
         found = self._record.faults(now, self._policy.ignored_xids)
         faults = tuple(replace(one, since=one.since + offset, last_seen=one.last_seen + offset) for one in found)
@@ -231,8 +230,10 @@ class HealthMonitor:
         lasting = tuple(replace(fault, last_seen=0.0, count=0) for fault in faults)
         meaning = (lasting, cordons, tuple((one.fault.key, one.effect) for one in verdicts))
         is_changed = meaning != self._meaning
-        if is_changed or self._is_save_due(now):
-            self._save(now)
+        out = frozenset((one.fault.subject, one.fault.key) for one in verdicts if one.effect.is_blocking)
+        content = (meaning, self._known.revision, self._look.is_over)
+        if self._pace.is_due(now, content, out) and self._save():
+            self._pace.saved(now, content, out)
         self._meaning = meaning
         read = {gpu: state.action_at for gpu, state in self._record.gpus.items()}
         self.now = HealthNow(faults, cordons, self._problems, self._xid_counts.counts, read)
@@ -244,18 +245,11 @@ class HealthMonitor:
             self._has_told = is_known
             self._changed()
 
-    def _is_save_due(self, now: float) -> bool:
-        is_other = (self._known.revision, not self._look.is_over) != (self._saved_revision, self._saved_lost)
-        return is_other or not 0 <= now - self._saved_at < SAVE_SECONDS
-
-    def _save(self, now: float) -> None:
+    def _save(self) -> bool:
         with self._mutex:
-            revision, is_lost, offset = self._known.revision, not self._look.is_over, self._people.offset
+            is_lost, offset = not self._look.is_over, self._people.offset
             documents = documents_of(self._record, offset, self._known, is_lost=is_lost)
-        if self._stored.save(documents):
-            self._saved_at, self._saved_revision, self._saved_lost = now, revision, is_lost
-        else:
-            self._saved_revision = -1  # tried again in the next turn
+        return self._stored.save(documents)
 
     def _load(self, *, has_role: bool) -> None:
         """Read what was known before, unless that is impossible now. What was observed meanwhile is added to it."""

@@ -7,7 +7,7 @@ lost with a damaged store, that is known until every GPU was looked at again, al
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,8 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
+CHANGE_SECONDS = 10.0  # the least pause between saves of changes that take no GPU out of use
+SAVE_SECONDS = 60.0  # pause between saves while nothing changes but readings
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,25 @@ class StoredHealth:
         except (LedgerError, ValueError):
             return True
         return before.record.has_history or before.is_lost
+
+
+class SavePace:
+    """When the monitor saves: at once if a fault takes a device out of use, otherwise rarely, to spare the disk."""
+
+    def __init__(self) -> None:
+        self._at = float("-inf")
+        self._content: Hashable = None
+        self._out: frozenset[Hashable] = frozenset()
+
+    def is_due(self, now: float, content: Hashable, out: frozenset[Hashable]) -> bool:
+        """Return whether to save now; `out` are the faults that take devices out of use."""
+        changed_s = 0.0 if out - self._out else CHANGE_SECONDS
+        pause = changed_s if content != self._content else SAVE_SECONDS
+        return not 0 <= now - self._at < pause
+
+    def saved(self, now: float, content: Hashable, out: frozenset[Hashable]) -> None:
+        """Remember what is on disk now."""
+        self._at, self._content, self._out = now, content, out
 
 
 def documents_of(record: HealthRecord, offset: float, known: KnownGpus, *, is_lost: bool) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.monitor import HealthMonitor
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.health.store import HealthStore
+from dra_driver.health.stored_health import CHANGE_SECONDS
 from tests.health.support.parts import BOOT, ONE, TWO, gpu, reading, report, shown, xid
 from tests.support.kept_files import damage_all, locked, state_of
 
@@ -268,6 +269,7 @@ def test_after_damage_gpus_are_known_again_once_each_was_looked_at(tmp_path):
         assert not bench.monitor.is_known
     bench.turn(report(reading(bench.at + 0.5, ONE), reading(bench.at + 0.5, TWO)))
     assert bench.monitor.is_known
+    bench.at += CHANGE_SECONDS
     bench.turn()
     assert (tmp_path / "state.db.damaged").exists()
     again = Bench(tmp_path)
@@ -365,8 +367,25 @@ def test_known_gpus_are_written_when_a_gpu_changes_and_not_for_its_partitions(be
         bench.turn()
     assert len(written) == 1
     bench.monitor.completed(Facts("nvidia", gpus=(replace(gpu(ONE), minor=7), gpu(TWO))))
+    bench.at += CHANGE_SECONDS
     bench.turn()
     assert len(written) == 2
+
+
+def test_a_fault_that_takes_a_gpu_out_is_written_at_once_and_other_changes_once_in_ten_seconds(tmp_path):
+    bench = Bench(tmp_path)
+    bench.turn()
+    began, changes = bench.at, []
+    for number in range(1, 21):  # what is known of a GPU changes each second
+        bench.monitor.completed(Facts("nvidia", gpus=(replace(gpu(ONE), minor=number), gpu(TWO))))
+        before = HealthStore(tmp_path).read()
+        bench.turn()
+        if HealthStore(tmp_path).read() != before:
+            changes.append(bench.at - began)
+    assert changes == [CHANGE_SECONDS, 2 * CHANGE_SECONDS]
+    bench.turn(report(xid(95)))
+    again = Bench(tmp_path)
+    assert ("needs-reset", "xid-95") in again.turn()
 
 
 def test_faults_are_raised_although_the_store_cannot_be_written(bench, monkeypatch):
