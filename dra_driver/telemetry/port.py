@@ -1,33 +1,27 @@
-"""A few small HTTP pages for probes and scrapes, served by the standard library's server within plain bounds.
+"""A few small HTTP pages for probes and scrapes, served by the standard library's TCP server within plain bounds.
 
 In: an address, and a callable for each page. Out: answers, one per connection, each in a thread of its own. At most
 `MAX_CONNECTIONS` clients may keep the server waiting; one more replaces the oldest. A head and an answer each have a
 deadline, and a head a limit of bytes. So clients that send nothing, or a byte a minute, can't keep a probe from its
 answer. A page that is slow to render is rendered at most a few times a second, once for all clients that wait for it.
+
+The head of a request is read here: `http.server` loads 6 MiB (TLS, mail) on a node that has no GPU and may have 25.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import socket
 import socketserver
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from http import HTTPStatus
+from typing import Protocol, cast
 
-from dra_driver.model.stamp import Stamp, stamp_of
-from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.part_thread import PartThread
 from dra_driver.telemetry.probes import PageResponse
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +29,7 @@ MAX_CONNECTIONS = 64  # whose clients keep the server waiting
 MAX_PAGE_CLIENTS = 16  # that wait for the same page
 MAX_HEAD = 8192  # bytes
 CONNECTION_SECONDS = 5.0  # the time limit for the whole request, and again for the answer
-CHECK_SECONDS = 10.0  # how often the files of a certificate are checked
+_ENDS = (b"\r\n\r\n", b"\n\n")
 _BACKLOG = 4096  # the kernel reduces it to its own limit; a client that does not fit in retries only after a second
 _FAULT_SECONDS = 0.05  # the pause after a connection could not be accepted because a resource ran out
 _RENDER_SECONDS = 0.05  # the least time between two renderings of the same page
@@ -52,50 +46,11 @@ class PageAccess(Protocol):
         """Return the answer to a client with this bearer token, or None if it may see the page. This may take time."""
 
 
-class MountedCertificate:
-    """TLS with the certificate in a folder that is renewed, such as a mounted Secret: `tls.crt` and `tls.key`.
-
-    A new certificate is used for new connections within seconds; one that can't be used is logged, and the last good
-    one stays in use. While there is none, no connection is accepted: nothing is ever sent unencrypted instead. It is
-    not thread-safe.
-    """
-
-    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._files, self._clock = (folder / "tls.crt", folder / "tls.key"), clock
-        self._context: ssl.SSLContext | None = None
-        self._stamps: tuple[Stamp | None, ...] | None = None
-        self._checked_at = float("-inf")
+class SocketEncryption(Protocol):
+    """Turns an accepted connection into an encrypted one."""
 
     def secure(self, sock: socket.socket) -> socket.socket:
-        """Return a socket that encrypts; the handshake is part of its first read.
-
-        Raises: OSError if there is no certificate, or the client is gone.
-        """
-        if self._clock() - self._checked_at >= CHECK_SECONDS:
-            self._checked_at = self._clock()
-            self._check()
-        if self._context is None:
-            raise ConnectionAbortedError("no certificate")
-        return self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-
-    def _check(self) -> None:
-        stamps = tuple(stamp_of(file) for file in self._files)
-        if stamps == self._stamps and self._context is not None:
-            return
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION  # otherwise a send might have to wait for data from the client
-        context.set_alpn_protocols(["http/1.1"])
-        try:
-            context.load_cert_chain(*self._files, password=_no_password)
-        except (OSError, ValueError) as error:
-            log.warning(
-                "certificate of the metrics port can't be used",
-                extra=fields(file=str(self._files[0]), err=str(error)),
-            )
-            return
-        self._context, self._stamps = context, stamps
-        log.info("certificate of the metrics port in use", extra=fields(file=str(self._files[0])))
+        """Return a socket that encrypts. Raises: OSError if that is not possible now."""
 
 
 class Port:
@@ -108,7 +63,7 @@ class Port:
         *,
         quick: Mapping[str, PageResponse],
         connection_s: float = CONNECTION_SECONDS,
-        encryption: MountedCertificate | None = None,
+        encryption: SocketEncryption | None = None,
         access: PageAccess | None = None,
     ) -> None:
         """Listen. Raises: OSError."""
@@ -176,7 +131,7 @@ class _PageServer(socketserver.ThreadingTCPServer):
         pages: Mapping[str, _SharedPage],
         quick: Mapping[str, PageResponse],
         connection_s: float,
-        encryption: MountedCertificate | None,
+        encryption: SocketEncryption | None,
     ) -> None:
         super().__init__(("", 0), _Connection, bind_and_activate=False)
         self.socket.close()
@@ -248,63 +203,54 @@ class _PageServer(socketserver.ThreadingTCPServer):
                     socket.socket.shutdown(oldest, socket.SHUT_RDWR)
 
 
-class _Head(socket.SocketIO):
-    """What a client sends: at most `MAX_HEAD` bytes, and until a time of `time.monotonic`."""
-
-    def __init__(self, sock: socket.socket, until: float) -> None:
-        super().__init__(sock, "r")
-        self._client, self._until, self.left = sock, until, MAX_HEAD
-
-    def readinto(self, buffer: WriteableBuffer) -> int | None:
-        """Wait for bytes, and return how many there are; 0 at the end. Raises: OSError."""
-        self._client.settimeout(max(0.001, self._until - time.monotonic()))
-        count = super().readinto(memoryview(buffer)[: self.left])
-        self.left -= count or 0
-        return count
-
-
-class _Connection(BaseHTTPRequestHandler):
+class _Connection(socketserver.BaseRequestHandler):
     """One connection, with one request."""
 
     server: _PageServer
-    protocol_version = "HTTP/1.1"
-    default_request_version = "HTTP/1.0"  # else what has no version is answered without a status
-    server_version, sys_version = "dra-driver", ""
-    error_message_format, error_content_type = "%(message)s\n", "text/plain; charset=utf-8"
-    disable_nagle_algorithm = True
+    request: socket.socket
 
-    def setup(self) -> None:
-        """Bound what is read of the client."""
-        super().setup()
-        self.rfile.close()
-        self._head = _Head(self.connection, time.monotonic() + self.server.connection_s)
-        self.rfile = io.BufferedReader(self._head)
+    def handle(self) -> None:
+        """Read the head of a request, and answer it. Raises: OSError if the client is gone or too slow."""
+        head = self._head()
+        words = head.split(b"\n", 1)[0].split()
+        if len(head) >= MAX_HEAD:
+            answer = PageResponse(431, b"the request is too long\n")
+        elif len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            answer = PageResponse(400, b"this port speaks HTTP/1.1\n")
+        elif words[0] not in (b"GET", b"HEAD"):
+            answer = PageResponse(405, b"GET is expected\n")
+        else:
+            path = words[1].partition(b"?")[0].decode("latin-1")
+            answer = self.server.answer(path, _token_of(head), self.request)
+        self._send(answer, is_whole=words[:1] != [b"HEAD"])
 
-    def do_GET(self) -> None:
-        """Answer a request for a page."""
-        if not self._head.left:
-            self.send_error(431)
-            return
-        scheme, _, token = self.headers.get("Authorization", "").partition(" ")
-        token = token.strip() if scheme.lower() == "bearer" else ""
-        answer = self.server.answer(self.path.partition("?")[0], token, self.connection)
-        self.connection.settimeout(self.server.connection_s)
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
+    def _head(self) -> bytes:
+        """Return what the client sends until an empty line, or `MAX_HEAD` bytes of it."""
+        head, until = b"", time.monotonic() + self.server.connection_s
+        while len(head) < MAX_HEAD and not any(end in head for end in _ENDS):
+            self.request.settimeout(max(0.001, until - time.monotonic()))
+            piece = self.request.recv(MAX_HEAD - len(head))
+            if not piece:
+                raise ConnectionResetError("gone")
+            head += piece
+        return head
 
-    do_HEAD = do_GET  # noqa: N815
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Keep requests out of the log."""
+    def _send(self, answer: PageResponse, *, is_whole: bool) -> None:
+        head = (
+            f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\nContent-Type: {answer.content_type}\r\n"
+            f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
+        )
+        self.request.settimeout(self.server.connection_s)
+        self.request.sendall(head.encode() + (answer.body if is_whole else b""))
 
 
-def _no_password() -> str:
-    """Return an empty password, so that an encrypted key is an error instead of a prompt on the terminal."""
+def _token_of(head: bytes) -> str:
+    """Return the bearer token in the head of a request; "" if it has none."""
+    for line in head.split(b"\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"authorization":
+            scheme, _, token = value.strip().partition(b" ")
+            return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
     return ""
 
 

@@ -8,7 +8,8 @@ import ssl
 
 import pytest
 
-from dra_driver.telemetry.port import CHECK_SECONDS, MountedCertificate, Port
+from dra_driver.telemetry.encryption import CHECK_SECONDS, MountedCertificate
+from dra_driver.telemetry.port import Port
 from dra_driver.telemetry.probes import PageResponse
 from tests.support.api.certificates import make_ca, make_leaf
 

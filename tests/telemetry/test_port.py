@@ -65,7 +65,7 @@ def test_a_page_comes_whole_and_ends_the_connection(open_port):
     ("sent", "expected"),
     [
         (b"GET /nothing HTTP/1.1\r\n\r\n", "404"),
-        (b"POST /healthz HTTP/1.1\r\n\r\n", "501"),
+        (b"POST /healthz HTTP/1.1\r\n\r\n", "405"),
         (b"hello\r\n\r\n", "400"),
         (b"\x16\x03\x01\r\n\r\n", "400"),
         (b"GET /" + b"x" * 9000, "431"),

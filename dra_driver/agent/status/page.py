@@ -9,7 +9,7 @@ from dra_driver.agent.status.options import StatusOptions, parse_address
 from dra_driver.agent.status.source import StatusSource
 from dra_driver.model.errors import NodeError
 from dra_driver.telemetry.logs import fields
-from dra_driver.telemetry.port import MountedCertificate, Page, PageAccess, Port
+from dra_driver.telemetry.port import Page, PageAccess, Port, SocketEncryption
 from dra_driver.telemetry.probes import QUICK_PAGES, PageResponse, probe_pages
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class StatusPage:
                     options.metrics_address,
                     pages,
                     quick,
-                    encryption=MountedCertificate(options.certificate) if options.certificate is not None else None,
+                    encryption=_encryption(options),
                     access=_access(options, source),
                 )
             )
@@ -63,7 +63,7 @@ def _listening(
     pages: Mapping[str, Page],
     quick: Mapping[str, PageResponse],
     *,
-    encryption: MountedCertificate | None = None,
+    encryption: SocketEncryption | None = None,
     access: PageAccess | None = None,
 ) -> Port:
     """Return a port that is bound. Raises: UsageError; NodeError("node.metrics-address")."""
@@ -71,6 +71,14 @@ def _listening(
         return Port(parse_address(address, flag), pages, quick=quick, encryption=encryption, access=access)
     except OSError as error:
         raise NodeError("metrics-address", f"cannot listen on {flag}={address}: {error}") from error
+
+
+def _encryption(options: StatusOptions) -> SocketEncryption | None:
+    if options.certificate is None:
+        return None
+    from dra_driver.telemetry.encryption import MountedCertificate  # noqa: PLC0415 - only where it is wanted
+
+    return MountedCertificate(options.certificate)
 
 
 def _access(options: StatusOptions, source: StatusSource) -> PageAccess | None:
