@@ -61,9 +61,14 @@ class CordonFile:
         """Return a value that is another one after each change; None if a change may not show yet."""
         return self._part.stamp()
 
-    def read(self) -> tuple[Cordon, ...]:
-        """Return all cordons, including those that have ended. Raises: InputError("input.cordons")."""
+    def read(self, *, takes_over: bool = False) -> tuple[Cordon, ...]:
+        """Return all cordons, including those that have ended. Raises: InputError("input.cordons").
+
+        With `takes_over`, those that an older agent wrote are known from now on even if its file is damaged later.
+        """
         try:
+            if takes_over:
+                self._part.take_over()
             return self._part.read(_stored, None) or ()
         except LedgerError as error:
             hint = _MEND if is_damaged(error) else error.hint
@@ -75,10 +80,6 @@ class CordonFile:
             return self._part.read(_stored, None, is_older_read=False)
         except LedgerError:
             return None
-
-    def take_over(self) -> None:
-        """Take over what an older agent wrote, so that it is known if its file is damaged later. Raises: InputError."""
-        self._change(lambda _: None, is_change=False)
 
     def add(self, cordon: Cordon) -> None:
         """Cordon a device. If it is cordoned already, the cordon keeps its start and gets the new reason and end.
@@ -98,14 +99,13 @@ class CordonFile:
         """End a device's cordon; return whether there was one. Raises: InputError."""
         return self._change(lambda cordons: cordons.pop(device, None) is not None)
 
-    def _change(self, edit: Callable[[dict[str, Cordon]], T], *, is_change: bool = True) -> T:
+    def _change(self, edit: Callable[[dict[str, Cordon]], T]) -> T:
         def job(connection: sqlite3.Connection) -> T:
             cordons = {one.device: one for one in _stored(connection) or ()}
             result = edit(cordons)
-            if is_change:
-                wire = {"version": VERSION, "cordons": cordons_wire(cordons.values())}
-                connection.execute("DELETE FROM cordons")
-                connection.execute("INSERT INTO cordons VALUES (?)", (json.dumps(wire, indent=1) + "\n",))
+            wire = {"version": VERSION, "cordons": cordons_wire(cordons.values())}
+            connection.execute("DELETE FROM cordons")
+            connection.execute("INSERT INTO cordons VALUES (?)", (json.dumps(wire, indent=1) + "\n",))
             return result
 
         try:
@@ -135,9 +135,8 @@ class KnownCordons:
         if stamp is not None and stamp == self._stamp and not self.problem:
             return
         try:
-            self.last = self._file.read()
-            self._file.take_over()
-            self._stamp, self.problem = self._file.stamp(), ""
+            self.last = self._file.read(takes_over=True)
+            self._stamp, self.problem = stamp, ""
         except InputError as error:
             if self.last is None:
                 self.last = self._file.last_known()

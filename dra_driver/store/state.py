@@ -117,6 +117,16 @@ class StatePart:
                 connection.execute("COMMIT")
                 return result
 
+    def take_over(self) -> None:
+        """Write what an older agent wrote into the state, so that it outlives damage to the older file.
+
+        Nothing is written if there is nothing new. Raises: LedgerError.
+        """
+        with self._errors():
+            is_newer = self._newer_rows() is not None
+        if is_newer:
+            self.write(lambda _: None)
+
     def is_lost(self) -> bool:
         """Return whether a damaged file was set aside, so that what is missing now may have been in it.
 
@@ -216,8 +226,9 @@ class StatePart:
             return
         if rows != before:
             older.replace(rows)
-        sql = "INSERT OR REPLACE INTO older_files VALUES (?, ?)"
-        connection.execute(sql, (self._part.name, fingerprint_of(rows)))
+        if (fingerprint := fingerprint_of(rows)) != self._recorded(connection):
+            sql = "INSERT OR REPLACE INTO older_files VALUES (?, ?)"
+            connection.execute(sql, (self._part.name, fingerprint))
 
     def _exists(self) -> bool:
         try:

@@ -83,3 +83,14 @@ def test_a_cordon_that_people_add_to_the_older_file_is_in_force_and_taken_over(t
     again = KnownCordons(CordonFile(tmp_path))
     again.refresh()
     assert [one.device for one in known.last] == [one.device for one in again.last] == ["gpu-two"]
+
+
+def test_to_look_for_cordons_writes_nothing_while_nobody_has_changed_them(tmp_path):
+    CordonFile(tmp_path).add(FIRST)
+    known = KnownCordons(CordonFile(tmp_path))
+    before = (tmp_path / "state.db").stat()
+    for _ in range(3):
+        known.refresh()
+    after = (tmp_path / "state.db").stat()
+    assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert known.last == (FIRST,)
