@@ -132,7 +132,7 @@ KINDS = (
     help="the agents' setting of this name: with `namespace`, rules with MPS must name their namespaces",
 )
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def command(files: tuple[Path, ...], mps_tenants: str, output: str) -> int:
+def check_config_command(files: tuple[Path, ...], mps_tenants: str, output: str) -> int:
     """Check files for the agents before they are rolled out, and configs for devices in manifests.
 
     \b

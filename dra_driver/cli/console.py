@@ -69,7 +69,7 @@ def usage_source(given: dict[str, Any]) -> UsageSource:
 @usage_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port on 127.0.0.1 [default: a free one].")
 @click.option("--open", "opens", is_flag=True, help="Open the address in this machine's browser.")
-def command(port: int, opens: bool, **given: Any) -> None:
+def console_command(port: int, opens: bool, **given: Any) -> None:
     """Show the fleet in a browser, and try selectors on it.
 
     \b

@@ -44,7 +44,7 @@ from dra_driver.model.errors import ExitCode, UsageError
 @usage_options
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
               envvar="LOG_FORMAT")  # fmt: skip
-def command(log_format: str, **given: Any) -> int:
+def console_server_command(log_format: str, **given: Any) -> int:
     """Serve the console to several viewers, each of whom sees what they may read.
 
     \b

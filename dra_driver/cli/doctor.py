@@ -56,7 +56,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 )
 @click.option("--bundle", metavar="FILE", default=None, help="Also write a redacted support bundle (tar.gz).")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def command(
+def doctor_command(
     host_root: str, only: str | None, back_to: str | None, bundle: str | None, output: str, **given: Any
 ) -> int:
     """Report what is wrong, the evidence for it, and how to fix it.

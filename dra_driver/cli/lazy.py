@@ -17,13 +17,13 @@ from click.shell_completion import CompletionItem
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """One command: its module below `dra_driver.cli`, which has an attribute `command`, and its line in --help.
+    """One command: the function that runs it ("package.module:function"), and its line in --help.
 
-    `heading` is the heading under which --help lists it; with "" it is not listed. If `module` is "", the command has
+    `heading` is the heading under which --help lists it; with "" it is not listed. If `command` is "", the command has
     an entry point of its own, and the group does not run it.
     """
 
-    module: str
+    command: str
     summary: str
     heading: str = "Commands"
 
@@ -37,7 +37,7 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """List the commands in the order of the table."""
-        return [name for name, entry in self._table.items() if entry.module]
+        return [name for name, entry in self._table.items() if entry.command]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -54,9 +54,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; return None if the table has no such name."""
         entry = self._table.get(cmd_name)
-        if entry is None or not entry.module:
+        if entry is None or not entry.command:
             return None
-        command = importlib.import_module(f"dra_driver.cli.{entry.module}").command
+        module, _, function = entry.command.partition(":")
+        command = getattr(importlib.import_module(module), function)
         assert isinstance(command, click.Command)  # noqa: S101
         if ctx is not None and ctx.resilient_parsing:
             _complete_values(command)

@@ -21,7 +21,7 @@ LEVEL = "privileged"
 @click.command(name="pod-security")
 @click.option("--namespace", required=True, metavar="NAME", help="the namespace in which the agents are to run")
 @click.option("--kubeconfig", metavar="FILE", default=None, help="the cluster (default: the pod's ServiceAccount)")
-def command(namespace: str, kubeconfig: str | None) -> int:
+def pod_security_command(namespace: str, kubeconfig: str | None) -> int:
     """Set the namespace's Pod Security level to privileged if it has none.
 
     Exit status 1: the namespace has a stricter level; 5: the API server was not reached.

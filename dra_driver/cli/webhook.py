@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, envvar="LOG_FORMAT"
 )
-def command(log_format: str, **given: Any) -> int:
+def webhook_command(log_format: str, **given: Any) -> int:
     """Validate opaque configs at admission, and warn of selectors that cause trouble.
 
     \b

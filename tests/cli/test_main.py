@@ -67,7 +67,7 @@ def test_help_groups_commands_by_purpose_and_leaves_out_that_of_a_job_of_the_cha
     assert not {"pod-security", "__complete"} & set(text.split())
 
 
-@pytest.mark.parametrize("name", [name for name, entry in COMMANDS.items() if entry.module])
+@pytest.mark.parametrize("name", [name for name, entry in COMMANDS.items() if entry.command])
 def test_every_command_has_help_of_its_own(name, capsys):
     assert main.run([name, "--help"]) == ExitCode.OK
     assert capsys.readouterr().out.startswith(f"Usage: dra-driver {name}")

@@ -26,7 +26,7 @@ _MAX_LINE = 256 << 20  # in bytes
 
 @click.command(name="batch")
 @click.argument("path", metavar="FILE")
-def command(path: str) -> int:
+def cel_batch_command(path: str) -> int:
     """Evaluate many expressions for another program: each line of FILE (- is standard input) is a JSON object.
 
     The output has a line for each, in the same order.

@@ -44,7 +44,7 @@ _MAX_NAMED = 3
     help="how many groups of equal devices the table shows",
 )
 @output_option
-def command(only: tuple[str, ...], max_groups: int, output: str, **options: Any) -> int:
+def cel_explain_command(only: tuple[str, ...], max_groups: int, output: str, **options: Any) -> int:
     """Explain why devices match or not: the value of each part, the part that decides, the nearest miss.
 
     Devices that agree on everything the selectors read are explained once. In the tree, * marks the part that decides.

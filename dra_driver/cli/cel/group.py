@@ -7,18 +7,27 @@ import click
 from dra_driver.cli.lazy import CommandEntry, LazyGroup
 
 _COMMANDS = {
-    "test": CommandEntry("cel.match", "Which devices match, node by node."),
+    "test": CommandEntry("dra_driver.cli.cel.match:cel_test_command", "Which devices match, node by node."),
     "explain": CommandEntry(
-        "cel.explain", "Why a selector matches devices or not: the value of each part, the nearest miss."
+        "dra_driver.cli.cel.explain:cel_explain_command",
+        "Why a selector matches devices or not: the value of each part, the nearest miss.",
     ),
-    "lint": CommandEntry("cel.lint", "Selectors that compile but cause trouble, and how to write them better."),
-    "repl": CommandEntry("cel.repl", "Try expressions interactively, with completion from the given devices."),
-    "batch": CommandEntry("cel.batch", "Evaluate many expressions for another program, one on each line."),
+    "lint": CommandEntry(
+        "dra_driver.cli.cel.lint:cel_lint_command",
+        "Selectors that compile but cause trouble, and how to write them better.",
+    ),
+    "repl": CommandEntry(
+        "dra_driver.cli.cel.repl:cel_repl_command",
+        "Try expressions interactively, with completion from the given devices.",
+    ),
+    "batch": CommandEntry(
+        "dra_driver.cli.cel.batch:cel_batch_command", "Evaluate many expressions for another program, one on each line."
+    ),
 }
 
 
 @click.group(cls=LazyGroup, table=_COMMANDS)
-def command() -> None:
+def cel_command() -> None:
     """Evaluate, explain and improve the CEL selectors of DeviceClasses and ResourceClaims.
 
     The verdicts are those of the Kubernetes scheduler and API server; no cluster is needed. docs/selectors.md teaches

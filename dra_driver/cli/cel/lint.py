@@ -42,7 +42,9 @@ from dra_driver.views.wording import plural
 )
 @click.option("--fix", is_flag=True, help="write safe fixes into the files; for -e, print the better expression")
 @output_option
-def command(disabled: tuple[str, ...], autoscaler: str | None, output: str, *, fix: bool, **options: Any) -> int:
+def cel_lint_command(
+    disabled: tuple[str, ...], autoscaler: str | None, output: str, *, fix: bool, **options: Any
+) -> int:
     """Find selectors that compile but cause trouble.
 
     If there are devices (ResourceSlices, --fleet, a cluster), every selector is evaluated on each of them; without

@@ -38,7 +38,7 @@ _MAX_ROWS = 200
 )
 @click.option("--devices", "by_device", is_flag=True, help="a row for each device instead of each node")
 @output_option
-def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -> int:
+def cel_test_command(engine_name: str, output: str, *, by_device: bool, **options: Any) -> int:
     """Show which devices match, node by node.
 
     Selectors are evaluated in the scheduler's order: those of the class first, then those of the request. A device

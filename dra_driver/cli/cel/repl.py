@@ -45,7 +45,7 @@ _MAX_NAMED = 3
 
 @click.command(name="repl")
 @input_options
-def command(**options: Any) -> int:
+def cel_repl_command(**options: Any) -> int:
     """Try expressions interactively.
 
     Tab completes domains, attributes and functions, from the given devices; the type of the expression is shown below

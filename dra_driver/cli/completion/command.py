@@ -18,7 +18,7 @@ _FILES, _NO_FILES = ":0", ":4"
 
 @click.command(name="completion")
 @click.argument("shell", type=click.Choice(list(SHELLS)))
-def command(shell: str) -> None:
+def completion_command(shell: str) -> None:
     """Print the script by which a shell completes commands, options, profiles, nodes, claims and devices.
 
     \b

@@ -44,7 +44,7 @@ _FORMS = ["table", "json", "yaml", "csv"]
 @context_option
 @namespace_option("Only the usage of this namespace [default: of all].")
 @click.option("--output", "-o", type=click.Choice(_FORMS), default="table", show_default=True)
-def command(output: str, by: str, prices: Path | None, **given: Any) -> int:
+def usage_command(output: str, by: str, prices: Path | None, **given: Any) -> int:
     """Show what GPUs were used for, what that cost, and what could be saved.
 
     \b

@@ -47,7 +47,7 @@ _PLACES = (_PACKAGE, _PACKAGE.parent)  # installed from a wheel; in a checkout
 )
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @click.option("--mending", is_flag=True, help="instead of the examples: a GPU needs a reset, gets it and is used again")
-def command(examples: Path | None, profile: str, mig: str, output: str, *, mending: bool) -> int:
+def demo_command(examples: Path | None, profile: str, mig: str, output: str, *, mending: bool) -> int:
     """Run the driver from end to end, without a GPU and without a cluster.
 
     \b

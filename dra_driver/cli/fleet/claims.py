@@ -36,7 +36,7 @@ _CDI_ROOT = next(flag for flag in FLAGS if flag.field == "cdi_root")
     show_default=True,
     help="With -o wide: this node's folder of CDI files, which also has the files about devices.",
 )
-def command(**given: Any) -> int:
+def claims_command(**given: Any) -> int:
     """Show claims, their devices, and the pods that use them.
 
     \b

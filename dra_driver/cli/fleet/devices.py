@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     "--output", "-o", type=click.Choice(["table", "wide", "json", "yaml", "slices"]), default="table", show_default=True
 )
 @exit_code_option
-def command(output: str, kubeconfig: str | None, context: str, *, fails: bool, **given: str | None) -> int:
+def devices_command(output: str, kubeconfig: str | None, context: str, *, fails: bool, **given: str | None) -> int:
     """Show what this node would publish.
 
     \b

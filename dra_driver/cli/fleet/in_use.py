@@ -36,7 +36,7 @@ from dra_driver.views.wording import plural
 )
 @access_options("Only claims of this namespace [default: of all].")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def command(driver_names: tuple[str, ...], output: str, **given: Any) -> int:
+def in_use_command(driver_names: tuple[str, ...], output: str, **given: Any) -> int:
     """List the claims that hold devices of this driver, in all namespaces unless -n names one.
 
     \b

@@ -38,7 +38,7 @@ _MAX_IN_TREE = 8  # nodes; if there are more, the tree shows only those with fla
 )
 @click.option("--node", "only", multiple=True, metavar="NAME", help="Show only these nodes.")
 @click.option("--as-template", is_flag=True, help="Write the slices of a node of this kind, for an autoscaler.")
-def command(by: str, only: tuple[str, ...], *, as_template: bool, **given: Any) -> int:
+def slices_command(by: str, only: tuple[str, ...], *, as_template: bool, **given: Any) -> int:
     """Show how much of each node is free, and which claim and pod holds which device.
 
     \b

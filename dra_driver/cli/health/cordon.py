@@ -23,7 +23,7 @@ from dra_driver.views.node.fault_rows import cordon_document, time_text
 @click.option("--until", default=None, metavar="TIME", help="when the cordon ends: 2h, 7d, or a time [default: never]")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @folder_options
-def command(device: str, reason: str, until: str | None, output: str, **where: str) -> int:
+def cordon_command(device: str, reason: str, until: str | None, output: str, **where: str) -> int:
     """Take DEVICE out of use: no new claim gets it.
 
     DEVICE is a name from `dra-driver devices`, or the PCI address or UUID of a GPU; a GPU's cordon covers all of its

@@ -20,11 +20,11 @@ from dra_driver.views.node.fault_rows import fault_place, fault_rows
 
 
 @click.group(name="health")
-def command() -> None:
+def health_command() -> None:
     """Show what the agent of this node has found about the health of its GPUs."""
 
 
-@command.command(name="show")
+@health_command.command(name="show")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @folder_options
 def show(output: str, **where: str) -> int:
@@ -46,7 +46,7 @@ def show(output: str, **where: str) -> int:
     return ExitCode.NO_MATCH if rows else ExitCode.OK
 
 
-@command.command(name="forget", short_help="Forget a GPU that was removed from the machine for good.")
+@health_command.command(name="forget", short_help="Forget a GPU that was removed from the machine for good.")
 @click.argument("device")
 @folder_options
 def forget(device: str, **where: str) -> int:

@@ -16,7 +16,7 @@ from dra_driver.views.node.unreleased_devices import device_names, reason, relea
 @click.argument("device", required=False)
 @click.option("--force", is_flag=True, help="release DEVICE although a container may still use it")
 @folder_options
-def command(device: str | None, *, force: bool, **where: str) -> int:
+def release_command(device: str | None, *, force: bool, **where: str) -> int:
     """List the devices of this node that no claim gets, because containers of an ended claim may still use them.
 
     With DEVICE and --force, the device and the others of that claim are released at once. End the process first that

@@ -22,11 +22,11 @@ _COLUMNS = ("device", "fault", "action", "tries", "stage", "since", "what it wai
 
 
 @click.group(name="remediation")
-def command() -> None:
+def remediation_command() -> None:
     """Show and control what the agent of this node does about GPUs that need a reset or a reboot."""
 
 
-@command.command(name="show")
+@remediation_command.command(name="show")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @folder_options
 def show(output: str, **where: str) -> int:
@@ -49,7 +49,7 @@ def show(output: str, **where: str) -> int:
     return ExitCode.NO_MATCH if any(row["stage"] != Stage.RETURNED for row in rows) else ExitCode.OK
 
 
-@command.command(name="retry", short_help="Start the remediation of a GPU again.")
+@remediation_command.command(name="retry", short_help="Start the remediation of a GPU again.")
 @click.argument("device")
 @folder_options
 def retry(device: str, **where: str) -> int:
@@ -63,7 +63,7 @@ def retry(device: str, **where: str) -> int:
     return _ask(device, RemediationRequest.RETRY, "start again with", where)
 
 
-@command.command(name="give-up", short_help="Stop trying, and keep a GPU out of use.")
+@remediation_command.command(name="give-up", short_help="Stop trying, and keep a GPU out of use.")
 @click.argument("device")
 @folder_options
 def give_up(device: str, **where: str) -> int:
@@ -77,7 +77,7 @@ def give_up(device: str, **where: str) -> int:
     return _ask(device, RemediationRequest.GIVE_UP, "stop trying with", where)
 
 
-@command.command(name="done", short_help="Test a GPU that a person has repaired, and offer it again.")
+@remediation_command.command(name="done", short_help="Test a GPU that a person has repaired, and offer it again.")
 @click.argument("device")
 @folder_options
 def done(device: str, **where: str) -> int:

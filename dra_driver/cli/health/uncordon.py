@@ -15,7 +15,7 @@ from dra_driver.views.node.fault_rows import cordon_document
 @click.argument("device")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @folder_options
-def command(device: str, output: str, **where: str) -> int:
+def uncordon_command(device: str, output: str, **where: str) -> int:
     """End the cordon of DEVICE.
 
     Exit status 1: it was not cordoned.

@@ -33,7 +33,7 @@ _CLEAR = "\r\x1b[K"
 @click.option("--timeout", type=click.IntRange(1, 86_400), default=None, help="seconds for each device")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @hardware_options
-def command(
+def validate_command(
     devices: Sequence[str], level: str | None, text: str, timeout: int | None, output: str, **given: str | None
 ) -> int:
     """Test DEVICES of this node, or all of its free devices.

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 @click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate of simulated nodes.")
 @mig_option
 @output_option
-def command(
+def migrate_command(
     files: tuple[str, ...], output: str, *, in_place: bool, diff: bool, shared: tuple[str, ...], **given: Any
 ) -> int:
     """Turn manifests written for the device plugins of NVIDIA, AMD, Intel and Gaudi into manifests with claims.

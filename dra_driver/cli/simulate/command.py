@@ -66,7 +66,7 @@ MAX_LINE = 64 << 20  # in characters
 @click.option(
     "--batch", "batch", default=None, metavar="FILE", help="A batch of problems for programs, one JSON object per line."
 )
-def command(scenario: str | None, batch: str | None, output: str, *, defragments: bool, **given: Any) -> int:
+def simulate_command(scenario: str | None, batch: str | None, output: str, *, defragments: bool, **given: Any) -> int:
     """Simulate what happens to pods and claims, with the scheduler's own verdicts.
 
     \b

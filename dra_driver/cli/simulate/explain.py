@@ -46,7 +46,7 @@ MAX_NODES = 8  # the most nodes that are shown in full
 )
 @mig_option
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def command(words: tuple[str, ...], output: str, **given: Any) -> int:
+def explain_command(words: tuple[str, ...], output: str, **given: Any) -> int:
     """Explain why a claim or pod fits, or why not, with the scheduler's own verdicts.
 
     \b
