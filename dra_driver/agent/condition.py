@@ -7,7 +7,7 @@ snapshot of its figures. Nothing is changed.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dra_driver import __version__
 from dra_driver.agent.opened_node import OpenedNode
@@ -54,6 +54,7 @@ class NodeCondition:
 
         parts, status = self._parts, self._parts.publisher.status()
         offered = parts.inventory.current.offering.for_server(KeptFields(shares=status.keeps.shares))
+        counts: dict[str, Any] = {name: figures for part in parts for name, figures in part.figures().items()}
         return Snapshot(
             version=__version__,
             vendor=self._node.hardware.vendor,
@@ -66,22 +67,14 @@ class NodeCondition:
             scans=parts.scanner.scans,
             scan_seconds=parts.scanner.scan_seconds,
             pool_generation=status.generation,
-            faults=parts.health.fault_counts() if parts.health else {},
-            remediations=parts.remediation.counts() if parts.remediation else {},
-            remediation_actions=parts.remediation.action_counts() if parts.remediation else {},
-            validations=parts.gate.verdicts() if parts.gate else {},
-            held_back=parts.health.held_back() if parts.health else {},
-            xids=parts.health.xid_counts() if parts.health else {},
+            **counts,
         )
 
     def _problems(self, status: PublisherStatus) -> tuple[Problem, ...]:
         parts = self._parts
         sharing = (*parts.sharing.problems, *parts.other_drivers.problems())
-        health = parts.health.problems if parts.health else ()
-        limits = parts.limit_watch.problems if parts.limit_watch else ()
-        found = parts.inventory.current.problems
-        others = (*parts.declared_mig.problems, *parts.unreleased.problems)
-        return (*found, *status.problems, *others, *sharing, *health, *limits)
+        of_parts = (problem for part in parts for problem in part.problems)
+        return (*parts.inventory.current.problems, *status.problems, *parts.declared_mig.problems, *sharing, *of_parts)
 
 
 def count_claims(ledger: Ledger) -> int:

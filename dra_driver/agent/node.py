@@ -90,8 +90,7 @@ class NodeAgent:
         parts.server.stop(DRAIN_SECONDS)
         parts.role.stop()
         parts.scanner.stop()
-        keepers = [part for part in (parts.health, parts.gate, parts.remediation) if part is not None]
-        is_needed = not self._is_ledger_empty() or any(part.is_needed for part in keepers)
+        is_needed = not self._is_ledger_empty() or any(part.is_needed for part in parts)
         self._node.ledger.close()
         self._folder.leave(is_needed=is_needed)
         log.info("stopped", extra=fields(node=self._options.node))
@@ -121,10 +120,8 @@ class NodeAgent:
         if self._parts.declared_mig.is_declared or not self._has_looked:
             self._has_looked = True
             self._parts.reaper.run_soon()  # some undoing had to wait for the first scan of the hardware
-        if self._parts.gate is not None:
-            self._parts.gate.refresh()
-        if self._parts.health is not None:
-            self._parts.health.refresh()
+        for part in self._parts:
+            part.inventory_changed()
         self._publish()
         try:
             self._parts.repair.refresh_cdi()
@@ -140,12 +137,8 @@ class NodeAgent:
         """Publish the devices with these taints, or withhold the free ones if the API server keeps no taints."""
         if self._parts.offer.taint(taints):
             self._parts.publisher.publish_changes()
-        if self._parts.claim_status is not None:
-            self._parts.claim_status.health_changed(taints)
-        if self._parts.health_condition is not None:
-            self._parts.health_condition.wake()
-        if self._parts.remediation is not None:
-            self._parts.remediation.wake()
+        for part in self._parts:
+            part.health_changed(taints)
 
     def validation_changed(self) -> None:
         """Offer the devices that are no longer held back."""
@@ -168,34 +161,32 @@ class NodeAgent:
         """Count a call, and after an Unprepare decide again what to offer."""
         if self.metrics is not None:
             self.metrics.claim_answered(rpc, seconds, code)
-        if self._parts.meter is not None:
-            self._parts.meter.claims_changed()
-        if rpc == "prepare" and self._parts.claim_status is not None:
-            self._parts.claim_status.wake()
-        if rpc != "unprepare":
-            return
-        self._parts.other_drivers.claim_ended()
-        self._parts.unreleased.claim_ended()
-        if self._parts.health is not None:
-            self._parts.health.claim_ended()
-        if self._parts.remediation is not None:
-            self._parts.remediation.wake()
-        passthrough = self._parts.passthrough
-        if self._parts.inventory.current.waits_for_claims or (passthrough and passthrough.returned.is_checking):
-            self._parts.scanner.run_soon()
-        if self._parts.offer.claim_ended():
-            self._parts.publisher.publish_changes()
+        if rpc == "prepare":
+            for part in self._parts:
+                part.claim_prepared()
+        elif rpc == "unprepare":
+            self._claim_ended()
+
+    def _claim_ended(self) -> None:
+        parts = self._parts
+        parts.other_drivers.claim_ended()
+        for part in parts:
+            part.claim_ended()
+        if parts.inventory.current.waits_for_claims or any(part.waits_for_claims for part in parts):
+            parts.scanner.run_soon()
+        if parts.offer.claim_ended():
+            parts.publisher.publish_changes()
 
     def role_gained(self) -> None:
         """Publish and clean up for this node from now on."""
-        if self._parts.remediation is not None:
-            self._parts.remediation.load()  # before health starts, so that the first write has what it holds back
-        for part in self._parts.of_role():
-            part.start()
+        for part in self._parts:
+            part.load()
+        for working in self._parts.of_role:
+            working.start()
 
     def role_lost(self) -> None:
         """Leave publishing and cleaning up to another instance."""
-        for part in reversed(self._parts.of_role()):
+        for part in reversed(self._parts.of_role):
             try:
                 part.stop()
             except Exception:
@@ -244,8 +235,7 @@ class NodeAgent:
     def _make_metrics(self) -> Metrics:
         from dra_driver.telemetry.metrics import Metrics  # noqa: PLC0415 - only where a page is wanted
 
-        meter = self._parts.meter
-        return Metrics(self._condition.snapshot, more=meter.render if meter is not None else bytes)
+        return Metrics(self._condition.snapshot, more=lambda: b"".join(part.page() for part in self._parts))
 
     def _is_ledger_empty(self) -> bool:
         try:

@@ -33,13 +33,14 @@ from dra_driver.health.store import HealthStore
 from dra_driver.health.xid_table import row_of
 from dra_driver.inventory.offering import CurrentInventory, Inventory
 from dra_driver.model.machine import boot_time
+from dra_driver.plugin.instances.agent_part import AgentPart
 from dra_driver.plugin.kubelet.health_stream import DeviceReport, DeviceState, HealthStream
 
 PATIENCE_SECONDS = 30.0  # how long the slices stay as they are while it is not known which GPUs must not be offered
 STALE_SECONDS = 30.0  # the monitor's knowledge is no longer used if it has completed no turn for this many seconds
 
 
-class NodeHealth:
+class NodeHealth(AgentPart):
     """The health of one node's devices. Any thread may call any method.
 
     The listener is called with the new taints whenever they may have changed. `slots` are those of the cluster's budget
@@ -122,6 +123,14 @@ class NodeHealth:
     def claim_ended(self) -> None:
         """Record that some claim was unprepared."""
         self._users.claim_ended()
+
+    def inventory_changed(self) -> None:
+        """Compute the taints of the new devices."""
+        self.refresh()
+
+    def figures(self) -> Mapping[str, Mapping[str, int] | Mapping[tuple[str, str], int]]:
+        """Return the counts for the metrics."""
+        return {"faults": self.fault_counts(), "held_back": self.held_back(), "xids": self.xid_counts()}
 
     def refresh(self) -> None:
         """Compute the taints again, because devices or faults have changed."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.inventory.scanner import Scanner
@@ -12,23 +13,13 @@ from dra_driver.agent.other_drivers import OtherDrivers
 from dra_driver.agent.reports.unreleased_devices import UnreleasedDevices
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.controller.publisher import Publisher
+from dra_driver.plugin.instances.agent_part import AgentPart
 from dra_driver.plugin.instances.roles import NodeRole
 from dra_driver.plugin.kubelet.server import PluginServer
 from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
 from dra_driver.plugin.mig.declared_mig import DeclaredMig
 from dra_driver.plugin.repair.reaper import Reaper
 from dra_driver.plugin.repair.repair import Repair
-
-if TYPE_CHECKING:
-    from dra_driver.agent.node_health import NodeHealth
-    from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
-    from dra_driver.agent.reports.claim_status import ClaimStatus
-    from dra_driver.agent.reports.health_condition import HealthCondition
-    from dra_driver.agent.reports.limit_watch import LimitWatch
-    from dra_driver.agent.validation.validation_gate import ValidationGate
-    from dra_driver.metering.node_meter import NodeMeter
-    from dra_driver.remediation.dry_run import DryRun
-    from dra_driver.remediation.remediation import Remediation
 
 
 class RolePart(Protocol):
@@ -43,7 +34,11 @@ class RolePart(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The parts that live as long as the agent."""
+    """The parts that live as long as the agent.
+
+    Those of `of_role` work only with the node's role, in the order in which they have to start. Those of them that are
+    an `AgentPart` are also told of changes, in the same order.
+    """
 
     inventory: NodeInventory
     other_drivers: OtherDrivers
@@ -57,23 +52,9 @@ class Parts:
     abandoned: AbandonedPartitions
     reaper: Reaper
     role: NodeRole
-    gate: ValidationGate | None
-    health: NodeHealth | None
-    meter: NodeMeter | None
-    claim_status: ClaimStatus | None
-    remediation: Remediation | DryRun | None
-    passthrough: NodePassthrough | None
-    health_condition: HealthCondition | None
-    limit_watch: LimitWatch | None
     unreleased: UnreleasedDevices
+    of_role: tuple[RolePart, ...]
 
-    def of_role(self) -> tuple[RolePart, ...]:
-        """Return the parts that work only with the node's role, in the order in which they have to start.
-
-        Tests and health come first, so that the first slices already show what is known of them.
-        """
-        returned = self.passthrough.returned if self.passthrough is not None else None
-        known: tuple[RolePart | None, ...] = (self.gate, returned, self.health)
-        always = (self.publisher, self.reaper, self.unreleased)
-        others = (self.limit_watch, self.meter, self.remediation, self.claim_status, self.health_condition)
-        return tuple(part for part in (*known, *always, *others) if part is not None)
+    def __iter__(self) -> Iterator[AgentPart]:
+        """Yield the parts that are told of changes."""
+        return (part for part in self.of_role if isinstance(part, AgentPart))

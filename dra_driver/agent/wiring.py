@@ -47,6 +47,7 @@ from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.composition import ClaimContext, ClaimWork, NodeFolders, compose
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.passthrough.services import PassthroughServices
+from dra_driver.plugin.instances.agent_part import AgentPart
 from dra_driver.plugin.instances.folder_use import folder_id
 from dra_driver.plugin.instances.roles import NodeRole
 from dra_driver.plugin.kubelet.same_name_drivers import started
@@ -64,6 +65,8 @@ from dra_driver.validation.validation_lock import ValidationLock
 if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
     from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
+    from dra_driver.remediation.dry_run import DryRun
+    from dra_driver.remediation.remediation import Remediation
 
 
 def join_parts(node: OpenedNode, listener: ChangeListener) -> Parts:
@@ -97,6 +100,11 @@ def join_parts(node: OpenedNode, listener: ChangeListener) -> Parts:
         allocated=allocated,
         other_drivers=other_drivers,
     )
+    reaper = _reaper(node, work.repair, [listener, *make_labels(node, inventory)])
+    unreleased = UnreleasedDevices(node.ledger, node.identity.boot_id, offer, publisher, node.events)
+    # Tests and health come first, so that the first slices already show what is known of them.
+    first, always = (gate, returned, health), (publisher, reaper, unreleased)
+    others = (*_meters(node, inventory, work), remediation, *_reports(node, inventory, health, remediation))
     return Parts(
         inventory=inventory,
         other_drivers=other_drivers,
@@ -108,17 +116,10 @@ def join_parts(node: OpenedNode, listener: ChangeListener) -> Parts:
         server=_server(node, work, listener, health),
         declared_mig=_declared_mig(node, offer),
         abandoned=_abandoned_partitions(node, other_drivers),
-        reaper=_reaper(node, work.repair, [listener, *make_labels(node, inventory)]),
+        reaper=reaper,
         role=NodeRole(options.data_dir / "role.lock", listener),
-        gate=gate,
-        health=health,
-        meter=make_meter(node, inventory),
-        claim_status=make_claim_status(node, inventory, is_health_watched=health is not None),
-        remediation=remediation,
-        passthrough=passthrough,
-        health_condition=make_health_condition(node, health, remediation),
-        limit_watch=make_limit_watch(node, work.limiter),
-        unreleased=UnreleasedDevices(node.ledger, node.identity.boot_id, offer, publisher, node.events),
+        unreleased=unreleased,
+        of_role=tuple(part for part in (*first, *always, *others) if part is not None),
     )
 
 
@@ -130,6 +131,17 @@ def _stages(
     if passthrough is not None:
         stage = with_passthrough_stage(stage, passthrough)
     return with_channel_stage(stage, node)
+
+
+def _meters(node: OpenedNode, inventory: NodeInventory, work: ClaimWork) -> tuple[AgentPart | None, ...]:
+    return make_limit_watch(node, work.limiter), make_meter(node, inventory)
+
+
+def _reports(
+    node: OpenedNode, inventory: NodeInventory, health: NodeHealth | None, remediation: Remediation | DryRun | None
+) -> tuple[AgentPart | None, ...]:
+    status = make_claim_status(node, inventory, is_health_watched=health is not None)
+    return status, make_health_condition(node, health, remediation)
 
 
 def _publisher(node: OpenedNode, offer: NodeOffer) -> Publisher:

@@ -31,6 +31,7 @@ from dra_driver.metering.series import MeterSnapshot, lines_of
 from dra_driver.metering.subjects import LabelStyle, gpus_of
 from dra_driver.model.errors import DriverError, LedgerError, NodeError
 from dra_driver.model.wire import Wire
+from dra_driver.plugin.instances.agent_part import AgentPart
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.node_claims.claim_results import ClaimName
@@ -58,7 +59,7 @@ class MeterSettings:
     proc: Path = Path("/proc")
 
 
-class NodeMeter:
+class NodeMeter(AgentPart):
     """The metering of one node. Any thread may call any method."""
 
     def __init__(
@@ -108,15 +109,22 @@ class NodeMeter:
         with self._adding:
             self._page = (b"", None)
 
-    def claims_changed(self) -> None:
-        """React to a claim that was prepared or unprepared."""
+    def claim_prepared(self) -> None:
+        """Read the claims again soon."""
+        self._read_soon()
+
+    def claim_ended(self) -> None:
+        """Read the claims again soon."""
+        self._read_soon()
+
+    def _read_soon(self) -> None:
         with self._mutex:
             if self._changed_at is not None:  # the loop is waiting already for the burst of calls to end
                 return
             self._changed_at = time.monotonic()
         self._loop.wake()
 
-    def render(self) -> bytes:
+    def page(self) -> bytes:
         """Return the text for a scrape, from memory."""
         text, ages = self._page
         return text if ages is None else text + _joined(ages.lines(self._clock()))

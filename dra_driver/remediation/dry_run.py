@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import gpu_name
+from dra_driver.model.taints import DeviceTaints
+from dra_driver.plugin.instances.agent_part import AgentPart
 from dra_driver.remediation.action_choice import ActionChoice, choose_action
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
 from dra_driver.remediation.remediation_node import RemediationNode
@@ -24,7 +26,7 @@ TURN_SECONDS = 5.0
 WOULD = "would-"  # prefix of an action; the result is reported in place of a remediation's stage
 
 
-class DryRun:
+class DryRun(AgentPart):
     """The dry run of one node. Any thread may call any method."""
 
     def __init__(self, node: RemediationNode, policy: RemediationPolicy) -> None:
@@ -32,11 +34,6 @@ class DryRun:
         self._logged: Mapping[str, str] = {}
         self._counts: Mapping[str, int] = {}
         self._loop = Loop("remediation", self.turn, failure="the dry run of remediation failed")
-
-    is_needed = False  # a dry run writes nothing that has to survive the end of the agent
-
-    def load(self) -> None:
-        """Do nothing, because nothing was written."""
 
     def start(self) -> None:
         """Start to log what would be done."""
@@ -46,8 +43,13 @@ class DryRun:
         """Log nothing any more."""
         self._loop.stop()
 
-    def wake(self) -> None:
-        """Take a turn soon, because faults or claims have changed."""
+    def health_changed(self, taints: DeviceTaints) -> None:
+        """Take a turn soon."""
+        del taints
+        self._loop.wake()
+
+    def claim_ended(self) -> None:
+        """Take a turn soon, because the claim may have been the last one of a faulty GPU."""
         self._loop.wake()
 
     def is_reboot_asked(self) -> bool:
@@ -58,9 +60,9 @@ class DryRun:
         """Return the number of GPUs for which each action would be tried."""
         return self._counts
 
-    def action_counts(self) -> Mapping[tuple[str, str], int]:
-        """Return no counts, because nothing is done."""
-        return {}
+    def figures(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the counts for the metrics."""
+        return {"remediations": self._counts}
 
     def turn(self) -> float:
         """Log what would be done now, unless it was logged before."""

@@ -18,6 +18,8 @@ from pathlib import Path
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.model.errors import DriverError, LedgerError
 from dra_driver.model.machine import PeopleTime, boot_time
+from dra_driver.model.taints import DeviceTaints
+from dra_driver.plugin.instances.agent_part import AgentPart
 from dra_driver.remediation.action_choice import ActionChoice, choose_action
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal
@@ -37,7 +39,7 @@ _UPDATABLE = (Stage.DETECTED, Stage.TAINTED, Stage.DRAIN_ASKED, Stage.DRAINED)
 _ACTING = (Stage.DRAINED, Stage.NVML_LET_GO, Stage.ACTED, Stage.SAME_UUID_FOUND, Stage.VALIDATED)
 
 
-class Remediation:
+class Remediation(AgentPart):
     """The remediation of one node's GPUs. `folder` is the agent's data folder. Any thread may call any method.
 
     `clock` is the boot time, `wall` the time that people read; by default the same as a given `clock`.
@@ -94,8 +96,13 @@ class Remediation:
         """
         self._loop.stop(STOP_SECONDS)
 
-    def wake(self) -> None:
-        """Take a turn soon, because faults or claims have changed."""
+    def health_changed(self, taints: DeviceTaints) -> None:
+        """Take a turn soon."""
+        del taints
+        self._loop.wake()
+
+    def claim_ended(self) -> None:
+        """Take a turn soon, because the claim may have been the last one of a faulty GPU."""
         self._loop.wake()
 
     @property
@@ -110,6 +117,10 @@ class Remediation:
     def counts(self) -> Mapping[str, int]:
         """Return the number of GPUs in each stage; those that were returned are left out."""
         return Counter(str(case.stage) for case in self._cases.values() if case.stage is not Stage.RETURNED)
+
+    def figures(self) -> Mapping[str, Mapping[str, int] | Mapping[tuple[str, str], int]]:
+        """Return the counts for the metrics."""
+        return {"remediations": self.counts(), "remediation_actions": self.action_counts()}
 
     def action_counts(self) -> Mapping[tuple[str, str], int]:
         """Return how many actions the journal has, by action and outcome."""

@@ -161,7 +161,7 @@ def test_a_claim_that_ended_just_before_the_agent_is_still_shown_by_the_next_one
     node.hand_over(is_killed=True)
     node.turn()
     assert node.sums(OF_CLAIM, "dra_claim_uid") == {uid: 100}
-    (shown,) = (one for one in samples(node.agent.meter.render()) if one.name == OF_CLAIM)
+    (shown,) = (one for one in samples(node.agent.meter.page()) if one.name == OF_CLAIM)
     assert (shown.labels["namespace"], shown.labels["dra_claim_name"]) == ("team", uid)
     node.wait(300)
     node.turn()
@@ -231,7 +231,7 @@ def test_a_turn_that_was_under_way_when_the_role_was_lost_shows_nothing(node):
 
     meter._hardware.meter_report = lose_role
     meter._turn()
-    assert meter.render() == b""
+    assert meter.page() == b""
 
 
 # -- agents of release 0.2.0 beside this one, and after a downgrade ----------------------------------------------------
@@ -475,7 +475,7 @@ class Storm:
 
     def check_usage(self, capsys):
         node, model = self.node, self.node.held("namespace")
-        sums = _counted(list(samples_of_page(node.agent.meter.render().decode(), "dra_", "agent")), "")
+        sums = _counted(list(samples_of_page(node.agent.meter.page().decode(), "dra_", "agent")), "")
         found = defaultdict(float)
         for one in sums.totals:
             found[one.namespace] += one.allocated_s

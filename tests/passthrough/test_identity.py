@@ -107,12 +107,12 @@ def test_a_gpu_of_intel_that_comes_back_with_another_identity_is_withheld(
     (problem,) = rig.current.problems
     assert problem.code == "hardware.identity-changed"
     assert re.search(why, problem.message)
-    assert rig.returned.is_checking
+    assert rig.returned.waits_for_claims
     rig.close()
 
 
 def test_a_gpu_of_intel_that_comes_back_as_it_was_is_offered_again(tmp_path: Path) -> None:
     rig = returned(tmp_path, "config", WITH_SERIAL)
     assert rig.current.problems == ()
-    assert not rig.returned.is_checking
+    assert not rig.returned.waits_for_claims
     rig.close()

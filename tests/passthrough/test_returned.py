@@ -75,11 +75,11 @@ def test_a_gpu_is_withheld_until_its_driver_reports_it_as_it_was_and_is_tested_a
     assert returned.withheld(inventory) == {"gpu-0000-65-00-0"}
     assert recorder.changes == 1
     assert returned.checked(facts()).problems == ()
-    assert returned.is_checking
+    assert returned.waits_for_claims
     with pytest.raises(HardwareError, match="has not reported it yet"):
         returned.await_checked(ADDRESS, Deadline.after(0))
     assert returned.checked(facts(FULL_GPU)).problems == ()
-    assert not returned.is_checking
+    assert not returned.waits_for_claims
     assert returned.withheld(inventory) == frozenset()
     assert recorder.retested == [FULL_GPU.uuid]
     assert recorder.persistence_set == [True]
@@ -96,7 +96,7 @@ def test_a_gpu_with_another_identity_or_firmware_stays_withheld_even_after_a_res
     assert again.withheld(build_inventory(facts(FULL_GPU)))
     with pytest.raises(HardwareError):
         returned.await_checked(ADDRESS, Deadline.after(5))
-    assert not ReturnedGpus(RememberedGpus(folder, "boot-2"), recorder, Roots(), recorder, recorder).is_checking
+    assert not ReturnedGpus(RememberedGpus(folder, "boot-2"), recorder, Roots(), recorder, recorder).waits_for_claims
 
 
 def test_a_file_that_is_damaged_or_of_another_boot_holds_nothing_back(tmp_path):
@@ -127,7 +127,7 @@ def test_only_the_agent_with_the_role_checks_a_gpu_that_another_one_took_back(re
     other.stop()
     begin(other)
     other.checked(facts(FULL_GPU))
-    assert other.is_checking
+    assert other.waits_for_claims
     assert returned.withheld(build_inventory(facts(FULL_GPU))) == {"gpu-0000-65-00-0"}
     returned.checked(facts(FULL_GPU))
     assert recorder.retested == [FULL_GPU.uuid]
@@ -159,9 +159,9 @@ def test_an_agent_without_descriptors_keeps_what_it_has_to_record(returning_gpu)
     _, returned, folder = returning_gpu
     with without_descriptors():
         begin(returned)
-        assert returned.is_checking
+        assert returned.waits_for_claims
     assert not RememberedGpus(folder, "boot-1").returning
-    assert returned.is_checking
+    assert returned.waits_for_claims
     assert RememberedGpus(folder, "boot-1").returning
 
 

@@ -22,6 +22,7 @@ from dra_driver.hardware.port import Hardware, Resettable, Roots
 from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import DriverError, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.instances.agent_part import AgentPart
 from dra_driver.plugin.ledger.recorded_steps import GpuReference
 from dra_driver.telemetry.logs import fields
 
@@ -38,7 +39,7 @@ class GpuTests(Protocol):
         """Test a GPU again, and hold it back until then."""
 
 
-class ReturnedGpus:
+class ReturnedGpus(AgentPart):
     """The GPUs of one node that are being checked. Any thread may call any method."""
 
     def __init__(
@@ -62,7 +63,7 @@ class ReturnedGpus:
         return self._has_role, self._kept.is_lost, frozenset(self._kept.returning)
 
     @property
-    def is_checking(self) -> bool:
+    def waits_for_claims(self) -> bool:
         """Return whether a GPU waits for its check."""
         return bool(self._kept.returning)
 

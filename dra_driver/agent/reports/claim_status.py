@@ -26,6 +26,7 @@ from dra_driver.model.sharing import strategy_of
 from dra_driver.model.taints import DeviceTaints
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
+from dra_driver.plugin.instances.agent_part import AgentPart
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.ledger.recorded_steps import RecordedPartition, RecordedSharing
@@ -65,7 +66,7 @@ class _StatusInputs:
         )
 
 
-class ClaimStatus:
+class ClaimStatus(AgentPart):
     """Writes the statuses of one node's claims, in the instance with the node's role. Any thread may call it."""
 
     def __init__(
@@ -97,8 +98,8 @@ class ClaimStatus:
         """Stop writing; another instance takes over."""
         self._loop.stop()
 
-    def wake(self) -> None:
-        """Write soon, because a claim was prepared."""
+    def claim_prepared(self) -> None:
+        """Write the claim's status soon."""
         self._loop.wake()
 
     def health_changed(self, taints: DeviceTaints) -> None:

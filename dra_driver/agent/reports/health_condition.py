@@ -22,7 +22,9 @@ from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import node_path
 from dra_driver.model.errors import ApiError
 from dra_driver.model.names import gpu_name
+from dra_driver.model.taints import DeviceTaints
 from dra_driver.model.wire import Wire
+from dra_driver.plugin.instances.agent_part import AgentPart
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -60,7 +62,7 @@ class ConditionText:
     is_reboot_asked: bool = False
 
 
-class HealthCondition:
+class HealthCondition(AgentPart):
     """Writes the condition of one node, in the instance with the node's role. Any thread may call it."""
 
     def __init__(
@@ -92,8 +94,9 @@ class HealthCondition:
         """Stop writing; another instance takes over."""
         self._loop.stop()
 
-    def wake(self) -> None:
-        """Write soon, because faults have changed."""
+    def health_changed(self, taints: DeviceTaints) -> None:
+        """Write soon."""
+        del taints
         self._loop.wake()
 
     def turn(self) -> float:

@@ -18,6 +18,7 @@ from dra_driver.kube.events import PodId, pod_event, send_event
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.memory_limiter import LostLimit, MemoryLimiter
+from dra_driver.plugin.instances.agent_part import AgentPart
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -29,7 +30,7 @@ SHOWN_SECONDS = 600.0  # how long a limit that was lost and set again remains a 
 REASON = "DeviceMemoryLimitLost"
 
 
-class LimitWatch:
+class LimitWatch(AgentPart):
     """Checks the limits of one node while this instance has the node's role."""
 
     def __init__(

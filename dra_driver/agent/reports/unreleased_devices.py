@@ -14,6 +14,7 @@ from typing import Protocol
 from dra_driver.hardware.facts import Problem
 from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import DriverError
+from dra_driver.plugin.instances.agent_part import AgentPart
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.unreleased import UnreleasedClaim
 from dra_driver.telemetry.logs import fields
@@ -40,7 +41,7 @@ class Publishing(Protocol):
         """Write it soon."""
 
 
-class UnreleasedDevices:
+class UnreleasedDevices(AgentPart):
     """The devices of one node that are not released."""
 
     def __init__(
@@ -50,7 +51,7 @@ class UnreleasedDevices:
         self._offer, self._publisher, self._events = offer, publisher, events
         self._loop = Loop("unreleased", self._turn, failure="check of unreleased devices failed", fault_s=CHECK_SECONDS)
         self._has_role = False
-        self.problems: tuple[Problem, ...] = ()
+        self._problems: tuple[Problem, ...] = ()
 
     def start(self) -> None:
         """Begin to check. May be called again after `stop`."""
@@ -61,7 +62,12 @@ class UnreleasedDevices:
         """End the thread."""
         self._has_role = False
         self._loop.stop()
-        self.problems = ()
+        self._problems = ()
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Return the devices that are still used although their claim has ended, by claim."""
+        return self._problems
 
     def claim_ended(self) -> None:
         """Check soon, because a claim was unprepared."""
@@ -72,7 +78,7 @@ class UnreleasedDevices:
         """Check once, and return whether any device is unreleased. Raises: LedgerError."""
         kept = self._ledger.unreleased.of_boot(self._boot_id)
         used = [claim for claim in kept if claim.users]
-        self.problems = tuple(Problem(CODE, _names(claim), _sentence(claim)) for claim in used)
+        self._problems = tuple(Problem(CODE, _names(claim), _sentence(claim)) for claim in used)
         if self._offer.keep_unreleased({name for claim in used for name in claim.devices}):
             self._publisher.publish_changes()
         for claim in used:

@@ -24,6 +24,7 @@ from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.inventory.offering import CurrentInventory, Inventory
 from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import DriverError
+from dra_driver.plugin.instances.agent_part import AgentPart
 from dra_driver.plugin.node_claims.device_holders import held_among
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
@@ -55,7 +56,7 @@ class HeldDevices(Protocol):
         """Return the names of the devices that claims hold or are allocated. Raises: DriverError."""
 
 
-class ValidationGate:
+class ValidationGate(AgentPart):
     """The gate of one node. Any thread may call any method.
 
     Args:
@@ -105,7 +106,7 @@ class ValidationGate:
             if self._validator is not None:
                 self._validator.resume()
             self._loop.start()
-        self.refresh()
+        self.inventory_changed()
 
     def _load(self) -> bool:
         """Read the records, and return whether that was possible; from then on they are written."""
@@ -133,7 +134,11 @@ class ValidationGate:
         with self._mutex:
             return self._records.verdicts(self._devices, self._driver)
 
-    def refresh(self) -> None:
+    def figures(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the verdicts for the metrics."""
+        return {"validations": self.verdicts()}
+
+    def inventory_changed(self) -> None:
         """Take over the devices of the newest inventory; this has to be called before the inventory is offered."""
         with self._mutex:
             if not self._is_running:

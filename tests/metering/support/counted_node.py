@@ -145,7 +145,7 @@ class CountedNode:
     def turn(self) -> bytes:
         """Take a turn of the meter that has the role, and check its page against the model and the page before."""
         self.agent.meter._turn()
-        page = self.agent.meter.render()
+        page = self.agent.meter.page()
         found: dict[tuple, float] = {}
         for one in samples(page):
             key = (one.name, *sorted(one.labels.items()))
@@ -161,7 +161,7 @@ class CountedNode:
     def sums(self, name: str, label: str) -> dict[str, float]:
         """Return what the page shows under a name, by a label."""
         sums: dict[str, float] = {}
-        for one in samples(self.agent.meter.render()):
+        for one in samples(self.agent.meter.page()):
             if one.name == name:
                 sums[one.labels[label]] = sums.get(one.labels[label], 0.0) + one.value
         return sums
