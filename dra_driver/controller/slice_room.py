@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from dra_driver.kube.document_size import memory_of
+from dra_driver.kube.answers import memory_of
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import SliceWire
 

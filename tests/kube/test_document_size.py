@@ -9,10 +9,10 @@ import tracemalloc
 import pytest
 
 from dra_driver.kube import answers
+from dra_driver.kube.answers import COSTLIEST, memory_of
 from dra_driver.kube.api import CLAIM_MEMORY, KubeApi
 from dra_driver.kube.credentials.kubeconfig import Credentials
 from dra_driver.kube.credentials.tokens import StaticToken
-from dra_driver.kube.document_size import COSTLIEST, memory_of
 from dra_driver.kube.pages import Listing
 from dra_driver.kube.transport.connection import LARGE_BYTES, LargeTurn
 from dra_driver.kube.watch_events import read_line
