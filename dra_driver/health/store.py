@@ -52,7 +52,7 @@ class HealthStore:
             raise
 
     def may_have_lost(self, name: str, documents: Mapping[str, Any]) -> bool:
-        """Return whether a document that is not among these may have been in a damaged file. Raises: LedgerError."""
+        """Return whether a document that is not among these may have been in a damaged file."""
         return name not in documents and self._part.is_lost()
 
     def set_aside(self) -> None:

@@ -11,8 +11,9 @@ import json
 import os
 import sqlite3
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -25,27 +26,27 @@ MAX_BYTES = 1 << 20
 Rows = Mapping[str, list[tuple[object, ...]]]  # by table
 
 
-class OlderFile:
+class OlderFile(ABC):
     """One older file, which holds these tables (name and columns) of the state."""
 
     def __init__(self, path: Path, tables: Mapping[str, str]) -> None:
         self.path, self._tables = path, tables
+        self.aside = path.with_name(f"{path.name}.damaged")
 
     def set_aside(self) -> None:
         """Rename the file, which is damaged. Raises: OSError."""
-        move_aside(self.path, self.path.with_name(f"{self.path.name}.damaged"))
+        move_aside(self.path, self.aside)
 
-    def rows(self, patience_s: float) -> Rows | None:
+    @abstractmethod
+    def rows(self, patience_s: float = 0.0) -> Rows | None:
         """Return what the file holds; None if there is none.
 
-        Raises: OSError, sqlite3.Error; ValueError, KeyError, TypeError if it is damaged.
+        Raises: OSError, sqlite3.Error; ValueError or another error of its content if it is damaged.
         """
-        raise NotImplementedError
 
-    @contextmanager
-    def held(self, patience_s: float) -> Iterator[HeldFile]:
+    @abstractmethod
+    def held(self, patience_s: float) -> AbstractContextManager[HeldFile]:
         """Keep older agents from writing the file. Raises: OSError, sqlite3.Error, LedgerError."""
-        raise NotImplementedError
 
 
 class HeldFile(Protocol):
@@ -53,17 +54,15 @@ class HeldFile(Protocol):
 
     def rows(self) -> Rows | None:
         """Return what the file holds, as `OlderFile.rows` does."""
-        ...
 
     def replace(self, rows: Rows) -> None:
         """Replace what it holds, durably. Raises: OSError, sqlite3.Error."""
-        ...
 
 
 class OlderDatabase(OlderFile):
     """An SQLite file with a rollback journal and the same tables."""
 
-    def rows(self, patience_s: float) -> Rows | None:
+    def rows(self, patience_s: float = 0.0) -> Rows | None:
         """Return what the file holds; None if there is none."""
         if not self._exists():
             return None

@@ -4,7 +4,7 @@ In: jobs in SQL, each for one part of the state. Out: durable transactions. Any 
 each call opens it, because calls are rare. Two cases are told apart. While a file is *unavailable* (locked, no
 descriptors, a full or faulty disk, no rights), nothing is renamed or overwritten: the caller tries again, and until
 then offers no device that was not offered before. A *damaged* file is set aside by the instance with the node's role.
-What it held is lost then, so devices are checked again before they are offered; that is recorded in the next file.
+What it held is lost then, so devices are checked again before they are offered; the file that was set aside tells so.
 
 For one minor each part has an older file too (`older_files`). It is written in the same transaction, before the state;
 so after a kill in between it is the newer one. A newer one is read in the place of the state, and taken over by the
@@ -47,8 +47,7 @@ FILE_NAME = "state.db"
 MAJOR, MINOR = 1, 0
 BUSY_SECONDS = 2.0
 UNCLEAR_NS = 100_000_000  # another change within this time may leave a file with the same time
-_OWN_TABLES = {"older_files": "part TEXT PRIMARY KEY, fingerprint TEXT NOT NULL", "lost": "part TEXT PRIMARY KEY"}
-_EVERY = "*"  # in the table of lost parts: the file before this one was damaged
+_OWN_TABLES = {"older_files": "part TEXT PRIMARY KEY, fingerprint TEXT NOT NULL"}
 _HINT = "the plugin's data folder must exist and be writable, with free space; it is tried again"
 
 
@@ -57,7 +56,7 @@ class Part:
     """A part of the state: its tables with their columns, and the older file that has the same.
 
     Its errors have the two codes: when it is unavailable (LATER), and damaged (NEVER). If the older file is a text,
-    `check` raises ValueError, KeyError or TypeError for a damaged one, and there is one table with one column.
+    `check` raises an error for a damaged one, and there is one table with one column.
     """
 
     name: str
@@ -128,16 +127,8 @@ class StatePart:
             self.write(lambda _: None)
 
     def is_lost(self) -> bool:
-        """Return whether a damaged file was set aside, so that what is missing now may have been in it.
-
-        Raises: LedgerError.
-        """
-        with self._errors():
-            if not self._exists():
-                return self._aside.exists()
-            with closing(self._opened()) as connection:
-                sql = "SELECT 1 FROM lost WHERE part IN (?, ?)"
-                return connection.execute(sql, (self._part.name, _EVERY)).fetchone() is not None
+        """Return whether a damaged file was set aside, so that what is missing now may have been in it."""
+        return self._aside.exists() or self.older.aside.exists()
 
     def stamp(self) -> Hashable | None:
         """Return a value that is another one after each change; None if a change may not show yet."""
@@ -178,17 +169,15 @@ class StatePart:
         return self.path.with_name(f"{FILE_NAME}.damaged")
 
     def _lose(self) -> None:
-        """Set the older file aside, and record that what the part held is lost."""
+        """Set the older file aside, and forget what the state has of the part, which may be older still."""
         with self._errors():
             self.older.set_aside()
-            if not self._exists():
-                self._make()
-            with closing(self._opened()) as connection:
-                connection.execute("BEGIN IMMEDIATE")
-                make_tables(connection, self._part.tables)
-                fill(connection, {name: [] for name in self._names})
-                connection.execute("INSERT OR REPLACE INTO lost VALUES (?)", (self._part.name,))
-                connection.execute("COMMIT")
+            if self._exists():
+                with closing(self._opened()) as connection:
+                    connection.execute("BEGIN IMMEDIATE")
+                    make_tables(connection, self._part.tables)
+                    fill(connection, {name: [] for name in self._names})
+                    connection.execute("COMMIT")
 
     def _is_state_damaged(self) -> bool:
         try:
@@ -247,8 +236,6 @@ class StatePart:
             new.unlink(missing_ok=True)
             with closing(open_file(new, 0.0, is_new=True)) as connection:
                 make_tables(connection, _OWN_TABLES)
-                if self._aside.exists():
-                    connection.execute("INSERT INTO lost VALUES (?)", (_EVERY,))
                 connection.execute(f"PRAGMA user_version={MAJOR * 1000 + MINOR}")
                 connection.execute("PRAGMA journal_mode=WAL")  # which the file keeps
             new.replace(self.path)
@@ -273,7 +260,7 @@ class StatePart:
             if error.code in (f"ledger.{self._part.name}", f"ledger.{self._part.damaged}"):
                 raise
             raise (self._damaged(error) if error.code == CORRUPT else self.unavailable(error)) from error
-        except (ValueError, KeyError, TypeError, RecursionError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             raise self._damaged(exc) from exc
 
     def _damaged(self, error: object) -> LedgerError:
