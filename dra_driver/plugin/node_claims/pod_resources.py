@@ -27,7 +27,6 @@ from dra_driver.model.names import is_dns_label
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as messages
 from dra_driver.plugin.node_claims.claim_results import ClaimName, results, uid_of
-from dra_driver.plugin.node_claims.message_count import fields_in
 from dra_driver.plugin.unix_call import call_once, fault_text
 
 SERVICE = "v1.PodResourcesLister"
@@ -43,6 +42,8 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _POOL = re.compile(r"[a-z0-9]([-a-z0-9./]*[a-z0-9])?")
 _SHARE = re.compile(r"[0-9a-fA-F-]{1,64}")
 _NAME_CHARACTERS = 253
+_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5  # wire types of fields
+_VARINT_BITS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class PodResources:
         try:
             found, _ = call_once(self._path, path, request, seconds=ASK_SECONDS, max_bytes=ANSWER_BYTES)
             is_long = len(found) > SHORT_BYTES
-            if is_long and fields_in(found, answer.DESCRIPTOR, MAX_FIELDS) > MAX_FIELDS:
+            if is_long and _fields_in(found, answer.DESCRIPTOR, MAX_FIELDS) > MAX_FIELDS:
                 raise self._fault(f"its answer has more than {MAX_FIELDS} fields")
             return answer.FromString(found)
         except grpc.RpcError as error:
@@ -179,3 +180,47 @@ def with_devices(wire: ClaimWire, name: ClaimName, devices: tuple[HeldDevice, ..
     )
     metadata = {"namespace": name[0], "name": name[1], "uid": uid_of(wire)}
     return {"metadata": metadata, "status": {"allocation": {"devices": {"results": [*stored, *reported]}}}}
+
+
+def _fields_in(text: bytes, kind: Any, at_most: int) -> int:
+    """Return how many texts, bytes and messages, at all depths, an encoded message of the type `kind` has.
+
+    `kind` is a descriptor. Each of these becomes an object when the message is decoded: a field of two bytes takes a
+    hundred bytes of memory, so the length alone is no limit. Counting ends soon after `at_most`. Raises: DecodeError.
+    Source: protobuf.dev, "Encoding".
+    """
+    return _count(text, (0, len(text)), kind, at_most)
+
+
+def _count(text: bytes, within: tuple[int, int], kind: Any, at_most: int) -> int:
+    at, end = within
+    count = 0
+    while at < end and count <= at_most:
+        key, at = _varint(text, at, end)
+        if key & 7 == _VARINT:
+            _, at = _varint(text, at, end)
+        elif key & 7 == _LENGTH:
+            size, at = _varint(text, at, end)
+            if size > end - at:
+                raise DecodeError("a field is longer than its message")
+            field = kind.fields_by_number.get(key >> 3)
+            count += 1
+            if field is not None and field.message_type is not None:
+                count += _count(text, (at, at + size), field.message_type, at_most - count)
+            at += size
+        elif key & 7 in (_EIGHT_BYTES, _FOUR_BYTES):
+            at += 8 if key & 7 == _EIGHT_BYTES else 4
+        else:
+            raise DecodeError("a field has an unknown type")
+    return count
+
+
+def _varint(text: bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < _VARINT_BITS:
+        byte = text[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise DecodeError("a number does not end")

@@ -7,34 +7,39 @@ in its /dev. A process belongs to a pod by its cgroup, which it can't leave, or 
 open file that is only a path (O_PATH) is no use of the device: every pod may make a node, but the kernel lets only
 those open it that were given the device.
 
-Source: proc(5), /proc/pid/fd, fdinfo, map_files, mountinfo; cgroups(7); Kubernetes names a pod's cgroup by its UID.
+Source: proc(5), /proc/pid/fd, fdinfo, map_files, mountinfo; cgroups(7), capabilities(7), user_namespaces(7); statx(2),
+kcmp(2); Kubernetes names a pod's cgroup by its UID.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import platform
 import re
+import stat
 import time
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dra_driver.plugin.prepare.open_files import character_device, file_system, have_same_files
-from dra_driver.plugin.prepare.process_files import (
-    file_of,
-    link_of,
-    may_administer,
-    opened_process,
-    pods_of_cgroup,
-)
 from dra_driver.plugin.prepare.running_pods import ENDED, PROC, pods_of_mounts
 
 LOOK_SECONDS = 5.0  # how long one look may take; what it has not seen by then counts as not seen
 _NODES_MOST = 4096  # in one container's /dev
 _FLAGS = re.compile(rb"^flags:\s*([0-7]+)$", re.MULTILINE)
 _MEMORY = "tmpfs"  # of a container's own /dev; only this is listed, because a file server may never answer
+_POD = re.compile(rb"pod([0-9a-fA-F]{8}(?:[-_][0-9a-fA-F]{4}){3}[-_][0-9a-fA-F]{12}|[0-9a-fA-F]{32})")
+_LIMITS = re.compile(rb"^CapBnd:\s*([0-9a-f]+)$", re.MULTILINE)
+_FILE_BYTES = 1 << 20
+_SYS_ADMIN = 1 << 21
+_DONT_SYNC, _NO_AUTOMOUNT, _NOFOLLOW, _EMPTY_PATH = 0x4000, 0x800, 0x100, 0x1000
+_TYPE = 0x1
+_STATX_BYTES, _MODE, _RDEV, _DEV = 256, 28, 128, 136  # the size of struct statx, and where these fields are
+_KCMP, _KCMP_FILES = {"x86_64": 312, "aarch64": 272}.get(platform.machine(), 0), 2
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -112,9 +117,9 @@ class _Looking:
     def _is_in_a_pod(self) -> bool:
         """Return whether the first process belongs to a pod: then this procfs shows the processes of that pod only."""
         try:
-            with opened_process(f"{self._proc}/1") as process:
-                mounts = file_of(process, "mountinfo")
-                return bool(pods_of_cgroup(process) or pods_of_mounts(mounts))
+            with _opened_process(f"{self._proc}/1") as process:
+                mounts = _file_of(process, "mountinfo")
+                return bool(_pods_of_cgroup(process) or pods_of_mounts(mounts))
         except OSError as error:
             self._look.fail(error)
             return error.errno == errno.ENOENT  # processes of other users are hidden
@@ -124,12 +129,12 @@ class _Looking:
             self._look.problem = f"there are too many processes and open files to look at in {LOOK_SECONDS:.0f} s"
             return
         try:
-            with opened_process(path) as process:
+            with _opened_process(path) as process:
                 if not self._look_at(process, pid):
                     return
             for thread in os.listdir(f"{path}/task"):  # noqa: PTH208 - the first thread may have ended before others
-                if int(thread) != pid and not have_same_files(pid, int(thread)):
-                    with opened_process(f"{path}/task/{thread}") as process:
+                if int(thread) != pid and not _have_same_files(pid, int(thread)):
+                    with _opened_process(f"{path}/task/{thread}") as process:
                         self._look_at(process, pid)
         except OSError as error:
             if error.errno not in ENDED:
@@ -137,17 +142,17 @@ class _Looking:
 
     def _look_at(self, process: int, pid: int) -> bool:
         """Look at one thread of a process, and return whether its other threads may belong to a pod, too."""
-        link = link_of(process, "ns/mnt")
+        link = _link_of(process, "ns/mnt")
         namespace = link or ""
-        container = self._containers.get(namespace) or _container(file_of(process, "mountinfo"))
+        container = self._containers.get(namespace) or _container(_file_of(process, "mountinfo"))
         if namespace:
             self._containers[namespace] = container
-        pods = pods_of_cgroup(process) or container.pods
+        pods = _pods_of_cgroup(process) or container.pods
         if not pods:
             return link is None  # it has ended, and others may run
-        is_of_host = container.sees_host or may_administer(process)
+        is_of_host = container.sees_host or _may_administer(process)
         for number in self._open(process):
-            program = file_of(process, "comm").decode("utf-8", "replace").strip()
+            program = _file_of(process, "comm").decode("utf-8", "replace").strip()
             program = "".join(one if one.isprintable() else "?" for one in program)[:16]
             self._look.users.update(NodeUser(number, pod, pid, program, is_of_host) for pod in pods)
         if namespace in self._listed or is_of_host:
@@ -189,7 +194,7 @@ class _Looking:
             return
         folder = os.open("root/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
         try:
-            if file_system(folder) in container.own_dev:
+            if _file_system(folder) in container.own_dev:
                 yield from self._nodes_below(folder, 2)
         finally:
             os.close(folder)
@@ -203,7 +208,7 @@ class _Looking:
                         if entry.is_dir(follow_symlinks=False):
                             if depth > 1:
                                 yield from self._below(entry.name, listing, depth)
-                        elif (number := character_device(entry.name, listing, follows=False)) in self._numbers:
+                        elif (number := _character_device(entry.name, listing, follows=False)) in self._numbers:
                             yield number
         finally:
             os.close(listing)
@@ -211,7 +216,7 @@ class _Looking:
     def _below(self, name: str, listing: int, depth: int) -> Iterator[int]:
         folder = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=listing)
         try:
-            if file_system(folder) == file_system(listing):  # no other mount
+            if _file_system(folder) == _file_system(listing):  # no other mount
                 yield from self._nodes_below(folder, depth - 1)
         finally:
             os.close(folder)
@@ -222,7 +227,7 @@ def _number(name: str, folder: int) -> int:
     try:
         if not os.readlink(name, dir_fd=folder).startswith("/"):  # a socket, a pipe
             return 0
-        return character_device(name, folder, follows=True)
+        return _character_device(name, folder, follows=True)
     except OSError as error:
         if error.errno not in ENDED:
             raise
@@ -230,7 +235,7 @@ def _number(name: str, folder: int) -> int:
 
 
 def _is_path_only(name: str, process: int) -> bool:
-    flags = _FLAGS.search(file_of(process, f"fdinfo/{name}"))
+    flags = _FLAGS.search(_file_of(process, f"fdinfo/{name}"))
     return flags is not None and bool(int(flags[1], 8) & os.O_PATH)
 
 
@@ -247,3 +252,90 @@ def _container(mounts: bytes) -> _Container:
             systems = {(int(major), int(minor))} if major.isdigit() and minor.isdigit() else set()
     is_known = dev == _MEMORY and not root.startswith(("fuse", "nfs", "9p", "cifs", "smb"))
     return _Container(pods_of_mounts(mounts), dev == "devtmpfs", frozenset(systems if is_known else ()))
+
+
+# One process in procfs: all is read through one descriptor of its folder, and what has ended reads as empty.
+
+
+@contextmanager
+def _opened_process(path: str) -> Iterator[int]:
+    """Open a process, so that all that is read is of this one, whoever gets its id next. Raises: OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _link_of(process: int, name: str) -> str | None:
+    """Return where a link of a process leads; None if the process has ended, "" if that may not be seen."""
+    try:
+        return os.readlink(name, dir_fd=process)
+    except OSError as error:
+        return None if error.errno in ENDED else ""
+
+
+def _file_of(process: int, name: str) -> bytes:
+    """Return the first MiB of a file of a process; nothing if the process has ended. Raises: OSError."""
+    try:
+        with os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=process), "rb") as file:
+            return file.read(_FILE_BYTES)
+    except OSError as error:
+        if error.errno not in ENDED:
+            raise
+        return b""
+
+
+def _pods_of_cgroup(process: int) -> frozenset[str]:
+    """Return the pod to whose cgroup a process belongs, if there is one. Raises: OSError."""
+    found = _POD.search(_file_of(process, "cgroup"))
+    return frozenset([found[1].decode().replace("_", "-").lower()] if found else ())
+
+
+def _may_administer(process: int) -> bool:
+    """Return whether a process may administer the host: no container gets that right by itself.
+
+    Its limits count, which no process can raise, and only in this user namespace: a new one has all rights in itself.
+    """
+    limits = _LIMITS.search(_file_of(process, "status"))
+    if limits is None or not int(limits[1], 16) & _SYS_ADMIN:
+        return False
+    return _link_of(process, "ns/user") == os.readlink("/proc/self/ns/user")  # noqa: PTH115
+
+
+# Open files of other processes. A container may have files of a file server of its own (FUSE) open that never answers,
+# so the kernel is asked only for what it knows already (AT_STATX_DONT_SYNC); an ordinary stat could hang for ever.
+
+
+def _character_device(name: str, folder: int, *, follows: bool) -> int:
+    """Return the number of the character device that a name in an open folder is; 0 for another file. Raises: OSError.
+
+    `follows` for links of procfs, which lead to the file itself and not to a path.
+    """
+    found = _statx(name, folder, 0 if follows else _NOFOLLOW)
+    mode = int.from_bytes(found[_MODE : _MODE + 2], "little")
+    return _device_number(found, _RDEV) if stat.S_ISCHR(mode) else 0
+
+
+def _file_system(fd: int) -> tuple[int, int]:
+    """Return the device numbers of the file system of an open file, as mountinfo has them. Raises: OSError."""
+    number = _device_number(_statx("", fd, _EMPTY_PATH), _DEV)
+    return os.major(number), os.minor(number)
+
+
+def _have_same_files(one: int, other: int) -> bool:
+    """Return whether two threads have one table of open files. False if that can't be determined."""
+    return bool(_KCMP) and _libc.syscall(_KCMP, one, other, _KCMP_FILES, 0, 0) == 0
+
+
+def _statx(name: str, folder: int, flags: int) -> bytes:
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    if _libc.statx(folder, os.fsencode(name), flags | _DONT_SYNC | _NO_AUTOMOUNT, _TYPE, buffer):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name)
+    return buffer.raw
+
+
+def _device_number(found: bytes, at: int) -> int:
+    major, minor = (int.from_bytes(found[i : i + 4], "little") for i in (at, at + 4))
+    return os.makedev(major, minor)
