@@ -75,10 +75,6 @@ class ClaimQueries(LedgerAccess):
         self._kept.keep(uid, (row, record))
         return record, found
 
-    def has_seen(self, uid: str) -> bool:
-        """Return whether this process has read or written a claim lately; the file is not read for that."""
-        return self._kept.get(uid) is not None
-
     def records(self) -> tuple[ClaimRecord, ...]:
         """Return the records of all claims, for start-up and the reaper: no call of the kubelet may read them all.
 

@@ -108,30 +108,6 @@ class Ledger(ClaimQueries):
         lost in a power failure, which is right if a power failure removes all effects of the intent too.
         Raises: LedgerError.
         """
-        return self._write(self._intent(record, claim, occupied), is_synced=is_synced)
-
-    def intend_if_unknown(
-        self, record: ClaimRecord, claim: AllocatedClaim, occupied: Sequence[str] = (), *, is_synced: bool = True
-    ) -> bool:
-        """Record the intent to prepare a claim (`intend`) in one query, if the ledger does not know the claim yet.
-
-        Return False, with nothing written, if the ledger has the claim already or if other claims hold one of its
-        devices.
-        Raises: LedgerError.
-        """
-        intent = self._intent(record, claim, occupied)
-
-        def unless_known(connection: sqlite3.Connection) -> bool:
-            try:
-                return not intent(connection)
-            except sqlite3.IntegrityError:  # the claim already has a row
-                return False
-
-        return self._write(unless_known, is_synced=is_synced)
-
-    def _intent(
-        self, record: ClaimRecord, claim: AllocatedClaim, occupied: Sequence[str]
-    ) -> Callable[[sqlite3.Connection], tuple[Conflict, ...]]:
         wanted = wanted_of(claim, occupied)
         sql, values = conflicts_query(claim.uid, wanted)
         row = row_of_record(record)
@@ -150,7 +126,7 @@ class Ledger(ClaimQueries):
                     spans.begin(connection, record.uid, charges, self._boot_id)
             return conflicts
 
-        return job
+        return self._write(job, is_synced=is_synced)
 
     def set_state(self, uid: str, state: ClaimState, *, is_synced: bool = True) -> None:
         """Set the state of a claim. Raises: LedgerError."""

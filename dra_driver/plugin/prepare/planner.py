@@ -8,20 +8,18 @@ soon after its driver will not appear by itself, so the call waits for it only b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from weakref import ref
 
 from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
-from dra_driver.claims.allocated.claim_on_node import CdiNames, ClaimOnNode, devices_of, join_claim, refuse_lost
+from dra_driver.claims.allocated.claim_on_node import CdiNames, devices_of, join_claim, refuse_lost
 from dra_driver.claims.allocated.decoding import decode_claim
 from dra_driver.claims.plan import PreparePlan, plan_prepare
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.inventory.offering import CurrentInventory, Inventory
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.errors import GPU_LOST, NODE_MISSING, ApiError, ClaimError, DriverError, HardwareError, Retry
 from dra_driver.model.fifo_cache import FifoCache
-from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.deadline import NODE_SECONDS, Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.node_identity import NodeIdentity
@@ -34,18 +32,6 @@ LATE_SECONDS = 6.0  # enough for a new device, which is in the inventory within 
 API_SECONDS = 10.0  # how long one request may take
 _API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
 MAX_UNKNOWN = 1024  # claims of devices that this node does not have
-MAX_CACHED = 16  # claims, and plans, that are kept for repeated calls
-
-
-@dataclass(slots=True)
-class _JoinedClaim:
-    """A claim with its devices in an inventory, and its last plan with what else that was made from."""
-
-    inventory: ref[Inventory]  # not kept, because it may be large
-    on_node: ClaimOnNode
-    lost: tuple[str, ...]  # devices whose GPU is lost
-    may_switch_modes: bool  # whether it has a whole GPU that may be in MIG mode
-    planned: tuple[tuple[object, ...], PreparePlan] | None = None
 
 
 class Planner:
@@ -69,11 +55,8 @@ class Planner:
         self._inventory, self._waiting = inventory, waiting
         self._edits = ClaimEdits(hardware, roots)
         self._ledger = ledger
-        self._claims: FifoCache[str, tuple[ClaimWire, AllocatedClaim]] = FifoCache(MAX_CACHED)
-        self._kept: FifoCache[str, _JoinedClaim] = FifoCache(MAX_CACHED)
-        self._unknown: FifoCache[str, bool] = FifoCache(
-            MAX_UNKNOWN
-        )  # by UID: whether a call waited for a device in vain
+        # By UID: whether a call waited for a device in vain.
+        self._unknown: FifoCache[str, bool] = FifoCache(MAX_UNKNOWN)
 
     def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
         """Read the claim and plan it; if that fails, try again as long as that can help and there is time.
@@ -88,10 +71,10 @@ class Planner:
         while True:
             try:
                 claim = claim or self._read(namespace, name, uid, deadline)
-                joined = self._joined(claim)
+                devices = self._devices(claim)
                 # If health is watched, a lost GPU stays published, with a taint, for the claims that hold it.
-                refuse_lost(claim, joined.lost)
-                return self._plan(joined)
+                refuse_lost(claim, [name for name, device in devices.items() if device.gpu.is_lost])
+                return self._plan(claim, devices)
             except (ApiError, ClaimError, HardwareError) as error:
                 is_unknown = error.code == _UNKNOWN
                 limit = None if is_unknown and self._unknown.get(uid) else patience.until(error)
@@ -111,34 +94,22 @@ class Planner:
         Raises: ClaimError("claim.partition-missing") for admin access to a partition that does not exist,
         ("claim.no-admin-access") to a GPU for virtual machines; HardwareError.
         """
-        return self._plan(self._joined(claim))
+        return self._plan(claim, self._devices(claim))
 
-    def _joined(self, claim: AllocatedClaim) -> _JoinedClaim:
-        """Return a claim with its devices in the current inventory, kept from the last call if both are the same.
+    def _devices(self, claim: AllocatedClaim) -> dict[str, Device]:
+        return devices_of(claim, self._inventory.current, self._node.pool)
 
-        Raises: ClaimError.
-        """
-        inventory = self._inventory.current
-        kept = self._kept.get(claim.uid)
-        if kept is not None and kept.on_node.claim is claim and kept.inventory() is inventory:
-            return kept
-        devices = devices_of(claim, inventory, self._node.pool)
-        lost = tuple(name for name, device in devices.items() if device.gpu.is_lost)
-        may_switch = any(device.counter_set and device.placement is None for device in devices.values())
-        joined = _JoinedClaim(ref(inventory), join_claim(claim, devices, self._names), lost, may_switch)
-        self._kept.keep(claim.uid, joined)
-        return joined
-
-    def _plan(self, joined: _JoinedClaim) -> PreparePlan:
-        on_node = joined.on_node
-        mig_on = self._ledger.modes(self._node.boot_id) if joined.may_switch_modes else ()
-        common, edits = self._edits.common(on_node), self._edits.of_devices(on_node)
-        given, planned = (edits, common, mig_on), joined.planned
-        if planned is not None and planned[0] == given:  # equal arguments give equal plans
-            return planned[1]
-        plan = plan_prepare(on_node, edits, common, self._names, mig_on=mig_on, metadata_of=self._metadata_of)
-        joined.planned = given, plan
-        return plan
+    def _plan(self, claim: AllocatedClaim, devices: dict[str, Device]) -> PreparePlan:
+        on_node = join_claim(claim, devices, self._names)
+        may_switch_modes = any(device.counter_set and device.placement is None for device in devices.values())
+        return plan_prepare(
+            on_node,
+            self._edits.of_devices(on_node),
+            self._edits.common(on_node),
+            self._names,
+            mig_on=self._ledger.modes(self._node.boot_id) if may_switch_modes else (),
+            metadata_of=self._metadata_of,
+        )
 
     def _read(self, namespace: str, name: str, uid: str, deadline: Deadline) -> AllocatedClaim:
         timeout_s = min(API_SECONDS, max(0.1, deadline.remaining()))
@@ -148,12 +119,7 @@ class Planner:
             if error.code == NOT_FOUND:
                 raise ClaimError("not-found", f"claim {namespace}/{name} does not exist") from error
             raise
-        kept = self._claims.get(uid)
-        if kept is not None and kept[0] is wire:  # the API server returned the same bytes as the last time
-            return kept[1]
-        claim = decode_claim(wire, driver=self._node.driver, uid=uid)
-        self._claims.keep(uid, (wire, claim))
-        return claim
+        return decode_claim(wire, driver=self._node.driver, uid=uid)
 
 
 class _Patience:

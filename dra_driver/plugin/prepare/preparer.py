@@ -14,8 +14,6 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from dra_driver.claims.plan import PreparedDevice, PreparePlan
-from dra_driver.claims.steps.cdi_file import CdiFileStep
-from dra_driver.claims.steps.mig import MigPartitionStep
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import check_claim_uid
 from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
@@ -36,8 +34,6 @@ from dra_driver.telemetry.logs import fields
 from dra_driver.validation.validation_lock import ValidationLock
 
 log = logging.getLogger(__name__)
-
-_SIMPLE_STEPS = (MigPartitionStep, CdiFileStep)  # what they find on the node does not depend on what is recorded
 
 
 class Preparer:
@@ -109,8 +105,6 @@ class Preparer:
         """Prepare the claim; if other claims hold a device, return those claims and change nothing."""
         claim = plan.claim
         own = {device.device for device in claim.devices if not device.is_admin}
-        if not self._ledger.has_seen(claim.uid) and self._prepare_if_unknown(plan, own, deadline):
-            return ()
         with self._locks.hold([claim_lock(claim.uid)], deadline):
             record, held = self._ledger.get_with_holds(claim.uid)
             names = own.union(record.owned_names() if record else ())
@@ -123,23 +117,6 @@ class Preparer:
                     self._undo.undo(record, deadline)
                 require_separation(plan, self._ledger.effects)
                 return self._begin(plan, deadline)
-
-    def _prepare_if_unknown(self, plan: PreparePlan, own: Collection[str], deadline: Deadline) -> bool:
-        """Prepare a claim that needs only partitions and a file, if the ledger does not know the claim yet.
-
-        Return False, with nothing done, if the ledger has it already or other claims hold a device. Most claims are
-        new, and looking for their row first would cost a tenth of the transaction, which notices it anyway.
-        """
-        if not all(isinstance(step, _SIMPLE_STEPS) for step in plan.steps):
-            return False
-        with self._locks.hold([claim_lock(plan.claim.uid), *map(device_lock, own)], deadline):
-            deadline.require_caller()
-            record, is_synced = self._intent(plan, deadline)
-            require_separation(plan, self._ledger.effects)
-            is_new = self._ledger.intend_if_unknown(record, plan.claim, plan.occupied, is_synced=is_synced)
-            if is_new:
-                self._finish(record, plan, deadline)
-            return is_new
 
     def _repeat(self, record: ClaimRecord, held: Collection[str], plan: PreparePlan, deadline: Deadline) -> bool:
         """Restore a claim that was prepared before; return False if it has to be undone and prepared again."""
@@ -176,15 +153,7 @@ class Preparer:
             log.info("CDI file written again", extra=fields(claim=record.full_name, claim_uid=record.uid))
 
     def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Conflict, ...]:
-        """Record the intent and carry it out; if other claims hold a device, return those claims and change nothing."""
-        record, is_synced = self._intent(plan, deadline)
-        conflicts = self._ledger.intend(record, plan.claim, plan.occupied, is_synced=is_synced)
-        if not conflicts:
-            self._finish(record, plan, deadline)
-        return conflicts
-
-    def _intent(self, plan: PreparePlan, deadline: Deadline) -> tuple[ClaimRecord, bool]:
-        """Return what to record before the steps are carried out, and whether that has to outlive a power failure.
+        """Record the intent and carry it out; if other claims hold a device, return those claims and change nothing.
 
         A claim that needs only a file is recorded as prepared at once, in one transaction. After a crash before the
         file was written, `refresh_cdi` writes it, and the kubelet, which got no answer, asks again.
@@ -192,7 +161,11 @@ class Preparer:
         steps = self._effects.inspect(plan.steps, deadline)
         state = ClaimState.PREPARED if is_only_file(steps) else ClaimState.PREPARING
         record = record_of_plan(plan, self._boot_id, steps, state)
-        return record, state is ClaimState.PREPARED or not ends_with_power(steps)
+        is_synced = state is ClaimState.PREPARED or not ends_with_power(steps)
+        conflicts = self._ledger.intend(record, plan.claim, plan.occupied, is_synced=is_synced)
+        if not conflicts:
+            self._finish(record, plan, deadline)
+        return conflicts
 
     def _finish(self, record: ClaimRecord, plan: PreparePlan, deadline: Deadline) -> None:
         """Carry out the steps, and commit unless the record has the claim as prepared; if that fails, undo them."""

@@ -155,7 +155,7 @@ def test_a_partition_stays_whose_claim_is_about_to_be_recorded(
         threads.append(thread)
         until(lambda: not thread.is_alive() or device_lock(small(3)) in lock_order.wanted)
 
-    once_before(monkeypatch, node.rig.ledger, "intend_if_unknown", destroy)
+    once_before(monkeypatch, node.rig.ledger, "intend", destroy)
     node.prepare()
     threads[0].join(60)
     assert node.has_partition()
@@ -166,7 +166,7 @@ def test_a_partition_stays_whose_claim_is_about_to_be_recorded(
 def test_a_claim_that_was_planned_before_its_partition_was_destroyed_is_refused(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once_before(monkeypatch, node.rig.ledger, "has_seen", node.destroy)
+    once_before(monkeypatch, node.rig.ledger, "get_with_holds", node.destroy)
     with pytest.raises(DriverError) as caught:
         node.prepare()
     assert caught.value.code == "hardware.partition-missing"
@@ -179,7 +179,7 @@ def test_who_does_not_get_the_locks_changes_nothing_and_names_the_lock(
 ) -> None:
     monkeypatch.setattr(declared_mig, "LOCK_SECONDS", 0.0)
     node = Node(tmp_path, "declared")
-    once_before(monkeypatch, node.rig.ledger, "intend_if_unknown", lambda: in_thread(node.destroy)[0].join(60))
+    once_before(monkeypatch, node.rig.ledger, "intend", lambda: in_thread(node.destroy)[0].join(60))
     node.prepare()
     assert node.has_partition()
     assert node.problems() == [f"geometry all-3g.40gb not applied: another call is still working on device/{small(3)}"]
