@@ -66,6 +66,7 @@ docs: $(READY)   ## Regenerate the pages that are made from code.
 	$(BIN)/python -m dra_driver.claims.config.schema > docs/device-config.schema.json
 	$(BIN)/python -m dra_driver.views.schemas.documents docs/schemas
 	$(BIN)/python -m dra_driver.health.reference > docs/xids.md
+	$(BIN)/python -m tests.docs.support.pages
 
 proto: $(READY)  ## Regenerate the gRPC messages from proto/.
 	proto/generate.sh

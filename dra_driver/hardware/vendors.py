@@ -34,14 +34,13 @@ class VendorClass:
 
 @dataclass(frozen=True, slots=True)
 class ReferencePage:
-    """The page in docs/ that lists what a vendor's devices are published with.
+    """The page in docs/ that lists, between two marks, what a vendor's devices are published with.
 
     `closing` is the text below the tables; it may contain the number of values of each type of device ({gpu}, {mig} …).
     `more` are rows that no device carries under exactly that name.
     """
 
     file: str
-    introduction: str
     closing: str = ""
     more: tuple[Published, ...] = ()
 

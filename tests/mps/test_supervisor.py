@@ -216,7 +216,7 @@ def test_something_else_in_the_place_of_a_folder_is_an_error_that_is_explained(s
     with pytest.raises(DriverError) as refused:
         supervisor.client.start(device(), SETTINGS, deadline_s=60)
     assert str(folder) in str(refused.value)
-    assert f"`{refused.value.code}`" in (Path(__file__).parents[2] / "docs/troubleshooting.md").read_text()
+    assert f"`{refused.value.code}`" in (Path(__file__).parents[2] / "docs/error-codes.md").read_text()
     (folder / "pipe").unlink()
     supervisor.client.start(device(), SETTINGS, deadline_s=60)
 

@@ -62,7 +62,7 @@ def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Fin
                 "claim-not-prepared", subject,
                 f"has been on {spec['nodeName']} for {waited:.0f} s; it uses {listed}{_quoted(_event(cluster, pod))}",
                 "status.phase is Pending, its claims are allocated",
-                "docs/troubleshooting.md explains the error code; `dra-driver doctor` on that node shows more",
+                "docs/error-codes.md explains the error code; `dra-driver doctor` on that node shows more",
             )  # fmt: skip
 
 

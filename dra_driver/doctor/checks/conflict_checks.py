@@ -31,7 +31,7 @@ def _device_plugins(cluster: ClusterEvidence) -> Iterator[Finding]:
         how = "beside slices of this driver" if name in served else "so that the agent there publishes none"
         yield Finding(
             "node-device-plugin", f"node {name}", f"a device plugin offers {listed}, {how}", "status.allocatable",
-            "remove the device plugin from this node (docs/from-the-device-plugin.md)",
+            "remove the device plugin from this node (docs/moving.md)",
         )  # fmt: skip
 
 

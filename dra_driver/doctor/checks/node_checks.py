@@ -110,7 +110,7 @@ def _problems(inventory: Inventory, *, is_all_vfio: bool) -> Iterator[Finding]:
         code = "driver-bad-version" if problem.code == _MIXED else "hardware-problem"
         yield Finding(
             code, problem.subject, f"{problem.message} [{problem.code}]", "discovery, as the agent does it",
-            _UPGRADE if problem.code == _MIXED else "docs/troubleshooting.md explains the code",
+            _UPGRADE if problem.code == _MIXED else "docs/error-codes.md explains the code",
         )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def check_registration(node: NodeEvidence) -> Iterator[Finding]:
         yield Finding(
             "node-device-plugin", f"node {node.node}",
             "a device plugin serves these GPUs: the agent publishes none", path,
-            "remove the device plugin from this node (docs/from-the-device-plugin.md)",
+            "remove the device plugin from this node (docs/moving.md)",
         )  # fmt: skip
     if node.sockets is None:
         return
@@ -175,7 +175,7 @@ def _serving(node: NodeEvidence, serving: Sequence[PluginSocket]) -> Iterator[Fi
             yield Finding(
                 "node-second-driver", f"node {node.node}", f"another driver answers as {node.driver}",
                 f"GetInfo on {one.path}",
-                "remove the other driver from this node (docs/from-nvidias-driver.md)",
+                "remove the other driver from this node (docs/moving.md)",
             )  # fmt: skip
 
 
