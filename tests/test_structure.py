@@ -25,6 +25,21 @@ MAY_BE_LONGER_FUNCTIONS = {
     "agent/options.py: options_of": 40,  # a line for each option
     "agent/remediation/composition.py: make_remediation": 37,  # a line for each part
 }
+MAX_PARAMETERS = 8  # of a constructor that a class writes itself; a dataclass is a value whose fields have names
+MAY_TAKE_MORE_PARAMETERS = {  # those that had more when the rule came, and may only lose some
+    "NodeOffer": 10,
+    "OtherDrivers": 9,
+    "AgentRemediationNode": 11,
+    "PoolSync": 10,
+    "Publisher": 9,
+    "HealthMonitor": 11,
+    "Watch": 10,
+    "ClaimUndo": 10,
+    "Planner": 9,
+    "Preparer": 10,
+    "Repair": 15,
+    "ReviewServer": 9,
+}
 MAY_REPEAT_POSSESSIVELY = {
     "webhook/handler.py",  # its group matches in one way alone, and an atomic group would need 35 bytes for each match
 }
@@ -81,6 +96,25 @@ def test_no_function_is_longer_than_a_screen() -> None:
     }
     limits = MAY_BE_LONGER_FUNCTIONS
     assert {name: lines for name, lines in lengths.items() if lines > limits.get(name, MAX_FUNCTION_LINES)} == {}
+
+
+def parameters_of(function: ast.FunctionDef) -> int:
+    """Return how many parameters a method has, without `self`."""
+    arguments = function.args
+    return len([*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]) - 1
+
+
+def test_no_constructor_has_more_parameters_than_can_be_kept_in_mind() -> None:
+    counts = {
+        node.name: parameters_of(method)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+    }
+    limits = MAY_TAKE_MORE_PARAMETERS
+    assert {name: count for name, count in counts.items() if count > limits.get(name, MAX_PARAMETERS)} == {}
 
 
 def imports_of(path: Path) -> set[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dra_driver.agent.change_listener import ChangeListener
 from dra_driver.agent.inventory.device_places import place_of
+from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.agent.reports.fault_events import HELD_BACK_REASON, FaultEvents, PodNotice
 from dra_driver.agent.reports.new_faults import NewFaults
@@ -50,27 +51,24 @@ class NodeHealth(AgentPart):
     def __init__(
         self,
         reporter: HealthReporter,
-        folder: Path,
+        node: OpenedNode,
         *,
         policy: HealthPolicy,
         slots: Slots | None,
-        domain: str,
-        node: str,
-        pool: str,
-        boot_id: str,
         inventory: CurrentInventory,
         listener: ChangeListener,
-        events: FaultEvents,
         users: DeviceUsers,
         gate: ValidationGate | None,
     ) -> None:
         self._policy = policy
-        self._budget = self._budget_of(slots, node, HealthStore(folder)) if slots else None
-        self._domain, self._pool, self._inventory = domain, pool, inventory
-        self._listener, self._events, self._users = listener, events, users
-        self._monitor = self._make_monitor(reporter, folder, boot_id, gate)
+        options = node.options
+        self._budget = self._budget_of(slots, options.node, HealthStore(options.data_dir)) if slots else None
+        self._domain, self._pool, self._inventory = options.driver, node.identity.pool, inventory
+        self._events = FaultEvents(node.api, users, node=options.node, driver=options.driver)
+        self._listener, self._users = listener, users
+        self._monitor = self._make_monitor(reporter, options.data_dir, node.identity.boot_id, gate)
         self._is_running = False
-        self._new_faults = NewFaults(events)
+        self._new_faults = NewFaults(self._events)
         self._refreshing = threading.RLock()  # ensures that the later of two results is the newer one
         self._latest: Mapping[str, tuple[FaultVerdict, ...]] = {}
         self._held: tuple[Fault, ...] | None = ()  # None while it is not known which GPUs remediation keeps from claims

@@ -113,21 +113,15 @@ def make_health(
     if not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
         return None
     from dra_driver.agent.node_health import NodeHealth, read_policy  # noqa: PLC0415 - only where health is watched
-    from dra_driver.agent.reports.fault_events import FaultEvents  # noqa: PLC0415 - only where health is watched
 
     policy = read_policy(options.health_policy)
     return NodeHealth(
         node.hardware,
-        options.data_dir,
+        node,
         policy=policy,
         slots=_eviction_slots(node, policy) if policy.evicts else None,
-        domain=options.driver,
-        node=options.node,
-        pool=node.identity.pool,
-        boot_id=node.identity.boot_id,
         inventory=inventory,
         listener=listener,
-        events=FaultEvents(node.api, users, node=options.node, driver=options.driver),
         users=users,
         gate=gate,
     )
