@@ -17,7 +17,7 @@ from dra_driver.agent.passthrough import may_be_away
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter
-from dra_driver.hardware.port import ChannelOffering, HealthReporter, MemoryLimitShowing, Metered
+from dra_driver.hardware.port import HealthReporter, MemoryLimitShowing, Metered
 from dra_driver.model.names import gpu_of_vfio_device
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.passthrough.services import PassthroughServices
@@ -26,7 +26,6 @@ from dra_driver.plugin.repair.reaper import PeriodicTask
 from dra_driver.plugin.repair.repair import Repair
 
 if TYPE_CHECKING:
-    from dra_driver.agent.inventory.scanner import FactsStage
     from dra_driver.agent.node_health import NodeHealth
     from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
     from dra_driver.agent.reports.claim_status import ClaimStatus
@@ -69,22 +68,6 @@ def make_passthrough(node: OpenedNode, listener: ChangeListener, gate: Validatio
     from dra_driver.agent.passthrough import node_passthrough  # noqa: PLC0415 - only where it is wanted
 
     return node_passthrough.make_passthrough(node, node.options.passthrough, listener, gate)
-
-
-def with_passthrough_stage(inner: FactsStage, passthrough: NodePassthrough) -> FactsStage:
-    """Return the stage that adds the devices for virtual machines to the findings of the inner one."""
-    from dra_driver.agent.passthrough.passthrough_stage import PassthroughStage  # noqa: PLC0415 - only where it is wanted
-
-    return PassthroughStage(inner, passthrough.named, passthrough.returned)
-
-
-def with_channel_stage(inner: FactsStage, node: OpenedNode) -> FactsStage:
-    """Return the stage that adds the node's IMEX channel, or the inner one if no channel is to be offered."""
-    if not node.options.has_imex_channel or not isinstance(node.hardware, ChannelOffering):
-        return inner
-    from dra_driver.agent.inventory.channel_stage import ChannelStage  # noqa: PLC0415 - only where it is wanted
-
-    return ChannelStage(inner, node.hardware)
 
 
 def passthrough_services(

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dra_driver.agent.change_listener import ChangeListener
-from dra_driver.agent.inventory.lost_gpus_stage import LostGpusStage
+from dra_driver.agent.facts_stages import FactsChange, StagedFacts, channel, lost_gpus, passed_gpus
 from dra_driver.agent.inventory.node_inventory import NodeInventory
-from dra_driver.agent.inventory.scanner import FactsStage, Scanner
+from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.agent.offer import NodeOffer, OfferGate
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.optional_parts import (
@@ -31,8 +31,6 @@ from dra_driver.agent.optional_parts import (
     make_passthrough,
     make_remediation,
     passthrough_services,
-    with_channel_stage,
-    with_passthrough_stage,
 )
 from dra_driver.agent.other_drivers import OtherDrivers
 from dra_driver.agent.parts import Parts
@@ -42,6 +40,7 @@ from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.controller.competing_agents import AgentMark
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.own_change import OwnChanges
+from dra_driver.hardware.port import ChannelOffering
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.composition import ClaimContext, ClaimWork, NodeFolders, compose
@@ -125,12 +124,16 @@ def join_parts(node: OpenedNode, listener: ChangeListener) -> Parts:
 
 def _stages(
     node: OpenedNode, offer: NodeOffer, health: NodeHealth | None, passthrough: NodePassthrough | None
-) -> FactsStage:
+) -> StagedFacts:
     """Return the stages from the facts of a scan to the findings: the offer, and each part that adds to it."""
-    stage: FactsStage = LostGpusStage(offer, health) if health else offer
+    stages: list[FactsChange] = []
+    if health is not None:
+        stages.append(lost_gpus(health))
     if passthrough is not None:
-        stage = with_passthrough_stage(stage, passthrough)
-    return with_channel_stage(stage, node)
+        stages.append(passed_gpus(passthrough))
+    if node.options.has_imex_channel and isinstance(node.hardware, ChannelOffering):
+        stages.append(channel(node.hardware))
+    return StagedFacts(offer, stages)
 
 
 def _meters(node: OpenedNode, inventory: NodeInventory, work: ClaimWork) -> tuple[AgentPart | None, ...]:
