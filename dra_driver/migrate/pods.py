@@ -100,10 +100,10 @@ def _containers(spec: dict[str, Any], path: tuple[Step, ...]) -> tuple[Container
     if not _is_containers(spec.get("containers")):
         return ()
     found = []
-    for field in _CONTAINER_LISTS:
-        for number, one in rows_of(spec.get(field)):
-            is_init = field == "initContainers" and one.get("restartPolicy") != "Always"
-            found.append(Container(one, (*path, field, number), is_init))
+    for key in _CONTAINER_LISTS:
+        for number, container in rows_of(spec.get(key)):
+            is_init = key == "initContainers" and container.get("restartPolicy") != "Always"
+            found.append(Container(container, (*path, key, number), is_init))
     return tuple(found)
 
 

@@ -79,7 +79,7 @@ def devices_command(output: str, kubeconfig: str | None, context: str, *, fails:
     selections = settings_of_each(given)
     check_sysfs(given)
     reports = [report_of(selected, access) for selected in selections]
-    for number, report in enumerate(reports):
+    for place, report in enumerate(reports):
         if output in {"table", "wide"}:
             _show(report, is_wide=output == "wide")
         elif output == "slices":
@@ -87,7 +87,7 @@ def devices_command(output: str, kubeconfig: str | None, context: str, *, fails:
                 click.echo("---")
                 click.echo(yaml_text(wire), nl=False)
         else:
-            if output == "yaml" and number:
+            if output == "yaml" and place:
                 click.echo("---")
             write_document(report_document(report), output)
     if any(report.offer.inventory.waiting_for for report in reports):

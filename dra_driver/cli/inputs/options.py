@@ -33,9 +33,7 @@ from dra_driver.views.objects.strictness import checked
 from dra_driver.views.objects.texts import STDIN, shown
 from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.verdicts.queries import SELECTOR_KINDS, SLICE, Query, queries_of
-from dra_driver.views.worlds.rules import PARTITIONS, offer_under
-
-DEFAULT_VERSION = "1.35"
+from dra_driver.views.worlds.rules import DEFAULT_VERSION, PARTITIONS, offer_under
 
 
 def input_options(function: Callable[..., Any]) -> Callable[..., Any]:

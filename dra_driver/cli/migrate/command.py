@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.cli.inputs.options import DEFAULT_VERSION, output_option
+from dra_driver.cli.inputs.options import output_option
 from dra_driver.cli.inputs.progress import TerminalProgress
 from dra_driver.cli.inputs.stdin import stdin_has_something
 from dra_driver.cli.output import printable, write_document
@@ -23,6 +23,7 @@ from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.views.access import unseen_sentences
 from dra_driver.views.objects.documents import Document, read_documents
 from dra_driver.views.objects.texts import STDIN, shown
+from dra_driver.views.worlds.rules import DEFAULT_VERSION
 
 if TYPE_CHECKING:
     from dra_driver.migrate import Migrated, TemplateNames
