@@ -2,10 +2,22 @@
 
 In: roots. Out: `AmdGpu`s in the order of their names, and problems. A GPU that is partitioned is offered as the
 partitions that the topology lists and, where the kernel reports how it is partitioned, also as a whole.
+
+The memory of a GPU of its own is the size in the topology, or else the driver's total, or else what the `dmem` cgroup
+can hand out. For a GPU that uses the host's memory (an APU) it is what the topology lets programs allocate; the part
+that the firmware set aside is smaller and does not show what fits. For a partition it is the size in the topology,
+which under NPS1 is only its share by count, because all partitions reach all of the memory.
+
+A GPU without the files of modes can't be partitioned. If a file can't be read, or contains an unknown word, the GPU's
+partitions are unknown, so no part of it may be offered.
+
+Source: Linux Documentation/gpu/amdgpu (current_compute_partition, current_memory_partition), amdgpu_gfx.c,
+kfd_topology.c; Documentation/admin-guide/cgroup-v2 (dmem.capacity).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,14 +25,96 @@ from pathlib import Path
 from dra_driver.hardware import pci
 from dra_driver.hardware.amd.facts import AMD, DRIVERS, AmdGpu
 from dra_driver.hardware.amd.kfd import KfdNode, read_nodes
-from dra_driver.hardware.amd.memory import MemoryFiles, is_integrated, memory_of_whole
-from dra_driver.hardware.amd.modes import Modes, ModeUnknownError, read_modes
-from dra_driver.hardware.amd.partition_cards import read_partition_cards
 from dra_driver.hardware.amd.product_names import product_name
-from dra_driver.hardware.drm import DrmFunction, DrmNodes, names_of_nodes, read_functions
+from dra_driver.hardware.drm import DrmFunction, DrmNodes, names_of_nodes, read_drm, read_functions
 from dra_driver.hardware.facts import Problem
+from dra_driver.hardware.pci import entries_of, read_size, read_text
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.sysfs import dmem
+from dra_driver.hardware.sysfs.dmem import dmem_capacity
+
+COMPUTE_MODES = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4, "CPX": 8}  # the most partitions that a mode makes
+MEMORY_MODES = ("NPS1", "NPS2", "NPS3", "NPS4", "NPS6", "NPS8")
+
+
+class ModeUnknownError(Exception):
+    """The GPU has a mode that can't be determined; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """The modes of a GPU, None where it has no such mode."""
+
+    compute: str | None = None
+    memory: str | None = None
+
+    @property
+    def is_whole(self) -> bool | None:
+        """Return whether the GPU is one device, or None if the GPU does not report it."""
+        return None if self.compute is None else self.compute == "SPX"
+
+
+def read_modes(folder: Path) -> Modes:
+    """Return the modes of the GPU of a PCI function's folder. Raises: ModeUnknownError."""
+    return Modes(
+        _read(folder / "current_compute_partition", tuple(COMPUTE_MODES)),
+        _read(folder / "current_memory_partition", MEMORY_MODES),
+    )
+
+
+def _read(path: Path, known: tuple[str, ...]) -> str | None:
+    text = read_text(path)
+    if text is None:
+        if os.path.lexists(path):
+            raise ModeUnknownError(f"{path.name} can't be read")
+        return None
+    word = text.upper()
+    if word not in known:
+        raise ModeUnknownError(f"{path.name} contains {text[:32]!r}, which is none of {', '.join(known)}")
+    return word
+
+
+_ALWAYS_INTEGRATED = frozenset({0x74A0})  # MI300A: its memory is the processors'
+# Architectures that only APUs have; older kernels report the memory that the firmware set aside as theirs.
+# Source: LLVM, User Guide for AMDGPU Backend, the processors of type APU.
+_INTEGRATED_TARGETS = frozenset(
+    ["gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1103"]
+    + [f"gfx115{n}" for n in range(4)]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFiles:
+    """Sizes in bytes: the memory set aside for the GPU, what it may use of the host's, and what `dmem` reports."""
+
+    vram: int | None = None
+    host: int | None = None
+    dmem: int | None = None
+
+    @classmethod
+    def read(cls, address: str, function: DrmFunction | None, roots: Roots) -> MemoryFiles:
+        """Return the sizes that the files of the GPU at an address show."""
+        if function is None:
+            return cls()
+        vram, host = (read_size(function.folder / f"mem_info_{name}_total") for name in ("vram", "gtt"))
+        return cls(vram, host, dmem_capacity(roots, address))
+
+
+def is_integrated(node: KfdNode | None, files: MemoryFiles) -> bool | None:
+    """Return whether a GPU uses the host's memory, or None if nothing shows it."""
+    if node is None:
+        return None
+    if node.processor_cores or node.device_id in _ALWAYS_INTEGRATED or node.target in _INTEGRATED_TARGETS:
+        return True
+    if node.memory_bytes is None or files.vram is None or files.host is None:
+        return None
+    return node.memory_bytes == files.host != files.vram
+
+
+def memory_of_whole(node: KfdNode | None, files: MemoryFiles) -> int | None:
+    """Return the memory of a GPU that is one device, in bytes."""
+    return (node.memory_bytes if node else None) or files.vram or files.dmem
+
 
 _UNKNOWN_MODE = "xcp"  # for partitions of unknown mode: accelerator complex partition, as the kernel calls them
 
@@ -233,3 +327,18 @@ def _product_name(function: DrmFunction | None, device_id: int | None) -> str | 
     """Return the name that the board reports, or else the known name for its PCI number."""
     reported = pci.read_label(function.folder / "product_name") if function else None
     return reported or product_name(device_id, function.revision if function else None)
+
+
+def read_partition_cards(roots: Roots) -> dict[int, str]:
+    """Return the card of each partition's render node, by minor.
+
+    Partitions are platform devices; kernels before 2024 write amdgpu_xcp.3, newer ones amdgpu_xcp_3.
+    """
+    folder = Path(roots.sys, "devices/platform")
+    cards = {}
+    for name in entries_of(folder):
+        if name.startswith(("amdgpu_xcp.", "amdgpu_xcp_")):
+            drm = read_drm(folder / name / "drm")
+            if drm.render_minor is not None and drm.card is not None:
+                cards[drm.render_minor] = drm.card
+    return cards
