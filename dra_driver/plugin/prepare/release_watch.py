@@ -37,12 +37,13 @@ log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 0.25
 LOOK_SHARE = 4.0  # the pause after a check is at least this many times as long as the check took
+IDLE_SECONDS = 1.0  # how long the thread waits for a next claim: to start a thread takes half as long as an Unprepare
 FAULT_SECONDS = 2.0  # pause after a check that failed: a full disk may make the ledger fail for a long time
 BLIND = "release.blind"
 
 
 class ReleaseWatch:
-    """Checks in a thread, which runs from the call of `watch` for as long as a device is unreleased.
+    """Checks in a thread, which runs from the call of `watch` until no device has been unreleased for a second.
 
     The calls that wait for a device are woken after each release.
     """
@@ -62,6 +63,7 @@ class ReleaseWatch:
         self._numbers, self._others = numbers, others
         failure = "check of unreleased devices failed"
         self._loop = Loop("release-watch", self._turn, failure=failure, fault_s=FAULT_SECONDS)
+        self._is_asked = False  # whether there is something to check
         self._reported: set[str] = set()  # the UIDs of claims whose users were logged
         self._is_blind_reported = False
 
@@ -86,6 +88,7 @@ class ReleaseWatch:
 
     def watch(self) -> None:
         """Check at once, and go on checking in the thread."""
+        self._is_asked = True
         self._loop.resume()
 
     def close(self) -> None:
@@ -93,13 +96,19 @@ class ReleaseWatch:
         self._loop.stop()
 
     def _turn(self) -> float | None:
+        if not self._is_asked:
+            return None
+        self._is_asked, is_needed = False, True
         begun = time.monotonic()
         try:
             is_needed = self._check()
         except DriverError as error:
             log.warning("cannot read which devices are unreleased", extra=fields(code=error.code, err=str(error)))
             return FAULT_SECONDS
-        return max(CHECK_SECONDS, LOOK_SHARE * (time.monotonic() - begun)) if is_needed else None
+        finally:
+            if is_needed:  # otherwise it stays as `watch` may have set it meanwhile
+                self._is_asked = True
+        return max(CHECK_SECONDS, LOOK_SHARE * (time.monotonic() - begun)) if is_needed else IDLE_SECONDS
 
     def _check(self) -> bool:
         """Release what no container uses any more, and return whether something is still unreleased."""
