@@ -13,12 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE, COST = ((DOCS / name).read_text() for name in ("telemetry.md", "cost.md"))
 
 
-def test_every_metric_is_on_the_page_with_its_type_and_meaning():
-    rows = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `DCGM_")]
-    shown = {row[0].strip("| `*"): tuple(row[1:3]) for row in rows}
-    assert shown == {one.head.name: (str(one.head.kind), one.head.meaning) for one in NAMES}
-    starred = {row[0].strip("| `*") for row in rows if row[0].endswith("*")}
-    assert starred == {one.head.name for one in NAMES if not one.is_default}
+def test_every_metric_of_our_own_is_on_the_page():
     for head in (CLAIM_DEVICE, XIDS, AGE):
         assert f"`{head.name}" in PAGE
 

@@ -1,4 +1,4 @@
-"""The pages of error codes and findings, which `make docs` writes from the error tree and doctor's catalogue.
+"""The pages of error codes, findings and metrics, which `make docs` writes from the tables in the code.
 
 The sentences about the codes are those of docs/error-codes.yaml.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from dra_driver.doctor.finding import CATALOGUE
+from dra_driver.hardware.nvidia.dcgm_names import NAMES
 from dra_driver.model import errors
 from tests.docs.support.error_codes import BRANCHES
 
@@ -35,7 +36,8 @@ PROBLEMS = {
 def pages() -> Iterator[tuple[Path, str]]:
     """Yield the path and the text of each page."""
     yield DOCS / "error-codes.md", error_page()
-    yield DOCS / "doctor.md", doctor_page()
+    yield DOCS / "doctor.md", _with_table("doctor.md", _findings())
+    yield DOCS / "telemetry.md", _with_table("telemetry.md", _metrics())
 
 
 def error_page() -> str:
@@ -58,14 +60,22 @@ def _codes(sentences: dict[str, dict[str, str]], branch: str) -> str:
     return "\n".join(rows) + "\n"
 
 
-def doctor_page() -> str:
-    """Return doctor's page, with the findings of the catalogue between the marks."""
-    rows = ["| id | severity | what | page |", "|---|---|---|---|"]
-    rows += [
-        f"| `{name}` | {kind.severity} | {kind.title} | [{kind.page}]({kind.page}) |"
-        for name, kind in CATALOGUE.items()
-    ]
-    before, _, rest = (DOCS / "doctor.md").read_text().partition(BEGIN)
+def _findings() -> Iterator[str]:
+    yield from ("| id | severity | what | page |", "|---|---|---|---|")
+    for name, kind in CATALOGUE.items():
+        yield f"| `{name}` | {kind.severity} | {kind.title} | [{kind.page}]({kind.page}) |"
+
+
+def _metrics() -> Iterator[str]:
+    yield from ("| metric | type | meaning |", "|---|---|---|")
+    for row in NAMES:
+        mark = "" if row.is_default else " *"
+        yield f"| `{row.head.name}`{mark} | {row.head.kind} | {row.head.meaning} |"
+
+
+def _with_table(name: str, rows: Iterator[str]) -> str:
+    """Return a page with these rows between its marks."""
+    before, _, rest = (DOCS / name).read_text().partition(BEGIN)
     return before + BEGIN + "\n".join(rows) + "\n" + END + rest.partition(END)[2]
 
 
