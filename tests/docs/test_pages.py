@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 EXPLAINED = re.findall(r"^([a-z]+\.[a-z-]+):$", SENTENCES.read_text(), re.MULTILINE)
 GENERATED = re.compile(r"<!-- (.+): begin.*? -->.*?<!-- \1: end -->", re.DOTALL)
-MOST_WORDS = 60_000  # of what is written by hand in docs/*.md
+MOST_WORDS = 58_000  # of what is written by hand in docs/*.md
 
 
 def test_every_error_code_of_the_source_is_explained():
