@@ -5,7 +5,7 @@ number, because a container may have them under any path. Every process of a pod
 mappings of files, and so is each thread with open files of its own; one process of each mount namespace for the nodes
 in its /dev. A process belongs to a pod by its cgroup, which it can't leave, or by mounts from the pod's own folder. An
 open file that is only a path (O_PATH) is no use of the device: every pod may make a node, but the kernel lets only
-those open it that were given the device.
+those open it that were given the device. The files of a process that is ending are not listed, and still open.
 
 Source: proc(5), /proc/pid/fd, fdinfo, map_files, mountinfo; cgroups(7), capabilities(7), user_namespaces(7); statx(2),
 kcmp(2); Kubernetes names a pod's cgroup by its UID.
@@ -35,6 +35,8 @@ _POD = re.compile(rb"pod([0-9a-fA-F]{8}(?:[-_][0-9a-fA-F]{4}){3}[-_][0-9a-fA-F]{
 _LIMITS = re.compile(rb"^CapBnd:\s*([0-9a-f]+)$", re.MULTILINE)
 _FILE_BYTES = 1 << 20
 _SYS_ADMIN = 1 << 21
+_EXITING = 4  # PF_EXITING, a flag of a process
+_ENDED_STATES = frozenset({b"Z", b"X"})
 _DONT_SYNC, _NO_AUTOMOUNT, _NOFOLLOW, _EMPTY_PATH = 0x4000, 0x800, 0x100, 0x1000
 _TYPE = 0x1
 _STATX_BYTES, _MODE, _RDEV, _DEV = 256, 28, 128, 136  # the size of struct statx, and where these fields are
@@ -63,9 +65,14 @@ class NodeUser:
 
 @dataclass(slots=True)
 class NodeLook:
-    """The users of device nodes that were found, and why that may not be all; "" if it is. `is_blind`: no right to."""
+    """The users of device nodes that were found, and why that may not be all; "" if it is. `is_blind`: no right to.
+
+    `ending` are the pods of processes that are ending, "" if it can't be seen which: whether they still have a node
+    open is not shown.
+    """
 
     users: set[NodeUser] = field(default_factory=set)
+    ending: set[str] = field(default_factory=set)
     problem: str = ""
     is_blind: bool = False
 
@@ -144,24 +151,35 @@ class _Looking:
         """Look at one thread of a process, and return whether its other threads may belong to a pod, too."""
         link = _link_of(process, "ns/mnt")
         namespace = link or ""
-        container = self._containers.get(namespace) or _container(_file_of(process, "mountinfo"))
-        if namespace:
-            self._containers[namespace] = container
+        container = self._container(process, namespace)
         pods = _pods_of_cgroup(process) or container.pods
         if not pods:
+            if namespace not in self._containers and _is_ending(process):
+                self._look.ending.add("")
             return link is None  # it has ended, and others may run
         is_of_host = container.sees_host or _may_administer(process)
         for number in self._open(process):
             program = _file_of(process, "comm").decode("utf-8", "replace").strip()
             program = "".join(one if one.isprintable() else "?" for one in program)[:16]
             self._look.users.update(NodeUser(number, pod, pid, program, is_of_host) for pod in pods)
+        if _is_ending(process):  # asked after its files were listed: it may have begun to end meanwhile
+            self._look.ending |= pods
         if namespace in self._listed or is_of_host:
             return True
-        if namespace:
-            self._listed.add(namespace)
         for number in self._in_dev(process, container):
             self._look.users.update(NodeUser(number, pod) for pod in pods)
+        if namespace:
+            self._listed.add(namespace)
         return True
+
+    def _container(self, process: int, namespace: str) -> _Container:
+        """Return what the mounts of a process show, which is kept unless it is ending and has none."""
+        if namespace not in self._containers:
+            mounts = _file_of(process, "mountinfo")
+            if not (namespace and mounts):
+                return _container(mounts)
+            self._containers[namespace] = _container(mounts)
+        return self._containers[namespace]
 
     def _open(self, process: int) -> Iterator[int]:
         """Yield those of the numbers of which a process has an open file or a mapping."""
@@ -305,6 +323,15 @@ def _may_administer(process: int) -> bool:
 
 # Open files of other processes. A container may have files of a file server of its own (FUSE) open that never answers,
 # so the kernel is asked only for what it knows already (AT_STATX_DONT_SYNC); an ordinary stat could hang for ever.
+
+
+def _is_ending(process: int) -> bool:
+    """Return whether a process has begun to end, and has not ended. Raises: OSError.
+
+    The kernel lists no files of such a process any more, and closes them later: a device may take seconds.
+    """
+    columns = _file_of(process, "stat").rpartition(b")")[2].split()
+    return len(columns) > 6 and columns[0] not in _ENDED_STATES and bool(int(columns[6]) & _EXITING)
 
 
 def _character_device(name: str, folder: int, *, follows: bool) -> int:

@@ -145,7 +145,8 @@ class ReleaseWatch:
     def _is_over(self, kept: UnreleasedClaim, living: frozenset[str], look: NodeLook) -> bool:
         found = self._users(kept, look)
         users = tuple(sorted(str(user) for user in found if user.pid))
-        if look.problem:
+        problem = _problem(kept, look)
+        if problem:
             users = tuple(sorted({*users, *kept.users}))  # a process that was seen may have been missed this time
         if users != kept.users:
             self._ledger.unreleased.set_users(kept, users)
@@ -153,11 +154,11 @@ class ReleaseWatch:
             self._report(kept, "device stays unreleased because a process has it open", users[0])
             return False
         holders = sorted({*living.intersection(kept.pods), *(user.pod for user in found)})
-        if not kept.is_over and (holders or look.problem):
+        if not kept.is_over and (holders or problem):
             if holders:
                 self._report(kept, "claim unprepared while its pod still runs", holders[0])
             return False
-        self._report_release(kept, holders, look.problem)
+        self._report_release(kept, holders, problem)
         return True
 
     def _users(self, kept: UnreleasedClaim, look: NodeLook) -> list[NodeUser]:
@@ -183,6 +184,14 @@ class ReleaseWatch:
         elif any(key.startswith(f"{kept.uid} ") for key in self._reported):
             log.info("the pod of an unprepared claim has ended", extra=fields(**_name(kept)))
         self._reported = {key for key in self._reported if not key.startswith(f"{kept.uid} ")}
+
+
+def _problem(kept: UnreleasedClaim, look: NodeLook) -> str:
+    """Return why a process that has a node of a claim open may not have been seen; "" if all were."""
+    is_ending = not look.ending.isdisjoint(("", *kept.pods)) or any(
+        pod in user for user in kept.users for pod in look.ending
+    )
+    return look.problem or ("a process that may have it open is ending" if is_ending else "")
 
 
 def _name(kept: UnreleasedClaim) -> dict[str, str]:

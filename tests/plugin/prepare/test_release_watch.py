@@ -47,6 +47,20 @@ def test_the_next_claim_waits_until_the_containers_of_the_last_one_have_ended(ri
     assert rig.states() == {"new": "prepared"}
 
 
+@pytest.mark.parametrize("cgroup", ["/", f"/kubepods/pod{OLD}/8b1d"])
+def test_a_process_that_is_ending_may_still_have_its_files_open(rig: Rig, left: Machine, cgroup: str) -> None:
+    left.begin_to_end(7, cgroup=cgroup)
+    with pytest.raises(ClaimError, match=f"containers of pod {OLD}"):
+        rig.prepare("new", 0.6)
+    left.begin_to_end(7, state="Z", cgroup=cgroup)  # it has ended, and nobody has asked how
+    assert rig.prepare("new", 60)
+
+
+def test_a_process_of_another_pod_that_is_ending_delays_no_claim(rig: Rig, left: Machine) -> None:
+    left.begin_to_end(7, cgroup=f"/kubepods/pod{OTHER}/8b1d")
+    assert rig.prepare("new", 60)
+
+
 def test_a_call_whose_time_is_up_names_the_pod_and_its_claim(rig: Rig, left: Machine) -> None:
     with pytest.raises(ClaimError) as caught:
         rig.prepare("new", 0.5)

@@ -33,5 +33,12 @@ class Machine:
         (self.proc / str(pid) / "mountinfo").write_text(mounts.format(kubelet="/var/lib/kubelet", pod=pod))
         (self.pods / pod).mkdir(exist_ok=True)
 
+    def begin_to_end(self, pid: int, state: str = "D", cgroup: str = "/") -> None:
+        """Leave of a process what the kernel shows while it ends: neither mounts nor open files."""
+        self.end(pid)
+        (self.proc / str(pid) / "fd").mkdir(parents=True)
+        (self.proc / str(pid) / "cgroup").write_text(f"0::{cgroup}\n")
+        (self.proc / str(pid) / "stat").write_text(f"{pid} (a ) b) {state} 1 {pid} {pid} 0 -1 {0x40054C} 0 0\n")
+
     def end(self, pid: int) -> None:
         shutil.rmtree(self.proc / str(pid))
