@@ -18,7 +18,8 @@ MS_NOSUID, MS_BIND, MS_REC, MS_PRIVATE, MS_REMOUNT = 2, 4096, 16384, 1 << 18, 32
 CLONE_NEWNS = 0x00020000
 _INSIDE = "STORM_SANDBOX"
 _PLACES = ("/mnt", "/srv", "/media", "/opt")  # short paths, because names of sockets are short; empty on most machines
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP = 1, 24
+_CAP_SYS_ADMIN = 21
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -54,6 +55,11 @@ def leave_mounts() -> None:
     """Make this process have mounts of its own, as a container has them."""
     _checked(_libc.unshare(CLONE_NEWNS))
     mount("none", "/", "", MS_REC | MS_PRIVATE)
+
+
+def leave_administration() -> None:
+    """Take from this process for good the right to administer the machine, which no container has by itself."""
+    _checked(_libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_ADMIN, 0, 0, 0))
 
 
 def mount(source: str, target: str | Path, kind: str, flags: int = 0, data: str = "") -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.storm.support.node.devices import MAJOR
-from tests.storm.support.sandbox import MS_BIND, MS_NOSUID, end_with_parent, leave_mounts, mount
+from tests.storm.support.sandbox import MS_BIND, MS_NOSUID, end_with_parent, leave_administration, leave_mounts, mount
 
 ROOT = Path(__file__).resolve().parents[4]
 Node = tuple[str, int, int]  # path in the container, major, minor
@@ -111,6 +111,7 @@ def _contain(request: dict[str, Any]) -> None:
         mount(str(terminal), path, "", MS_BIND)
         if request["open"]:
             os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+    leave_administration()
 
 
 def _run(request: dict[str, Any]) -> tuple[int, str]:
