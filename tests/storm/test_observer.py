@@ -20,6 +20,8 @@ SHOWN = {
     "a process that has ended": "",
     "a partition that is destroyed under its claim": "has lost",
     "a partition that is destroyed under a process": "has lost",
+    "a partition and a time slice of GPUs that were lost and came back": "",
+    "a partition that is destroyed after its GPU came back": "has lost",
     "a GPU that is reset under a claim": "was reset under",
     "a GPU that is reset before its claim came": "",
     "a CDI file that is gone": "no usable CDI file",

@@ -17,6 +17,7 @@ from typing import Any
 
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.model.machine import read_boot_id
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.storm.support import sandbox
 from tests.storm.support.eyes.counters import Counters
@@ -88,7 +89,9 @@ class Scene:
 
     def set_state(self, name: str, states: dict[str, Any]) -> None:
         (self.machine.data / f"simulated-{name}.lock").touch()
-        (self.machine.data / f"simulated-{name}.json").write_text(json.dumps({"bootId": "", "gpus": states}))
+        (self.machine.data / f"simulated-{name}.json").write_text(
+            json.dumps({"bootId": read_boot_id("/proc"), "gpus": states})
+        )
 
     def bind(self, address: str, driver: str) -> None:
         (home,) = self.machine.data.glob(f"simulated-bus/*/sys/devices/*/{address}")
@@ -185,6 +188,31 @@ def _destroyed_under_process(it: Scene) -> None:
     first = it.prepared("u1", PART)
     it.run(first)
     it.observer.leaves(first)
+    it.set_state("mig", {})
+    it.observer.check()
+
+
+@scene
+def _lost_by_gpu(it: Scene) -> None:
+    """a partition and a time slice of GPUs that were lost and came back"""
+    for device in (PART, SHARE):
+        claim = it.claim(device, device)
+        claim.asked_at = time.monotonic()
+        it.observer.prepared(claim, {device})
+    it.machine.set_health({address: {"lost": True} for address in (HOT, SHARED)})
+    it.machine.set_health({})
+    it.more += [f"{one} is still there" for one in it.machine.partitions()]
+    it.observer.check()
+
+
+@scene
+def _destroyed_after_return(it: Scene) -> None:
+    """a partition that is destroyed after its GPU came back"""
+    it.machine.set_health({HOT: {"lost": True}})
+    it.machine.set_health({})
+    claim = it.claim("u1", PART)
+    claim.asked_at = time.monotonic()
+    it.observer.prepared(claim, {PART})
     it.set_state("mig", {})
     it.observer.check()
 

@@ -163,7 +163,8 @@ class Observer:
 
     def _check_hardware(self, uses: list[Use], partitions: set[Partition], drivers: Mapping[str, str]) -> None:
         for use in uses:
-            if gone := use.partitions - partitions:
+            gone = {one for one in use.partitions - partitions if not self._has_lost(use, one[0])}
+            if gone:
                 self._found(f"{use} has lost {sorted(gone)}")
             for device in use.claim.devices:
                 driver = drivers[address_of(device)]
@@ -171,9 +172,16 @@ class Observer:
                     self._found(f"{use}: the GPU for its virtual machine is bound to {driver!r}")
                 elif not is_passed(device) and driver == "vfio-pci":
                     self._found(f"{use}: its GPU is bound to {driver!r}")
-        is_shared = any(SHARED in use.addresses() and use.claim.is_shared for use in self._held.values())
+        is_shared = any(
+            SHARED in use.addresses() and use.claim.is_shared and not self._has_lost(use, SHARED)
+            for use in self._held.values()
+        )
         if is_shared and not self._machine.time_slices():
             self._found("shares of a GPU are held, but its time slice is the default")
+
+    def _has_lost(self, use: Use, address: str) -> bool:
+        """Return whether a GPU itself has lost what was made and set for this use."""
+        return self._machine.has_returned(address, use.claim.asked_at)
 
     def _check_resets(self, uses: list[Use], marks: Mapping[str, str], now: float) -> None:
         """Find GPUs that were reset since the last look, under a claim that used them then and still does."""

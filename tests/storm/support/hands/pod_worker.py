@@ -37,6 +37,7 @@ PATIENT = (
     "ledger.busy",
     "hardware.insufficient-resources",
     "hardware.partition-in-use",
+    "hardware.partition-missing",  # whether a claim that has one lost it, the observer sees
     "hardware.gpu-in-use",
     "hardware.gpu-lost",
     "hardware.node-missing",
@@ -220,6 +221,7 @@ class PodWorker(threading.Thread):
             return False
         claim.cdi_ids = tuple(dict.fromkeys(each for device in answer.devices for each in device.cdi_device_ids))
         claim.is_prepared = True
+        claim.asked_at = claim.asked_at or may_begin
         self._hours.note(claim, "began")
         self._observer.prepared(claim, {device.device_name for device in answer.devices})
         return True

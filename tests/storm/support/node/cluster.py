@@ -44,6 +44,7 @@ class Claim:
     is_shared: bool
     pods: list[Pod] = field(default_factory=list)
     is_prepared: bool = False
+    asked_at: float = 0.0  # when the Prepare began that was answered first
     cdi_ids: tuple[str, ...] = ()
 
     def __str__(self) -> str:

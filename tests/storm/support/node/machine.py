@@ -10,11 +10,13 @@ from __future__ import annotations
 import fcntl
 import itertools
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dra_driver.hardware.simulated.kernel import SimulatedKernel
+from dra_driver.hardware.simulated.state_file import StateFile
 from dra_driver.model.machine import read_boot_id
 from tests.storm.support.node.devices import (
     ADDRESSES,
@@ -58,7 +60,8 @@ class Machine:
         self.data, self.is_static = data, is_static
         self._profile, self._rules, self._geometry = (folder / f"{n}.yaml" for n in ("profile", "rules", "geometry"))
         self._passthrough, self._remediation = folder / "passthrough.yaml", folder / "remediation.yaml"
-        self._faults: dict[str, dict[str, Any]] = {}
+        self._lost: set[str] = set()
+        self._returned: dict[str, float] = {}  # when a lost GPU came back, by its address, in monotonic time
         self._unique = itertools.count(30)
         self._boot_id = read_boot_id("/proc")
         self.set_health({})
@@ -81,7 +84,15 @@ class Machine:
     # -- what people and faults change
 
     def set_health(self, faults: Mapping[str, Mapping[str, Any]]) -> None:
-        """Make GPUs report these sections; `lost` in one makes the GPU lost."""
+        """Make GPUs report these sections; `lost` in one makes the GPU lost.
+
+        A GPU comes back from that as a real one does, which needs a reset: with nothing that was set or made before.
+        """
+        lost = {address for address, section in faults.items() if section.get("lost")}
+        for address in self._lost - lost:
+            self._returned[address] = time.monotonic()
+            self._forget(address)
+        self._lost = lost
         gpus = []
         for minor, address in enumerate(ADDRESSES, FIRST_MINOR):
             section = dict(faults.get(address, {}))
@@ -93,6 +104,17 @@ class Machine:
         profile = {"about": "GPUs for a storm", "nodeName": "node-1", "nodeMajor": MAJOR, "gpus": gpus}
         profile |= {"driverVersion": "580.126.20", "cudaDriverVersion": "13.0"}
         _renamed(self._profile, json.dumps(profile))
+
+    def _forget(self, address: str) -> None:
+        """Make a GPU have no partitions and no time slice."""
+        partitions, modes = (StateFile(self.data / f"simulated-{n}.json", self._boot_id) for n in ("mig", "modes"))
+        partitions.change(address, lambda _: {})
+        for uuid in tuple(modes.read()) if address == SHARED else ():
+            modes.change(uuid, lambda _: {})
+
+    def has_returned(self, address: str, since: float) -> bool:
+        """Return whether a GPU was lost and has come back since then: it has nothing that it had before."""
+        return self._returned.get(address, 0.0) > since
 
     def unique_margin(self) -> int:
         """Return a thermal margin that no section before had, so that each fault differs from all others."""
