@@ -6,6 +6,9 @@ descriptors, a full or faulty disk, no rights), nothing is renamed or overwritte
 then offers no device that was not offered before. A *damaged* file is set aside by the instance with the node's role.
 What it held is lost then, so devices are checked again before they are offered; the file that was set aside tells so.
 
+The file has a rollback journal, as the older files have: one with a write-ahead log can't even be read on a full disk,
+because SQLite needs a file of shared memory beside it.
+
 For one minor each part has an older file too (`older_files`). It is written in the same transaction, before the state;
 so after a kill in between it is the newer one. A newer one is read in the place of the state, and taken over by the
 next write.
@@ -132,7 +135,7 @@ class StatePart:
 
     def stamp(self) -> Hashable | None:
         """Return a value that is another one after each change; None if a change may not show yet."""
-        stamps = [stamp_of(path) for path in (self.path, self.path.with_name(f"{FILE_NAME}-wal"), self.older.path)]
+        stamps = [stamp_of(path) for path in (self.path, self.older.path)]
         latest = max((stamp.mtime_ns for stamp in stamps if stamp is not None), default=0)
         return tuple(stamps) if abs(time.time_ns() - latest) > UNCLEAR_NS else None
 
@@ -237,7 +240,6 @@ class StatePart:
             with closing(open_file(new, 0.0, is_new=True)) as connection:
                 make_tables(connection, _OWN_TABLES)
                 connection.execute(f"PRAGMA user_version={MAJOR * 1000 + MINOR}")
-                connection.execute("PRAGMA journal_mode=WAL")  # which the file keeps
             new.replace(self.path)
 
     def _opening(self) -> AbstractContextManager[None]:

@@ -17,7 +17,7 @@ from dra_driver.remediation.budgets import ActionRow
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction
-from tests.support.kept_files import without_descriptors
+from tests.support.kept_files import leave_hot_journal, without_descriptors
 from tests.support.small_disk import fill, full_soon
 
 ROUNDS, WRITES = 12, 7
@@ -208,6 +208,16 @@ def test_a_full_disk_loses_nothing_and_the_change_is_made_once_there_is_room(sma
     assert part.read(small_disk) in (3, 4)
     part.write(small_disk, 5)
     assert (part.read(small_disk), part.older_read(small_disk)) == (5, 5)
+
+
+@PARTS
+@pytest.mark.parametrize("is_killed", [False, True], ids=["at rest", "killed in a change"])
+def test_the_state_is_read_on_a_full_disk(small_disk, part, is_killed):
+    part.write(small_disk, 3)
+    if is_killed:
+        leave_hot_journal(small_disk / "state.db", "older_files", rows=20)
+    fill(small_disk)
+    assert part.read(small_disk) == 3
 
 
 def test_two_processes_that_write_at_once_lose_nothing(tmp_path):

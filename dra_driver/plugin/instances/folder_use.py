@@ -25,7 +25,7 @@ FOLDER_ID = "folder-id"
 # The files that an agent makes again when it starts.
 _OWN = (
     *(f"ledger.db{ending}" for ending in ("", "-wal", "-shm", ".open", ".unprepared")),
-    *(f"state.db{ending}" for ending in ("", "-wal", "-shm", ".open", ".damaged")),
+    *(f"state.db{ending}" for ending in ("", "-journal", ".open", ".damaged")),
     *("health.db", "health.db-journal", "health.db.damaged", "health-forget", "cordons.lock"),
     *(FOLDER_ID, "locks", "role.lock", "simulated-mig.lock", "simulated-modes.lock"),
 )
