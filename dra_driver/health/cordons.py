@@ -61,18 +61,20 @@ class CordonFile:
         """Return a value that is another one after each change; None if a change may not show yet."""
         return self._part.stamp()
 
-    def read(self, *, takes_over: bool = False) -> tuple[Cordon, ...]:
-        """Return all cordons, including those that have ended. Raises: InputError("input.cordons").
-
-        With `takes_over`, those that an older agent wrote are known from now on even if its file is damaged later.
-        """
+    def read(self) -> tuple[Cordon, ...]:
+        """Return all cordons, including those that have ended. Raises: InputError("input.cordons")."""
         try:
-            if takes_over:
-                self._part.take_over()
             return self._part.read(_stored, None) or ()
         except LedgerError as error:
             hint = _MEND if is_damaged(error) else error.hint
             raise InputError("cordons", f"cordons can't be read: {error.message}", hint=hint) from error
+
+    def take_over(self) -> None:
+        """Know what an older agent wrote from now on, even if its file is damaged later. Raises: InputError."""
+        try:
+            self._part.take_over()
+        except LedgerError as error:
+            raise _not_written(error) from error
 
     def last_known(self) -> tuple[Cordon, ...] | None:
         """Return the cordons that were in force before the file of older agents was damaged; None if there are none."""
@@ -116,8 +118,7 @@ class CordonFile:
                     raise
                 return self._part.write(job)
         except LedgerError as error:
-            hint = _MEND if is_damaged(error) else _WRITABLE
-            raise InputError("cordons", f"cordons can't be written: {error.message}", hint=hint) from error
+            raise _not_written(error) from error
 
 
 class KnownCordons:
@@ -135,13 +136,14 @@ class KnownCordons:
         if stamp is not None and stamp == self._stamp and not self.problem:
             return
         try:
-            self.last = self._file.read(takes_over=True)
+            self.last = self._file.read()
+            self._file.take_over()
             self._stamp, self.problem = stamp, ""
         except InputError as error:
             if self.last is None:
                 self.last = self._file.last_known()
             if str(error) != self.problem:
-                log.warning("cordons can't be read, the last known ones stay in force", extra=fields(err=str(error)))
+                log.warning("cordons can't be used, the last known ones are in force", extra=fields(err=str(error)))
             self.problem = str(error)
 
     def in_force(self, now: float) -> tuple[Cordon, ...]:
@@ -152,6 +154,11 @@ class KnownCordons:
 def cordons_wire(cordons: Iterable[Cordon]) -> list[dict[str, Any]]:
     """Return cordons as JSON values."""
     return [asdict(one) for one in cordons]
+
+
+def _not_written(error: LedgerError) -> InputError:
+    hint = _MEND if is_damaged(error) else _WRITABLE
+    return InputError("cordons", f"cordons can't be written: {error.message}", hint=hint)
 
 
 def _stored(connection: sqlite3.Connection) -> tuple[Cordon, ...] | None:

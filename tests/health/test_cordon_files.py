@@ -85,6 +85,21 @@ def test_a_cordon_that_people_add_to_the_older_file_is_in_force_and_taken_over(t
     assert [one.device for one in known.last] == [one.device for one in again.last] == ["gpu-two"]
 
 
+def test_a_cordon_of_an_older_agent_is_in_force_on_a_full_disk_and_taken_over_once_there_is_room(small_disk):
+    CordonFile(small_disk).add(FIRST)
+    (small_disk / "state.db").unlink()
+    ballast = fill(small_disk)
+    known = KnownCordons(CordonFile(small_disk))
+    known.refresh()
+    assert known.in_force(200.0) == (FIRST,)
+    assert "can't be written" in known.problem
+    ballast.unlink()
+    known.refresh()
+    assert known.problem == ""
+    (small_disk / "cordons.json").unlink()
+    assert CordonFile(small_disk).read() == (FIRST,)
+
+
 def test_to_look_for_cordons_writes_nothing_while_nobody_has_changed_them(tmp_path):
     CordonFile(tmp_path).add(FIRST)
     known = KnownCordons(CordonFile(tmp_path))
