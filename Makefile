@@ -62,10 +62,10 @@ format: $(READY) ## Format the code.
 	$(BIN)/ruff format .
 
 docs: $(READY)   ## Regenerate the pages that are made from code.
-	$(BIN)/python -m dra_driver.inventory.reference
-	$(BIN)/python -m dra_driver.claims.config.schema > docs/device-config.schema.json
-	$(BIN)/python -m dra_driver.views.schemas.documents docs/schemas
-	$(BIN)/python -m dra_driver.health.reference > docs/xids.md
+	$(BIN)/python -m dra_driver.node.devices.describing
+	$(BIN)/python -m dra_driver.node.claims.config_schema > docs/device-config.schema.json
+	$(BIN)/python -m dra_driver.tools.schemas docs/schemas
+	$(BIN)/python -m dra_driver.node.health.xids > docs/xids.md
 	$(BIN)/python -m tests.docs.support.pages
 
 proto: $(READY)  ## Regenerate the gRPC messages from proto/.

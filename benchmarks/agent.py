@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.figures import Report, percentiles
 from benchmarks.world import World, profile, world
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin
+from dra_driver.base.wire import Wire
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.model.wire import Wire
+from dra_driver.simulator.plugin_watcher import ClaimRef, Plugin
 
 ROUNDS = 500
 MANY = 5000

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.figures import Report
 from dra_driver.allocation.allocator import Allocator
-from dra_driver.allocation.features import Features
+from dra_driver.allocation.rules import Features
 
 DRIVER = "gpu.nvidia.com"
 CLASS = {"metadata": {"name": DRIVER}, "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}}

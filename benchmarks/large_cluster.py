@@ -17,11 +17,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from dra_driver.embedded.api.httpd import HttpRequest, Response, Stream
-from dra_driver.embedded.api.kinds import CLAIMS, PODS, SLICES, ApiKind, Target, parse_path
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import ApiRefusal
-from dra_driver.model.wire import Wire
+from dra_driver.base.wire import Wire
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.http import HttpRequest, Response, Stream
+from dra_driver.simulator.shapes import ApiRefusal
+from dra_driver.simulator.store import CLAIMS, PODS, SLICES, ApiKind, Target, parse_path
 
 PER_PIECE = 500
 NODES = 10_000

@@ -29,9 +29,8 @@ from benchmarks.program_run import run_program
 from benchmarks.real_api import real_api
 from dra_driver.kube import paths
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
-from dra_driver.views.worlds.simulated_nodes import add_profiles
-from dra_driver.views.worlds.world import World
+from dra_driver.kube.credentials import load_credentials
+from dra_driver.tools.world.world import World, add_profiles
 
 VERSION = "1.35"
 NODES, PROFILE = 10_000, "dgx-h100"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.figures import Report, percentiles
 from benchmarks.world import NODE, World, world
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.hardware.metered import Measure
+from dra_driver.simulator.plugin_watcher import ClaimRef
 
 IDLE_SECONDS = 30.0
 SCRAPES = 100

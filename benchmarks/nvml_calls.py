@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.figures import Report, percentiles
 from dra_driver.hardware.metered import Measure, MeterPlan
-from dra_driver.hardware.nvidia.meter_calls import MeterNvml, Profiling
+from dra_driver.hardware.nvidia.dcgm_names import MeterNvml, Profiling
 from dra_driver.hardware.nvidia.metering import read_gpu
 from dra_driver.hardware.nvidia.queries import NvmlFault, load
 

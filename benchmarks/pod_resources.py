@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
-from dra_driver.model.wire import Wire
+from dra_driver.base.wire import Wire
+from dra_driver.simulator.kubelet import EmbeddedPodResources
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from dra_driver.base.errors import DriverError
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
-from dra_driver.model.errors import DriverError
+from dra_driver.kube.credentials import load_credentials
 from lane.components.parts import ETCD, BinariesMissing, Part, kubernetes
 from lane.pki import Authority
 

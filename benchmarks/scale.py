@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.figures import Report
 from benchmarks.large_cluster import ONE_NODES
-from dra_driver.controller.server_facts import FRESH_SECONDS
+from dra_driver.node.slices.server_facts import FRESH_SECONDS
 
 NODES = 10_000
 AGENTS = 200

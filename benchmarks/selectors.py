@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Report
-from dra_driver.selectors.evaluation.device_view import prepare_device
+from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.selectors.grouping import DeviceGroups
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.selectors.kubernetes import KubernetesEngine
 
 DRIVER = "gpu.example.com"
 _A = f'device.attributes["{DRIVER}"]'

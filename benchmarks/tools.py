@@ -18,8 +18,7 @@ import yaml
 
 from benchmarks.figures import Report
 from benchmarks.program_run import run_program
-from dra_driver.views.worlds.simulated_nodes import add_profiles
-from dra_driver.views.worlds.world import World
+from dra_driver.tools.world.world import World, add_profiles
 
 NODES, PROFILE = 10_000, "dgx-h100"
 SIMULATED_SECONDS, FILE_SECONDS, MEBIBYTES = 6.0, 20.0, 800.0

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from benchmarks.figures import Report, percentiles
 from benchmarks.world import World, world
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin
-from dra_driver.model.wire import Wire
+from dra_driver.base.wire import Wire
+from dra_driver.simulator.plugin_watcher import ClaimRef, Plugin
 from tests.support.nodes.fake_node import can_make_nodes
 from tests.support.nodes.mixed_node import MixedNode, UnansweredFolder
 

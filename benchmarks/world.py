@@ -15,18 +15,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dra_driver.embedded.kubelet.plugin_calls import Plugin, Registrar
-from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
+from dra_driver.base.names import NVIDIA_DRIVER, pool_name
+from dra_driver.base.wire import Wire
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
-from dra_driver.model.names import NVIDIA_DRIVER, pool_name
-from dra_driver.model.wire import Wire
+from dra_driver.kube.credentials import load_credentials
+from dra_driver.simulator.kubelet import EmbeddedPodResources
+from dra_driver.simulator.plugin_watcher import Plugin, Registrar
 
 NODE = "bench"
 RESOURCES = "/apis/resource.k8s.io/v1"
 _API = """
 import sys
-from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.simulator.api_server import EmbeddedApi
 api = EmbeddedApi(version=sys.argv[2])
 api.start()
 api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bench"}})

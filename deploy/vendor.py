@@ -20,7 +20,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-VENDOR = Path(__file__).resolve().parents[1] / "dra_driver" / "web" / "static" / "vendor"
+VENDOR = Path(__file__).resolve().parents[1] / "dra_driver" / "tools" / "console" / "static" / "vendor"
 MANIFEST = VENDOR / "vendor.json"
 _IMPORT = re.compile(r"""((?:^|\n)\s*(?:import|export)\s[^;'"]*?from\s*)(['"])([^'"./][^'"]*)\2""")
 

@@ -13,14 +13,14 @@ def main(program: str = "dra-driver") -> int:
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else grpc writes lines of its own between our log's
     if sys.argv[1:2] == ["agent"]:
-        from dra_driver import agent
+        from dra_driver.node import daemon
 
-        return agent.main(sys.argv[2:])
+        return daemon.main(sys.argv[2:])
     if sys.argv[1:2] == ["mps"]:
-        from dra_driver.mps import main as mps
+        from dra_driver.node.mps import supervisor
 
-        return mps.main(sys.argv[2:])
-    from dra_driver.cli.main import run
+        return supervisor.main(sys.argv[2:])
+    from dra_driver.tools.main import run
 
     return run(sys.argv[1:], program)
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dra_driver.plugin.kubelet.sockets import is_refused
+from dra_driver.node.kubelet.sockets import is_refused
 from lane.cluster import REPOSITORY, Cluster
 from lane.daemon import Daemon
 from lane.node import Node

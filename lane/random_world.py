@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from dra_driver.allocation.features import Features
+from dra_driver.allocation.rules import Features
 
 Wire = dict[str, Any]
 API = "resource.k8s.io/v1"

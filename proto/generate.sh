@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Regenerate dra_driver/plugin/_proto from proto/: messages and their type stubs, no service stubs (the method tables are
-# written by hand in plugin/kubelet/methods.py, so nothing demands a newer grpcio than we do).
+# Regenerate dra_driver/node/_proto from proto/: messages and their type stubs, no service stubs (the method tables are
+# written by hand in node/kubelet/methods.py, so nothing demands a newer grpcio than we do).
 # The tool lives in an environment of its own: it wants an older protobuf than the agent runs with.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 pin=grpcio-tools==1.76.0
-out=dra_driver/plugin/_proto
+out=dra_driver/node/_proto
 
 if [ -n "${PROTOC_PYTHON:-}" ]; then
   python=$PROTOC_PYTHON # an interpreter that has the pinned tool already

@@ -21,9 +21,9 @@ MAX_FILES = 20
 MAX_LINES = 450
 MAX_FUNCTION_LINES = 35  # without the docstring
 MAY_BE_LONGER_FUNCTIONS = {
-    "agent/wiring.py: join_parts": 55,  # it makes the agent's parts, one after the other, and lists them
-    "agent/options.py: options_of": 40,  # a line for each option
-    "agent/remediation/composition.py: make_remediation": 37,  # a line for each part
+    "node/daemon/wiring.py: join_parts": 55,  # it makes the agent's parts, one after the other, and lists them
+    "node/daemon/options.py: options_of": 40,  # a line for each option
+    "node/daemon/node_remediation.py: make_remediation": 37,  # a line for each part
 }
 MAX_PARAMETERS = 8  # of a constructor that a class writes itself; a dataclass is a value whose fields have names
 MAY_TAKE_MORE_PARAMETERS = {  # those that had more when the rule came, and may only lose some
@@ -41,7 +41,8 @@ MAY_TAKE_MORE_PARAMETERS = {  # those that had more when the rule came, and may 
     "ReviewServer": 9,
 }
 MAY_REPEAT_POSSESSIVELY = {
-    "webhook/handler.py",  # its group matches in one way alone, and an atomic group would need 35 bytes for each match
+    # Its group matches in one way alone, and an atomic group would need 35 bytes for each match.
+    "tools/webhook/handler.py",
 }
 VENDORS = ROOT / "hardware"
 

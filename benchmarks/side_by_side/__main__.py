@@ -14,7 +14,7 @@ from benchmarks.side_by_side.lineup import drivers
 from benchmarks.side_by_side.rounds import Run
 from benchmarks.side_by_side.table import table
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
+from dra_driver.kube.credentials import load_credentials
 
 
 def main() -> None:

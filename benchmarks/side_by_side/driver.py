@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dra_driver.embedded.kubelet.plugin_calls import Plugin
-from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
-from dra_driver.model.wire import Wire
+from dra_driver.base.wire import Wire
+from dra_driver.simulator.kubelet import EmbeddedPodResources
+from dra_driver.simulator.plugin_watcher import Plugin
 
 OURS, THEIRS = "gpu.nvidia.com", "floor.example.com"
 

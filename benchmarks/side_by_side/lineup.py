@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.side_by_side.driver import OURS, THEIRS, Driver
-from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
-from dra_driver.model.wire import Wire
+from dra_driver.base.wire import Wire
+from dra_driver.simulator.kubelet import EmbeddedPodResources
 from lane.components.parts import FLOOR
 from lane.machines.nvml_machine import NvmlMachine
 

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.side_by_side.driver import THEIRS, Driver
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin, Registrar
+from dra_driver.base.wire import Wire
 from dra_driver.kube.api import KubeApi
-from dra_driver.model.wire import Wire
+from dra_driver.simulator.plugin_watcher import ClaimRef, Plugin, Registrar
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 _ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.figures import Report, percentiles
 from benchmarks.webhook.process import NAME, Webhook, review_of, webhook
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
 
 NODES = 20
 ORDINARY = 300

@@ -13,13 +13,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from urllib.parse import parse_qs, urlsplit
 
-from dra_driver.controller.layout import lay_out
+from dra_driver.base.names import NVIDIA_DRIVER
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.mig.partitions import MigPolicy
-from dra_driver.inventory.wire import counter_set_wire, device_wire
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import counter_set_wire, device_wire
+from dra_driver.node.devices.partitions import MigPolicy
+from dra_driver.node.slices.layout import lay_out
 
 _NODE = "node-of-the-fleet"
 

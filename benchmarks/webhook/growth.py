@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from benchmarks.figures import Report
 from benchmarks.webhook.process import review_of, webhook
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
 
 NODES = 10_000
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.webhook.fleet import serve
-from dra_driver.model.names import NVIDIA_DRIVER
-from dra_driver.webhook.identity import make_certificate_pair
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.tools.webhook.certificates import make_certificate_pair
 
 NAME = "localhost"
 _LONGEST_SECONDS = 1800.0

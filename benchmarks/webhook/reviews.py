@@ -24,17 +24,15 @@ from typing import Any
 import yaml
 
 from benchmarks.figures import Report, percentiles
-from dra_driver.model.names import NVIDIA_DRIVER
-from dra_driver.model.wire import Wire
-from dra_driver.views.fleet.devices import fleet_of_profile
-from dra_driver.webhook.fleet import PublishedFleet
-from dra_driver.webhook.handler import Reviewer
-from dra_driver.webhook.identity import load_certificate_pair, make_certificate_pair
-from dra_driver.webhook.images import ImageAdvisor
-from dra_driver.webhook.linting import FleetLinter
-from dra_driver.webhook.main import reviewers
-from dra_driver.webhook.review_deadline import ReviewDeadline
-from dra_driver.webhook.server import ReviewServer
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.base.wire import Wire
+from dra_driver.tools.webhook.certificates import load_certificate_pair, make_certificate_pair
+from dra_driver.tools.webhook.fleet import PublishedFleet
+from dra_driver.tools.webhook.handler import Reviewer
+from dra_driver.tools.webhook.linting import FleetLinter, ImageAdvisor
+from dra_driver.tools.webhook.review import ReviewDeadline
+from dra_driver.tools.webhook.server import ReviewServer, reviewers
+from dra_driver.tools.world.fleet import fleet_of_profile
 
 DRIVERS = (NVIDIA_DRIVER,)
 NODES, GPUS = 1000, 8

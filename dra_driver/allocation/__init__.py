@@ -1,4 +1,5 @@
-"""Allocation offline: whether claims would fit, where, and why not, with the scheduler's own answers.
+"""What the scheduler decides: which devices a claim gets on which node, and why not.
 
-In: nodes, slices, classes and claims as wire dicts. Out: allocations, or refusals with reasons. Pure and deterministic.
+In: claims, classes and slices as plain dicts, and the rules of one Kubernetes version. Out: an allocation, or an
+explanation of what is missing. Pure: it reads no cluster and no files.
 """

@@ -19,22 +19,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dra_driver.allocation.features import Features
-from dra_driver.allocation.matching import Matchers
-from dra_driver.allocation.outcome import AllocatorError, Category, NodeOutcome
-from dra_driver.allocation.pools.counters import Accounts
-from dra_driver.allocation.pools.devices import PoolId
-from dra_driver.allocation.pools.held import ClaimHoldings, held_by
-from dra_driver.allocation.pools.node_selector import merge_selectors, only_node
-from dra_driver.allocation.pools.pools import Pool, PoolIndex, invalid_pool
-from dra_driver.allocation.requests import Alternative, ClaimPlan, ClaimReader, Plan
-from dra_driver.allocation.rules import AllocatorRules, choose_rules
-from dra_driver.allocation.search.attempt import Attempt, PlacedDevice
-from dra_driver.allocation.search.candidates import PreparedNode
-from dra_driver.allocation.search.context import Context
-from dra_driver.allocation.search.search import Search
-from dra_driver.model.kubernetes import DERIVED_ATTRIBUTES, Since
-from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
+from dra_driver.allocation.attempt import Attempt, Context, PlacedDevice
+from dra_driver.allocation.node_selector import merge_selectors, only_node
+from dra_driver.allocation.pools import Pool, PoolId, PoolIndex, invalid_pool
+from dra_driver.allocation.requests import Alternative, ClaimPlan, ClaimReader, Matchers, Plan
+from dra_driver.allocation.rules import AllocatorError, AllocatorRules, Category, Features, NodeOutcome, choose_rules
+from dra_driver.allocation.search import Search
+from dra_driver.allocation.symmetry import PreparedNode
+from dra_driver.allocation.usage import Accounts, ClaimHoldings, held_by
+from dra_driver.base.errors import InputError
+from dra_driver.base.versions import DERIVED_ATTRIBUTES, Since
+from dra_driver.base.wire import ClaimWire, ClassWire, SliceWire, Wire
 
 _SHARES = uuid.UUID("6b1f3b1e-6a35-5c0b-8a52-0a3f4f3a6f0e")
 
@@ -272,3 +267,38 @@ class PodAllocator:
             seconds=steps * devices * VISIT_SECONDS,
             is_lower_bound=search is not None and search.is_pruned,
         )
+
+
+# Batch: one recorded allocation problem per line, for programs.
+
+DEFAULT_KUBERNETES = "1.35"
+
+
+def simulate_batch_line(line: Wire) -> Wire:
+    """Solve one problem on each of its nodes.
+
+    Raises:
+        InputError: The line does not describe a problem.
+    """
+    given = line.get("input") if isinstance(line, dict) else None
+    if not isinstance(given, dict):
+        raise InputError("batch", "a batch line is an object with the key input", hint='{"id": …, "input": {…}}')
+    features = Features.from_names(given["features"]) if given.get("features") is not None else None
+    allocator = Allocator(
+        slices=given.get("slices") or (),
+        classes=given.get("classes") or (),
+        allocated=given.get("allocated") or (),
+        kubernetes=str(line.get("kubernetes") or DEFAULT_KUBERNETES),
+        features=features,
+    )
+    pod = allocator.for_claims(given.get("claims") or ())
+    nodes: Wire = {}
+    for node in given.get("nodes") or ():
+        outcome = pod.allocate(node)
+        nodes[node["metadata"]["name"]] = {
+            "ok": outcome.ok,
+            "results": outcome.results,
+            "category": str(outcome.category),
+            "error": outcome.error,
+        }
+    return {"id": line.get("id"), "nodes": nodes}

@@ -8,11 +8,134 @@ Source: Kubernetes, package dynamic-resource-allocation/structured, variants sta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Literal
 
-from dra_driver.allocation.features import Features, minor_version
-from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, LIST_ATTRIBUTES, Since, knows_gate, minor_of
+from dra_driver.base.errors import InputError
+from dra_driver.base.versions import (
+    ADMIN_ACCESS,
+    BINDING_CONDITIONS,
+    COMPATIBILITY_GROUPS,
+    CONSUMABLE_CAPACITY,
+    DERIVED_ATTRIBUTES,
+    DEVICE_STATUS,
+    DEVICE_TAINTS,
+    FRACTIONAL_RANGE,
+    LIST_ATTRIBUTES,
+    OPTIONAL_NODE_OPERATIONS,
+    PARTITIONABLE_DEVICES,
+    PRIORITIZED_LIST,
+    VERSIONS,
+    Since,
+    gate_defaults,
+    knows_gate,
+    minor_of,
+)
+from dra_driver.base.wire import Wire
+
+# The features of an allocator: what the feature gates of a Kubernetes version switch on.
+
+# The gates that change what is allocated.
+GATES = (
+    ADMIN_ACCESS,
+    PRIORITIZED_LIST,
+    DEVICE_STATUS,
+    CONSUMABLE_CAPACITY,
+    PARTITIONABLE_DEVICES,
+    DEVICE_TAINTS,
+    BINDING_CONDITIONS,
+    FRACTIONAL_RANGE,
+    LIST_ATTRIBUTES,
+    COMPATIBILITY_GROUPS,
+    DERIVED_ATTRIBUTES,
+    OPTIONAL_NODE_OPERATIONS,
+)
+
+
+class UnknownVersionError(InputError):
+    """There are no rules for this Kubernetes version."""
+
+    branch = "input.kubernetes"
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the allocator may do. `from_names` takes the names that Kubernetes' allocator uses."""
+
+    admin_access: bool = False
+    prioritized_list: bool = False
+    consumable_capacity: bool = False
+    binding_conditions: bool = False
+    taints: bool = False
+    partitionable: bool = False
+    fractional_range: bool = False
+    list_attributes: bool = False
+    compatibility_groups: bool = False
+    derived_attributes: bool = False
+    optional_operations: bool = False
+
+    @classmethod
+    def from_names(cls, names: Mapping[str, bool]) -> Features:
+        """Read the switches of a recorded allocation (`AdminAccess`, `DeviceTaints`, …)."""
+        return cls(**{_BY_NAME[name]: bool(on) for name, on in names.items() if name in _BY_NAME})
+
+    @classmethod
+    def from_gates(cls, kubernetes: str, gates: Mapping[str, bool] | None = None) -> Features:
+        """Derive the switches as the scheduler does, from the version's defaults and `gates`.
+
+        Raises:
+            UnknownVersionError: There are no rules for the version.
+        """
+        on = {**gate_defaults(minor_of(minor_version(kubernetes))), **(gates or {})}
+        return cls(
+            admin_access=on.get(ADMIN_ACCESS, False),
+            prioritized_list=on.get(PRIORITIZED_LIST, False),
+            consumable_capacity=on.get(CONSUMABLE_CAPACITY, False),
+            binding_conditions=on.get(BINDING_CONDITIONS, False) and on.get(DEVICE_STATUS, False),
+            taints=on.get(DEVICE_TAINTS, False),
+            partitionable=on.get(PARTITIONABLE_DEVICES, False),
+            fractional_range=on.get(FRACTIONAL_RANGE, False),
+            list_attributes=on.get(LIST_ATTRIBUTES, False),
+            compatibility_groups=on.get(COMPATIBILITY_GROUPS, False),
+            derived_attributes=on.get(DERIVED_ATTRIBUTES, False),
+            optional_operations=on.get(OPTIONAL_NODE_OPERATIONS, False),
+        )
+
+
+def gates_on(kubernetes: str, gates: Mapping[str, bool]) -> set[str]:
+    """Return the gates that are on: the version's defaults, changed by `gates`. Raises: UnknownVersionError."""
+    known = {**gate_defaults(minor_of(minor_version(kubernetes))), **gates}
+    return {gate for gate, is_on in known.items() if is_on}
+
+
+_BY_NAME = {
+    "AdminAccess": "admin_access",
+    "PrioritizedList": "prioritized_list",
+    "ConsumableCapacity": "consumable_capacity",
+    "DeviceBindingAndStatus": "binding_conditions",
+    "DeviceTaints": "taints",
+    "PartitionableDevices": "partitionable",
+    "FractionalCapacityRange": "fractional_range",
+    "ListTypeAttributes": "list_attributes",
+    "CompatibilityGroups": "compatibility_groups",
+    "DerivedAttributes": "derived_attributes",
+    "OptionalNodeOperations": "optional_operations",
+}
+
+
+def minor_version(kubernetes: str) -> str:
+    """Return the minor version of a version, such as "1.35". Raises: UnknownVersionError."""
+    version = ".".join(kubernetes.removeprefix("v").split(".")[:2])
+    if version not in VERSIONS:
+        raise UnknownVersionError(
+            "version",
+            f"no allocation rules for Kubernetes {kubernetes}",
+            hint=f"known versions are {', '.join(VERSIONS)}",
+        )
+    return version
+
 
 # The patch releases whose code produced the recorded verdicts.
 RECORDED_PATCHES = {34: 4, 35: 8, 36: 4, 37: 1}
@@ -149,3 +272,73 @@ def _newer(minor: int, features: Features, *, shares: bool) -> AllocatorRules:
         rules = replace(rules, merges_claim_configs=True, static_all_capacity=True)
         rules = replace(rules, counter_slices_stay=shares, distinct_forgets=False)
     return rules
+
+
+# Outcomes: the allocator's answer for a pod's claims on one node.
+
+
+class Category(StrEnum):
+    """Why an attempt ended as it did."""
+
+    NONE = "none"
+    NO_FIT = "no-fit"
+    CEL_COMPILE_ERROR = "cel-compile-error"
+    CEL_RUNTIME_ERROR = "cel-runtime-error"
+    UNKNOWN_CLASS = "unknown-class"
+    FEATURE_DISABLED = "feature-disabled"
+    TOO_MANY_RESULTS = "too-many-results"
+    INCOMPLETE_POOL_ALL = "incomplete-pool-all"
+    INVALID_POOL_ALL = "invalid-pool-all"
+    INVALID_POOL = "invalid-pool"
+    ALL_CONSTRAINT_UNSATISFIED = "all-constraint-unsatisfied"
+    BAD_CAPACITY = "bad-capacity"
+    NOT_JUDGED = "not-judged"  # it is not known what Kubernetes itself would answer
+    UNSUPPORTED = "unsupported"  # a request that the API server would refuse
+    UNDECIDED = "undecided"  # our own limit: the search was abandoned
+
+    @property
+    def is_node_local(self) -> bool:
+        """Whether other nodes are still tried; any other error ends the pod's scheduling."""
+        return self in {Category.NONE, Category.NO_FIT, Category.INVALID_POOL}
+
+
+class AllocatorError(Exception):
+    """An error of the allocator, with Kubernetes' text."""
+
+    def __init__(self, category: Category, text: str) -> None:
+        super().__init__(text)
+        self.category = category
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """The allocator's answer for one node.
+
+    `results` holds one AllocationResult per claim, or is None. `steps` is the number of placements that the scheduler
+    itself would try. `seconds` is a rough estimate of the time it would take, for comparison with its limit per node.
+    """
+
+    category: Category
+    results: list[Wire] | None = None
+    error: str | None = None
+    others_possible: bool = False  # the order of Go maps decides, and this is only one possible outcome
+    steps: int = 0
+    seconds: float = 0.0
+    is_lower_bound: bool = False  # the search was cut short because nothing can fit; the scheduler tries more steps
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was allocated."""
+        return self.results is not None
+
+    @property
+    def times_out(self) -> bool:
+        """Whether the scheduler would give up before it reaches this answer.
+
+        Source: Kubernetes gate DRASchedulerFilterTimeout, default 10 s per node.
+        """
+        return self.seconds > FILTER_TIMEOUT_SECONDS
+
+
+FILTER_TIMEOUT_SECONDS = 10.0

@@ -1,7 +1,4 @@
-"""Which vendor implements the port on this node: `--hardware auto|VENDOR|simulated:PROFILE-OR-FILE`.
-
-A vendor's folder is imported only when it is chosen.
-"""
+"""Which vendor implements the port on this node."""
 
 from __future__ import annotations
 
@@ -9,10 +6,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from dra_driver.base.errors import UsageError
+from dra_driver.base.flags import DEFAULT_VENDOR, VENDORS, RegisteredVendor, registered
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import load_vendor
-from dra_driver.model.errors import UsageError
-from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS, RegisteredVendor, registered
+
+# Which vendor implements the port on this node
 
 AUTO = "auto"
 

@@ -6,10 +6,11 @@ minor or memory drops a GPU (where the GPU does not support reporting its memory
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from dra_driver.model import names
+from dra_driver.base import names
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,3 +210,32 @@ class Facts:
     problems: tuple[Problem, ...] = ()
     waiting_for: str = ""
     channel: ChannelFacts | None = None  # None unless an IMEX channel is asked for, and there is one
+
+
+# Field knowledge: drivers on which workloads hang when MIG and whole GPUs are used side by side.
+
+MIXED = "hardware.mixed-mig-driver"
+_FIRST_BAD, _FIRST_GOOD = (570,), (580, 65, 6)
+
+
+def hangs_with_mixed_mig(driver_version: str | None) -> bool:
+    """Return whether workloads hang on this driver while some of a node's GPUs are in MIG mode and others are not.
+
+    >>> hangs_with_mixed_mig("570.133.20"), hangs_with_mixed_mig("580.65.6")
+    (True, False)
+    """
+    numbers = (driver_version or "").partition("-")[0].split(".")
+    if not all(number.isdigit() for number in numbers):
+        return False
+    return _FIRST_BAD <= tuple(map(int, numbers)) < _FIRST_GOOD
+
+
+def mixed_mig_problems(gpus: Iterable[GpuFacts], driver_version: str | None) -> tuple[Problem, ...]:
+    """Return a warning if a node's GPUs are mixed on such a driver."""
+    if len({gpu.mig_enabled for gpu in gpus}) < 2 or not hangs_with_mixed_mig(driver_version):
+        return ()
+    text = (
+        f"some GPUs are in MIG mode and others are not, and workloads hang then on driver {driver_version}; "
+        "install 580.65.06 or newer, or use MIG on all GPUs of this node or on none"
+    )
+    return (Problem(MIXED, "node", text),)

@@ -12,8 +12,7 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from dra_driver.hardware.facts import Facts, GpuFacts
-from dra_driver.hardware.mixed_mig import MIXED, mixed_mig_problems
+from dra_driver.hardware.facts import MIXED, Facts, GpuFacts, mixed_mig_problems
 from dra_driver.hardware.port import Partitionable
 
 READ_SECONDS = 5.0

@@ -1,8 +1,4 @@
-"""Programs: run one with fixed arguments and an empty environment, in this root or in another, with a deadline.
-
-In: an absolute path and arguments. Out: the end of what it printed, and its exit status. No shell is involved. A
-program that exceeds the deadline is killed with its process group; one that can't be killed is left behind.
-"""
+"""Programs: run one with fixed arguments and an empty environment, and the program that tests a device."""
 
 from __future__ import annotations
 
@@ -17,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.hardware import chroot_child
+
+# Programs: run one with fixed arguments and an empty environment, in this root or in another, with a deadline.
 
 MAX_OUTPUT = 600  # how many characters of the output are kept
 LEFT_BEHIND_SECONDS = 2.0

@@ -12,14 +12,14 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dra_driver.base.flags import registered
+from dra_driver.base.wire import Strategy
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.published.rows import Published
-from dra_driver.model.sharing import Strategy
-from dra_driver.model.vendors import registered
+from dra_driver.hardware.published import Published
 
 if TYPE_CHECKING:
-    from dra_driver.hardware.metric_names import MetricNames
+    from dra_driver.hardware.metered import MetricNames
 
 
 @dataclass(frozen=True, slots=True)

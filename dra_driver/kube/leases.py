@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from dra_driver.base.errors import ApiError, Retry
+from dra_driver.base.wire import Wire
 from dra_driver.kube.answers import CONFLICT, FORBIDDEN, NOT_FOUND
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import LEASES, named, within
-from dra_driver.model.errors import ApiError, Retry
-from dra_driver.model.wire import Wire
 
 REQUEST_SECONDS = 5.0
 REQUEST_TIMEOUT = 408

@@ -1,15 +1,13 @@
-"""Watch events: what a watch yields, and the events in the lines of the server's stream.
-
-Pure. In: lines. Out: the type and the object of each; the values below are made from these by `watch`.
-Source: Kubernetes API concepts, "Efficient detection of changes".
-"""
+"""Watch events: what a watch yields, and the events in the lines of the server's stream."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dra_driver.kube import answers
-from dra_driver.model.wire import Wire
+from dra_driver.base.wire import Wire
+from dra_driver.kube.answers import parse
+
+# Watch events: what a watch yields, and the events in the lines of the server's stream.
 
 EVENT_MEMORY = 16 << 20  # of one parsed event
 
@@ -56,7 +54,7 @@ Event = Listed | Changed | Deleted | Connected
 
 def read_line(line: bytes) -> tuple[str, Wire]:
     """Return the type and the object of the event in a line. Raises: ValueError for an invalid one."""
-    event = answers.parse(line, memory=EVENT_MEMORY)
+    event = parse(line, memory=EVENT_MEMORY)
     if not isinstance(event, dict):
         raise ValueError("it is not an object")  # noqa: TRY004  one kind of error for every invalid event
     kind, wire = event.get("type"), event.get("object")

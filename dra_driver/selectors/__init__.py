@@ -25,7 +25,7 @@ from dra_driver.selectors.engine import (
 )
 
 if TYPE_CHECKING:
-    from dra_driver.selectors.kubernetes_selector import KubernetesSelector
+    from dra_driver.selectors.kubernetes import KubernetesSelector
 
 __all__ = [
     "CompileErrorKind",
@@ -58,6 +58,6 @@ def compile_selector(
         SelectorCompileError: The expression does not compile.
         InputError: The version is not known.
     """
-    from dra_driver.selectors.kubernetes_engine import KubernetesEngine  # noqa: PLC0415  (tables are loaded on first use)
+    from dra_driver.selectors.kubernetes import KubernetesEngine  # noqa: PLC0415  (tables are loaded on first use)
 
     return KubernetesEngine(kubernetes, gates=gates).compile(expression, environment=environment)

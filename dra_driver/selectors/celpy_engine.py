@@ -18,12 +18,11 @@ from functools import lru_cache
 from typing import Any
 
 from dra_driver.selectors.engine import CompileErrorKind, Environment, SelectorCompileError, SelectorRuntimeError
-from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
-from dra_driver.selectors.library.functions import FUNCTIONS, TABLES
-from dra_driver.selectors.library.lists import is_list
-from dra_driver.selectors.values.containers import is_map, map_items, unfold
+from dra_driver.selectors.evaluate.program import DeviceView, prepare_device
+from dra_driver.selectors.functions.functions import FUNCTIONS, TABLES
+from dra_driver.selectors.functions.lists import is_list
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, equal
-from dra_driver.selectors.values.values import CelAbort, CelError, Uint
+from dra_driver.selectors.values.values import CelAbort, CelError, Uint, is_map, map_items, unfold
 
 # Functions that cel-python implements itself. If they were replaced by ours, its opinion would be less independent.
 _OWN = frozenset(

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.selectors.engine import SelectorRuntimeError
-from dra_driver.selectors.evaluation.device_view import DeviceView
-from dra_driver.selectors.kubernetes_selector import KubernetesSelector
-from dra_driver.selectors.library.rendering import kind_of, render
-from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, Literal, Node, Select, chain_terms, children
+from dra_driver.selectors.evaluate.program import DeviceView
+from dra_driver.selectors.functions.formats import kind_of, render
+from dra_driver.selectors.kubernetes import KubernetesSelector
+from dra_driver.selectors.parse.tree import Call, Comprehension, Ident, Literal, Node, Select, chain_terms, children
 from dra_driver.selectors.values.values import CelAbort, CelError
 
 

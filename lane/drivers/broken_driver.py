@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.__main__ import main
-from dra_driver.plugin.kubelet import claim_calls, registration
+from dra_driver.node.kubelet import registration, server
 
 
 def wrong_socket() -> None:
@@ -28,19 +28,19 @@ def wrong_socket() -> None:
 
 def wrong_device() -> None:
     """Report a device other than the one that was allocated."""
-    true = claim_calls._encode
+    true = server._encode
 
     def encode(*arguments: Any, **named: Any) -> Any:
         device = true(*arguments, **named)
         device.device_name = "gpu-of-somebody-else"
         return device
 
-    claim_calls._encode = encode
+    server._encode = encode
 
 
 def missing_cdi_file() -> None:
     """Report CDI devices that no file defines."""
-    true = claim_calls.PrepareCall.__call__
+    true = server.PrepareCall.__call__
 
     def prepare(self: Any, *arguments: Any) -> Any:
         answer = true(self, *arguments)
@@ -48,7 +48,7 @@ def missing_cdi_file() -> None:
             file.unlink()
         return answer
 
-    claim_calls.PrepareCall.__call__ = prepare
+    server.PrepareCall.__call__ = prepare
 
 
 FAULTS: dict[str, Callable[[], None]] = {

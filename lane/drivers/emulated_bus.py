@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from dra_driver.__main__ import main
-from dra_driver.agent.passthrough import node_passthrough
+from dra_driver.node.daemon import passthrough
 from tests.support.nodes.vendor_buses import DrmKernel
 
 if __name__ == "__main__":
     kernel = DrmKernel(Path(sys.argv.pop(1)))
-    node_passthrough.ChildWriter = lambda: kernel  # type: ignore[assignment,misc]
+    passthrough.ChildWriter = lambda: kernel  # type: ignore[assignment,misc]
     sys.exit(main())

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from dra_driver.cdi import ids
+from dra_driver.node.cdi import spec as ids
 from lane import workload
 from lane.agent import DRIVER
 from lane.stage import Stage

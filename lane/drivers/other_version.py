@@ -10,16 +10,17 @@ import sys
 from collections.abc import Callable
 
 from dra_driver.__main__ import main
-from dra_driver.model import names
-from dra_driver.plugin.ledger import ledger_file, ledger_rows
-from dra_driver.plugin.other_drivers import old_names as renamed_devices
+from dra_driver.base import names
+from dra_driver.node.ledger import ledger_file
+from dra_driver.node.ledger import ledger_file as ledger_rows
+from dra_driver.node.neighbours import allocations
 
 
 def renamed() -> None:
     """Use other device names: `card-0000-65-00-0`."""
     true = names.gpu_name
     names.gpu_name = lambda address: true(address).replace("gpu-", "card-")
-    renamed_devices._OURS = re.compile(renamed_devices._OURS.pattern.replace("gpu-", "card-"))
+    allocations._OURS = re.compile(allocations._OURS.pattern.replace("gpu-", "card-"))
 
 
 def newer_ledger() -> None:

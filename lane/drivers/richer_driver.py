@@ -12,8 +12,8 @@ import sys
 from typing import Any
 
 from dra_driver.__main__ import main
-from dra_driver.agent.offer import NodeOffer
-from dra_driver.model.taints import DeviceTaint, TaintEffect
+from dra_driver.base.wire import DeviceTaint, TaintEffect
+from dra_driver.node.daemon.offer import NodeOffer
 
 BLOCKED, NOTED = "gpu-0000-1b-00-0", "gpu-0000-43-00-0"
 TAINT = "gpu.nvidia.com/lane"

@@ -16,18 +16,18 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from dra_driver.base.errors import DriverError
+from dra_driver.base.names import vfio_name
+from dra_driver.base.wire import DeviceType
+from dra_driver.hardware.driver_binding import BusAccess, ChildWriter
 from dra_driver.hardware.facts import PassthroughFacts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.hardware.passthrough.functions import answers, read_physical
-from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter
 from dra_driver.hardware.port import Roots
-from dra_driver.inventory.device import Device
-from dra_driver.inventory.offering import Inventory, Offering
-from dra_driver.model.errors import DriverError
-from dra_driver.model.names import vfio_name
-from dra_driver.model.shares import DeviceType
-from dra_driver.plugin.effects.passthrough.services import PassthroughServices
-from dra_driver.plugin.ledger.record import UNFINISHED
+from dra_driver.hardware.vfio import answers, read_physical
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.devices.offering import Inventory, Offering
+from dra_driver.node.ledger.record import UNFINISHED
+from dra_driver.node.prepare.steps.passthrough import PassthroughServices
 from lane.guest.held_device import HeldDevice
 from tests.support.plugin.killing import expect, in_child
 from tests.support.plugin.parts import Rig

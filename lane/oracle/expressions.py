@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from random import Random
 
-from dra_driver.selectors.checking.declarations import Overload, declare
+from dra_driver.selectors.check.declarations import Overload, declare
 from dra_driver.selectors.values.types import Type, parse_type
 from lane.oracle.terms import CAPACITY, DOMAIN, OTHER_DOMAIN, TERMS, fitting_literal, odd_literal
 

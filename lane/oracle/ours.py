@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 from dra_driver.selectors import CompileErrorKind, SelectorCompileError, SelectorRuntimeError
-from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.selectors.evaluate.program import DeviceView, prepare_device
+from dra_driver.selectors.kubernetes import KubernetesEngine
 from lane.oracle.editions import DEVICES, DRIVER, Edition
 
 Verdict = dict[str, Any]

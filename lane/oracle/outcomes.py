@@ -9,8 +9,8 @@ import json
 import re
 from typing import Any
 
-from dra_driver.allocation.batch import simulate_batch_line
-from dra_driver.model.quantity import Quantity
+from dra_driver.allocation.allocator import simulate_batch_line
+from dra_driver.base.quantity import Quantity
 
 Outcome = dict[str, Any]
 LATE = {"late": True}

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from dra_driver.cli.main import run
+from dra_driver.tools.main import run
 from lane.components.parts import BinariesMissing
 from lane.components.programs import prometheus
 from lane.prometheus.server import PrometheusServer

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dra_driver.controller.content import content_of
-from dra_driver.controller.layout import lay_out
+from dra_driver.base.flags import registered_as
+from dra_driver.base.names import pool_name
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.offering import KeptFields
-from dra_driver.model.names import pool_name
-from dra_driver.model.vendors import registered_as
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.offering import KeptFields
+from dra_driver.node.slices.compare import content_of
+from dra_driver.node.slices.layout import lay_out
 from lane.cluster import REPOSITORY, Cluster
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 from tests.support.nodes.gaudi_tree import GaudiModule, GaudiTree

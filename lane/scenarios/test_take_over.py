@@ -10,8 +10,8 @@ import pytest
 
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import Device
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import Device
 from lane import workload
 from lane.agent import ACCOUNT, DRIVER, NAMESPACE, Agent
 from lane.cluster import Cluster

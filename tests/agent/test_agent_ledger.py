@@ -16,11 +16,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS, EVENTS, SLICES
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin, Registrar
-from dra_driver.model.machine import read_boot_id
-from dra_driver.model.names import NVIDIA_DRIVER
-from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.base.machine import read_boot_id
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.simulator.plugin_watcher import ClaimRef, Plugin, Registrar
+from dra_driver.simulator.store import CLAIMS, EVENTS, SLICES
 from tests.agent.support.claims import claim
 from tests.agent.support.plugin_calls import answered, begin, call, wire
 from tests.support.agents.agent_process import Stage, stage

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
 from tests.support.agents.agent_process import stage
 from tests.support.metering.metered_node import MeteredNode
 from tests.support.ports import free_port

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.api.kinds import NODES, SLICES
-from dra_driver.model.errors import ApiError, NodeError
-from dra_driver.plugin.other_drivers.device_plugin import DevicePluginWatch, allocatable_gpus, live_sockets, serving
+from dra_driver.base.errors import ApiError, NodeError
+from dra_driver.node.neighbours.device_plugin import DevicePluginWatch, allocatable_gpus, live_sockets, serving
+from dra_driver.simulator.store import NODES, SLICES
 from tests.support.agents.agent_process import NODE, stage
 from tests.support.ports import free_port
 from tests.support.waiting import until

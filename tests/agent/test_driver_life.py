@@ -1,9 +1,8 @@
 """One driver of the process: it is ready once it works or has nothing to do, and not before."""
 
-from dra_driver.agent.driver_lifecycle import DriverLifecycle
-from dra_driver.agent.options import options_of
-from dra_driver.model.flag import resolve
-from dra_driver.model.flags import FLAGS
+from dra_driver.base.flags import FLAGS, resolve
+from dra_driver.node.daemon.driver_lifecycle import DriverLifecycle
+from dra_driver.node.daemon.options import options_of
 from tests.support.waiting import until
 
 

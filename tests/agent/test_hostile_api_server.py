@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.api.httpd import Response, Stream
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.http import Response, Stream
+from dra_driver.simulator.plugin_watcher import ClaimRef
 from tests.agent.support.claims import claim
 from tests.support.agents.agent_process import NODE, stage
 from tests.support.waiting import until

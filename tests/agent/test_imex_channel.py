@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dra_driver.embedded.api.kinds import SLICES
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.store import SLICES
 from tests.support.agents.agent_process import stage
 from tests.support.agents.allocated_claims import claim
 from tests.support.waiting import until

@@ -7,17 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.agent.status.readers import (
+from dra_driver.base.errors import ApiError
+from dra_driver.base.telemetry.status_server import PageResponse, Port
+from dra_driver.kube.paths import ACCESS_REVIEWS, TOKEN_REVIEWS
+from dra_driver.node.daemon.status_page import (
     FRESH_SECONDS,
     MAX_UNKNOWN_CALLERS,
     STALE_SECONDS,
     UNKNOWN_CALLERS_SECONDS,
     MetricsReaders,
 )
-from dra_driver.kube.paths import ACCESS_REVIEWS, TOKEN_REVIEWS
-from dra_driver.model.errors import ApiError
-from dra_driver.telemetry.port import Port
-from dra_driver.telemetry.probes import PageResponse
 from tests.support.waiting import until
 
 

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.agent.drivers import drivers_of
-from dra_driver.agent.main import main
-from dra_driver.agent.options import options_of
-from dra_driver.model.errors import ExitCode, UsageError
-from dra_driver.model.flag import resolve
-from dra_driver.model.flags import FLAGS
+from dra_driver.base.errors import ExitCode, UsageError
+from dra_driver.base.flags import FLAGS, resolve
+from dra_driver.node.daemon.main import main
+from dra_driver.node.daemon.options import drivers_of, options_of
 
 
 def options(**given):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cli import main
-from dra_driver.embedded.api.kinds import EVENTS, SLICES
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.store import EVENTS, SLICES
+from dra_driver.tools import main
 from tests.support.agents.agent_process import NODE, stage
 from tests.support.plugin.stand_in_plugin import StandInPlugin
 from tests.support.ports import free_port

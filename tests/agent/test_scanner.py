@@ -5,12 +5,11 @@ import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-from dra_driver.agent.inventory.node_inventory import InventoryInputs, NodeInventory
-from dra_driver.agent.inventory.scanner import Scanner
+from dra_driver.base.errors import HardwareError
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.own_change import OwnChanges
-from dra_driver.model.errors import HardwareError
+from dra_driver.node.slices.scanner import InventoryInputs, NodeInventory, Scanner
 from tests.support.waiting import until
 
 GPU = NvidiaGpu(uuid="GPU-1", pci_address="0000:01:00.0", minor=0, memory_bytes=1 << 30)

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.agent.status.options import StatusOptions, parse_address
-from dra_driver.agent.status.page import StatusPage
-from dra_driver.model.errors import NodeError, UsageError
-from dra_driver.telemetry.metrics import Metrics, Snapshot
+from dra_driver.base.errors import NodeError, UsageError
+from dra_driver.base.telemetry.metrics import Metrics, Snapshot
+from dra_driver.node.daemon.options import StatusOptions, parse_address
+from dra_driver.node.daemon.status_page import StatusPage
 
 
 def get(port, path, host="127.0.0.1"):

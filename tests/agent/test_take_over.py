@@ -2,8 +2,8 @@
 
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS, NODES, SLICES
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.store import CLAIMS, NODES, SLICES
 from tests.agent.support.other_driver import (
     Other,
     claim,

@@ -9,8 +9,8 @@ import urllib.request
 
 import pytest
 
-from dra_driver.embedded.api.kinds import SLICES
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.store import SLICES
 from tests.agent.support.claims import claim
 from tests.agent.support.thread_faults import variables
 from tests.support.agents.agent_process import stage

@@ -6,13 +6,13 @@ import urllib.request
 
 import pytest
 
-from dra_driver.embedded.api.kinds import SLICES
-from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
+from dra_driver.base.names import NVIDIA_DRIVER
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.inventory.build import build_inventory
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.simulator.kubelet import EmbeddedKubelet
+from dra_driver.simulator.store import SLICES
 from tests.agent.support.other_driver import claim, pod
 from tests.support.agents.agent_process import NODE, stage
 from tests.support.waiting import until

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from dra_driver.allocation import matching
+from dra_driver.allocation import funnel, requests
 from dra_driver.allocation.allocator import Allocator
-from dra_driver.allocation.explaining import funnel
-from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
-from dra_driver.allocation.features import Features
-from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
+from dra_driver.allocation.explanation import AllocationExplanation, explain
+from dra_driver.allocation.rules import Features
+from dra_driver.selectors.evaluate.program import DeviceView, prepare_device
 from tests.allocation.support import allocation_worlds as wire
 
 
@@ -149,7 +148,7 @@ def test_equal_devices_that_a_selector_refuses_are_converted_once_for_all_of_the
         converted.append(device["name"])
         return prepare_device(device, driver)
 
-    monkeypatch.setattr(matching, "prepare_device", counted)
+    monkeypatch.setattr(requests, "prepare_device", counted)
     monkeypatch.setattr(funnel, "prepare_device", counted)
     models = ["a100" if index % 2 else "l4" for index in range(20)]
     devices = [wire.gpu(f"gpu-{index}", model=model, uuid=f"GPU-{index}") for index, model in enumerate(models)]

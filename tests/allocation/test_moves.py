@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.allocation.simulation.events import Job, TimelineEvent
-from dra_driver.allocation.simulation.moves import Rearrangement, moves_for_waiting
-from dra_driver.allocation.simulation.timeline import Timeline
+from dra_driver.allocation.moves import Rearrangement, moves_for_waiting
+from dra_driver.allocation.simulation import Job, Timeline, TimelineEvent
 from tests.allocation.support import allocation_worlds as wire
 
 PART, WHOLE = f'{wire.attribute("kind")} == "part"', f'{wire.attribute("kind")} == "whole"'

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.allocation.allocator import Allocator
-from dra_driver.allocation.explaining.explanation import explain
-from dra_driver.allocation.features import Features
-from dra_driver.allocation.pools.pod_nodes import unsuitable_reason
-from dra_driver.allocation.pools.replicas import Replica, ReplicaShape
-from dra_driver.allocation.pools.usage import usage_of
-from dra_driver.allocation.simulation.placing import Placer
-from dra_driver.views.fleet.slice_tree import slice_tree
+from dra_driver.allocation.capacity import Replica, ReplicaShape
+from dra_driver.allocation.explanation import explain
+from dra_driver.allocation.rules import Features
+from dra_driver.allocation.simulation import Placer
+from dra_driver.allocation.usage import unsuitable_reason, usage_of
+from dra_driver.tools.fleet.summary import slice_tree
 from tests.allocation.support import allocation_worlds as wire
 
 Wire = dict[str, Any]

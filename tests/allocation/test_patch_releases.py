@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.allocation.features import Features
-from dra_driver.allocation.rules import choose_rules
+from dra_driver.allocation.rules import Features, choose_rules
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.views.fleet.branch import Branch
-from dra_driver.views.fleet.claim_branches import claim_tree
-from dra_driver.views.fleet.slice_tree import slice_tree
+from dra_driver.tools.fleet.branches import claim_tree
+from dra_driver.tools.fleet.summary import slice_tree
+from dra_driver.tools.fleet.template import Branch
 from tests.allocation.support.allocation_worlds import DRIVER, allocated, gpu, partitioned, pool
 
 

@@ -9,10 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dra_driver.allocation import search
 from dra_driver.allocation.allocator import Allocator
-from dra_driver.allocation.features import Features
-from dra_driver.allocation.outcome import NodeOutcome
-from dra_driver.allocation.search import search as search_room
+from dra_driver.allocation.rules import Features, NodeOutcome
 from tests.allocation.support import allocation_worlds as wire
 
 Wire = dict[str, Any]
@@ -193,14 +192,14 @@ def test_equal_worlds_give_equal_outcomes(world: Wire) -> None:
 @given(worlds())
 def test_remembering_failed_states_and_bounding_the_search_change_no_outcome(world: Wire) -> None:
     plain = outcomes(world)
-    before = search_room.REMEMBER_AFTER, search_room.BOUND_AFTER
+    before = search.REMEMBER_AFTER, search.BOUND_AFTER
     try:
-        search_room.REMEMBER_AFTER = -1
+        search.REMEMBER_AFTER = -1
         remembered = outcomes(world)
-        search_room.BOUND_AFTER = -1
+        search.BOUND_AFTER = -1
         bounded = outcomes(world)
     finally:
-        search_room.REMEMBER_AFTER, search_room.BOUND_AFTER = before
+        search.REMEMBER_AFTER, search.BOUND_AFTER = before
     assert verdicts(remembered) == verdicts(plain)
     assert verdicts(bounded) == verdicts(plain)
 

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from dra_driver.allocation.pools.node_selector import only_node
-from dra_driver.allocation.pools.usage import usage_of
-from dra_driver.allocation.simulation.events import Job, TimelineEvent
-from dra_driver.allocation.simulation.timeline import Timeline
-from dra_driver.model.errors import InputError
+from dra_driver.allocation.node_selector import only_node
+from dra_driver.allocation.simulation import Job, Timeline, TimelineEvent
+from dra_driver.allocation.usage import usage_of
+from dra_driver.base.errors import InputError
 from tests.allocation.support import allocation_worlds as wire
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.allocation.batch import simulate_batch_line
+from dra_driver.allocation.allocator import simulate_batch_line
 from lane.oracle.outcomes import comparable
 
 SHARED = Path(os.environ.get("DRA_SHARED") or Path(__file__).resolve().parents[3] / "shared")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.simulator.api_server import EmbeddedApi
 from tests.browser.support.held_answers import HeldAnswers
 from tests.browser.support.scene import write_scene
 from tests.browser.support.slow_proxy import slow_proxy

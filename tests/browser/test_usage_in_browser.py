@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.simulator.api_server import EmbeddedApi
 from tests.support.console.cluster import fill
 from tests.support.metering.usage_week import PRICES
 

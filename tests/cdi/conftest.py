@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.facts import PartitionFacts
-from dra_driver.hardware.nvidia.edits import driver_files as hooks_module
-from dra_driver.hardware.nvidia.edits import edits as edits_module
+from dra_driver.hardware.nvidia.edits import driver_files, edits
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from tests.support.facts import PARTITION
 from tests.support.nodes.driver_root import can_make_nodes, fake_dev, fake_proc
@@ -18,8 +17,8 @@ from tests.support.nodes.driver_root import can_make_nodes, fake_dev, fake_proc
 @pytest.fixture(autouse=True)
 def _no_toolkit_of_this_machine(monkeypatch, tmp_path):
     """Keep what is installed on this machine, and remembered looks at other roots, out of the tests."""
-    monkeypatch.setattr(hooks_module, "OPERATOR_TOOLKIT", str(tmp_path / "toolkit"))
-    monkeypatch.setattr(edits_module, "_known_roots", type(edits_module._known_roots)())
+    monkeypatch.setattr(driver_files, "OPERATOR_TOOLKIT", str(tmp_path / "toolkit"))
+    monkeypatch.setattr(edits, "_known_roots", type(edits._known_roots)())
 
 
 @pytest.fixture

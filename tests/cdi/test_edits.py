@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.hardware.nvidia.edits import edits as edits_module
+from dra_driver.base.errors import HardwareError
+from dra_driver.hardware.nvidia.edits import edits
 from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
-from dra_driver.model.errors import HardwareError
 from tests.cdi.support.edits_read import checked, commands, places, settled_edits
 from tests.support.nodes.driver_root import (
     FOLDERS,
@@ -80,14 +80,14 @@ def test_an_upgraded_driver_is_seen_at_once(tmp_path, no_proc):
 def test_an_unchanged_root_is_not_searched_again(tmp_path, no_proc, monkeypatch):
     roots = FakeDriverRoot(tmp_path / "root").roots(proc=no_proc)
     first = settled_edits(roots, VERSION)
-    monkeypatch.setattr(edits_module, "find_driver_files", None)  # a second search would fail
+    monkeypatch.setattr(edits, "find_driver_files", None)  # a second search would fail
     assert common_edits(roots, VERSION) == first
 
 
 def test_old_driver_roots_are_forgotten(tmp_path, no_proc):
-    for n in range(edits_module._ROOTS_KEPT + 2):
+    for n in range(edits._ROOTS_KEPT + 2):
         common_edits(FakeDriverRoot(tmp_path / str(n)).roots(proc=no_proc), VERSION)
-    assert len(edits_module._known_roots) == edits_module._ROOTS_KEPT
+    assert len(edits._known_roots) == edits._ROOTS_KEPT
 
 
 def test_a_whole_gpu_gets_its_node_and_the_control_nodes(tmp_path, dev, proc, gpu):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.nvidia.edits import driver_files as hooks_module
+from dra_driver.base.edits import READ_ONLY_BIND
+from dra_driver.hardware.nvidia.edits import driver_files
 from dra_driver.hardware.nvidia.edits.edits import common_edits
-from dra_driver.model.edits import READ_ONLY_BIND
 from tests.cdi.support.edits_read import DEBIAN, checked, commands, places
 from tests.support.nodes.driver_root import (
     FOLDERS,
@@ -117,7 +117,7 @@ def test_nvidia_ctk_is_used_where_the_hook_program_is_missing(tmp_path, no_proc)
 
 def test_the_operators_toolkit_folder_is_used_at_its_own_path(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root", host="/run/nvidia/driver")
-    program = Path(hooks_module.OPERATOR_TOOLKIT) / "nvidia-cdi-hook"
+    program = Path(driver_files.OPERATOR_TOOLKIT) / "nvidia-cdi-hook"
     common_edits(root.roots(proc=no_proc), VERSION)
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.cdi.ids import claim_file, claim_uid_of, device_id, device_name, kind
-from dra_driver.cdi.spec import render
-from dra_driver.model.edits import READ_ONLY_BIND, DeviceNode, Edits, Hook, Mount
-from dra_driver.model.errors import PrepareError
+from dra_driver.base.edits import READ_ONLY_BIND, DeviceNode, Edits, Hook, Mount
+from dra_driver.base.errors import PrepareError
+from dra_driver.node.cdi.spec import claim_file, claim_uid_of, device_id, device_name, kind, render
 from tests.cdi.support import cdi_schema
 
 KIND = kind("gpu.nvidia.com")

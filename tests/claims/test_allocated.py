@@ -6,11 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.claims.allocated.decoding import decode_claim
-from dra_driver.claims.allocated.records import claim_of_record, record_of_claim
-from dra_driver.claims.config.device_config import API_VERSION, DeviceConfig
-from dra_driver.model.errors import ClaimError
+from dra_driver.base.errors import ClaimError
+from dra_driver.node.claims.allocated import (
+    AllocatedClaim,
+    AllocatedDevice,
+    ConfigEntry,
+    claim_of_record,
+    decode_claim,
+    record_of_claim,
+)
+from dra_driver.node.claims.device_config import API_VERSION, DeviceConfig
 
 DRIVER = "gpu.nvidia.com"
 

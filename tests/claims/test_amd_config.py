@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from dra_driver.claims.allocated.decoding import decode_claim
-from dra_driver.claims.config.device_config import API_VERSION, IommuSettings
-from dra_driver.claims.config.reading import decode_config, validate
-from dra_driver.model.errors import ClaimError
+from dra_driver.base.errors import ClaimError
+from dra_driver.node.claims.allocated import decode_claim
+from dra_driver.node.claims.config import decode_config, validate
+from dra_driver.node.claims.device_config import API_VERSION, IommuSettings
 
 GROUP = "gpu.resource.amd.com/v1alpha1"
 

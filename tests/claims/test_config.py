@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.config.device_config import API_VERSION, DeviceConfig
-from dra_driver.claims.config.reading import decode_config, validate
-from dra_driver.model.errors import ClaimError
-from dra_driver.model.shares import DeviceType
-from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
+from dra_driver.base.errors import ClaimError
+from dra_driver.base.wire import DeviceType, Interval, MpsSettings, SharingSettings, TimeSlicingSettings
+from dra_driver.node.claims.config import decode_config, validate
+from dra_driver.node.claims.device_config import API_VERSION, DeviceConfig
 
 
 def parameters(kind: str = "GpuConfig", **fields: Any) -> dict[str, Any]:
@@ -88,9 +87,9 @@ def test_admission_and_node_report_the_same_faults() -> None:
 def test_pydantic_is_imported_with_the_first_config_only() -> None:
     program = (
         "import sys\n"
-        "import dra_driver.plugin.kubelet.server, dra_driver.plugin.prepare.preparer\n"
-        "from dra_driver.claims.allocated.decoding import decode_claim\n"
-        "from dra_driver.claims.config.device_config import API_VERSION\n"
+        "import dra_driver.node.kubelet.server, dra_driver.node.prepare.preparer\n"
+        "from dra_driver.node.claims.allocated import decode_claim\n"
+        "from dra_driver.node.claims.device_config import API_VERSION\n"
         "def claim(*configs):\n"
         "    result = {'request': 'r', 'driver': 'd', 'pool': 'p', 'device': 'g'}\n"
         "    allocation = {'devices': {'results': [result], 'config': list(configs)}}\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.claims.cuda_requirement import ANNOTATION, VARIABLE, cuda_requirements
-from dra_driver.model.semver import Semver
+from dra_driver.base.versions import Semver
+from dra_driver.node.claims.plan import ANNOTATION, VARIABLE, cuda_requirements
 from dra_driver.selectors import compile_selector
 
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.claims.allocated.claim_on_node import devices_of, join_claim
-from dra_driver.claims.config.device_config import DeviceConfig
-from dra_driver.claims.plan import plan_prepare
+from dra_driver.base.edits import DeviceNode, Edits
+from dra_driver.base.errors import ClaimError, Retry
+from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.inventory.device import Device
-from dra_driver.inventory.offering import Inventory, Offering
-from dra_driver.model.edits import DeviceNode, Edits
-from dra_driver.model.errors import ClaimError, Retry
-from dra_driver.model.shares import DeviceType
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
+from dra_driver.node.claims.claim_on_node import devices_of, join_claim
+from dra_driver.node.claims.device_config import DeviceConfig
+from dra_driver.node.claims.plan import plan_prepare
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.devices.offering import Inventory, Offering
 
 GPU, MIG = DeviceConfig("GpuConfig"), DeviceConfig("MigDeviceConfig")
 FACTS = NvidiaGpu("GPU-0", "0000:00:00.0", 0, 1)

@@ -8,9 +8,9 @@ import jsonschema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.config.device_config import API_VERSION
-from dra_driver.claims.config.reading import validate
-from dra_driver.claims.config.schema import json_schema
+from dra_driver.node.claims.config import validate
+from dra_driver.node.claims.config_schema import json_schema
+from dra_driver.node.claims.device_config import API_VERSION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "device-config.schema.json"
 CHECKER = jsonschema.Draft202012Validator(json_schema())

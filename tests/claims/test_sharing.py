@@ -7,17 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.claims.allocated.claim_on_node import join_claim
-from dra_driver.claims.config.device_config import DeviceConfig
-from dra_driver.claims.steps.sharing import SharingStep, plan_sharing
-from dra_driver.hardware.amd.facts import AmdGpu
+from dra_driver.base.errors import ClaimError
+from dra_driver.base.wire import (
+    ClientLimits,
+    DeviceType,
+    Interval,
+    MpsSettings,
+    Share,
+    ShareMode,
+    SharingSettings,
+    TimeSlicingSettings,
+)
+from dra_driver.hardware.amd.health import AmdGpu
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.inventory.device import Device, RequestPolicy
-from dra_driver.model.errors import ClaimError
-from dra_driver.model.shares import DeviceType, Share, ShareMode
-from dra_driver.model.sharing import ClientLimits, Interval, MpsSettings, SharingSettings, TimeSlicingSettings
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
+from dra_driver.node.claims.claim_on_node import join_claim
+from dra_driver.node.claims.device_config import DeviceConfig
+from dra_driver.node.claims.sharing_steps import SharingStep, plan_sharing
+from dra_driver.node.devices.describing import Device, RequestPolicy
 
 GIB = 1 << 30
 LONG, SHORT, DEFAULT = (TimeSlicingSettings(i) for i in (Interval.LONG, Interval.SHORT, Interval.DEFAULT))

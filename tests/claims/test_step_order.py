@@ -1,14 +1,13 @@
 """The order of a plan's steps, which is recorded and in which they are carried out."""
 
-from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.claims.allocated.claim_on_node import join_claim
-from dra_driver.claims.config.device_config import DeviceConfig
-from dra_driver.claims.plan import plan_prepare
+from dra_driver.base.edits import Edits
+from dra_driver.base.wire import DeviceType, Interval, Share, ShareMode, TimeSlicingSettings
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.inventory.device import Device
-from dra_driver.model.edits import Edits
-from dra_driver.model.shares import DeviceType, Share, ShareMode
-from dra_driver.model.sharing import Interval, TimeSlicingSettings
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
+from dra_driver.node.claims.claim_on_node import join_claim
+from dra_driver.node.claims.device_config import DeviceConfig
+from dra_driver.node.claims.plan import plan_prepare
+from dra_driver.node.devices.describing import Device
 
 GIB = 1 << 30
 LONG = TimeSlicingSettings(Interval.LONG)

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from dra_driver.cli.main import run
-from dra_driver.model.errors import ExitCode
+from dra_driver.base.errors import ExitCode
+from dra_driver.tools.main import run
 
 OLD = """apiVersion: resource.k8s.io/{version}
 kind: ResourceClaim

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.cli.main import run
-from dra_driver.cli.pod_security import LABEL
-from dra_driver.embedded.api.kinds import CLAIMS, NAMESPACES
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.model.errors import ExitCode
+from dra_driver.base.errors import ExitCode
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.store import CLAIMS, NAMESPACES
+from dra_driver.tools.main import run
+from dra_driver.tools.output import LABEL
 
 DRIVER = "gpu.nvidia.com"
 

@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.cli.completion.command import complete
-from dra_driver.cli.completion.scripts import PROGRAMS, SHELLS, script
-from dra_driver.embedded.api.kinds import CLAIMS, SLICES
-from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.store import CLAIMS, SLICES
+from dra_driver.tools.completion_command import PROGRAMS, SHELLS, complete, script
 from lane.components import parts
 from tests.support.api.embedded_client import slice_wire
 
@@ -34,7 +33,7 @@ def programs(tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "bin"
     folder.mkdir()
     calls = {name: f"from dra_driver.__main__ import {it} as run" for name, it in MODULES.items()}
-    calls["kubectl_complete-dra"] = "from dra_driver.cli.completion.command import kubectl_complete as run"
+    calls["kubectl_complete-dra"] = "from dra_driver.tools.completion_command import kubectl_complete as run"
     for name, call in calls.items():
         (folder / name).write_text(f"#!{sys.executable}\nimport sys\n{call}\nsys.exit(run())\n")
         (folder / name).chmod(0o755)
@@ -214,7 +213,7 @@ def test_kubectl_runs_the_plugin_and_gets_completions_from_it(programs):
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_script_of_a_shell_completes_both_programs(shell, capsys):
-    from dra_driver.cli.main import run
+    from dra_driver.tools.main import run
 
     assert run(["completion", shell]) == 0
     out = capsys.readouterr().out

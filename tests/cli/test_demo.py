@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.examples.reading import load_objects
-from dra_driver.embedded.node import EmbeddedNode
-from dra_driver.model.errors import NodeError
-from dra_driver.remediation.case import Stage
+from dra_driver.base.errors import NodeError
+from dra_driver.node.health.cases import Stage
+from dra_driver.simulator.example import load_objects
+from dra_driver.simulator.run import EmbeddedNode
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "resourceclaims"
@@ -156,7 +156,7 @@ def test_an_agent_that_does_nothing_is_an_error_after_the_deadline():
 
 @pytest.mark.parametrize("version", ["1.34", "1.35", "1.36"])
 def test_the_agent_publishes_and_prepares_on_every_version(version):
-    from dra_driver.embedded.examples.reading import load_example
+    from dra_driver.simulator.example import load_example
 
     node = EmbeddedNode("demo-h100", classes=classes(), version=version)
     try:
@@ -172,7 +172,7 @@ def test_the_agent_publishes_and_prepares_on_every_version(version):
 
 @pytest.mark.parametrize("version", ["1.34", "1.35"])
 def test_claims_for_replicas_are_met_where_the_scheduler_has_no_consumable_capacity(version):
-    from dra_driver.embedded.examples.reading import load_example
+    from dra_driver.simulator.example import load_example
 
     folder = SHARING / "node"
     node = EmbeddedNode(str(folder / "profile.yaml"), classes=classes(), version=version, sharing=folder / "rules.yaml")

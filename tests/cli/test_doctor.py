@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cli import main
-from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.base.errors import ApiError, ExitCode
+from dra_driver.base.flags import FLAGS
 from dra_driver.kube.api import KubeApi
-from dra_driver.model.errors import ApiError, ExitCode
-from dra_driver.model.flags import FLAGS
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.tools import main
 from tests.support.nodes.fake_node import FakeNode
 
 ROOT = Path(__file__).parents[2]

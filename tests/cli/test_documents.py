@@ -10,15 +10,14 @@ import jsonschema
 import pytest
 import yaml
 
-from dra_driver.cli.main import run
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.health.fault import FaultKey, Subject
-from dra_driver.health.indications import Indication
-from dra_driver.health.record import HealthRecord
-from dra_driver.health.record_wire import record_wire
-from dra_driver.health.store import RECORD, HealthStore
-from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.schemas.documents import schema_of, text_of
+from dra_driver.node.health.fault_record import HealthRecord
+from dra_driver.node.health.faults import FaultKey, Subject
+from dra_driver.node.health.stored_health import RECORD, HealthStore, record_wire
+from dra_driver.node.health.xids import Indication
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.tools.main import run
+from dra_driver.tools.schemas import schema_of, text_of
+from dra_driver.tools.world.access import DocumentKind
 
 DRIVER = "gpu.nvidia.com"
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,16 +13,13 @@ import click
 import pytest
 
 from dra_driver.__main__ import main
-from dra_driver.cli.commands import COMMANDS, cli
-from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.base.errors import ExitCode
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.health.fault import FaultKey
-from dra_driver.health.known_gpus import KnownGpus
-from dra_driver.health.store import GPUS, HealthStore
-from dra_driver.model.errors import ExitCode
-from dra_driver.remediation.case import RemediationCase, Stage
-from dra_driver.remediation.journal import RemediationJournal
-from dra_driver.remediation.policy import RemediationAction
+from dra_driver.node.health.cases import RemediationAction, RemediationCase, RemediationJournal, Stage
+from dra_driver.node.health.faults import FaultKey, KnownGpus
+from dra_driver.node.health.stored_health import GPUS, HealthStore
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.tools.commands import COMMANDS, cli
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVERS = {"webhook", "console", "console-server"}  # they run until they are ended

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.cli.main import run
-from dra_driver.cli.output import yaml_text
-from dra_driver.model.errors import ExitCode
+from dra_driver.base.errors import ExitCode
+from dra_driver.tools.main import run
+from dra_driver.tools.output import yaml_text
 from tests.cli.support.hostile.files import hostile_files
 from tests.cli.support.hostile.fuzz import Found, fuzz
 from tests.cli.support.hostile.node_files import ROOT

@@ -10,11 +10,10 @@ import click
 import pytest
 
 from dra_driver import __version__
-from dra_driver.cli import main
-from dra_driver.cli.commands import COMMANDS
-from dra_driver.cli.lazy import LazyGroup
-from dra_driver.model import errors
-from dra_driver.model.errors import ExitCode
+from dra_driver.base import errors
+from dra_driver.base.errors import ExitCode
+from dra_driver.tools import main
+from dra_driver.tools.commands import COMMANDS, LazyGroup
 
 
 def process(*words, **more):
@@ -118,9 +117,9 @@ def test_an_interrupt_has_the_status_that_shells_expect(monkeypatch, capsys):
 
 def test_a_command_is_imported_only_when_it_is_called():
     code = (
-        "import sys; from dra_driver.cli import main; main.run(['--help']);"
-        "heavy = {'rich', 'yaml', 'grpc', 'dra_driver.cli.demo.command', 'dra_driver.cli.fleet.devices',"
-        " 'dra_driver.embedded'};"
+        "import sys; from dra_driver.tools import main; main.run(['--help']);"
+        "heavy = {'rich', 'yaml', 'grpc', 'dra_driver.tools.demo.demo', 'dra_driver.tools.fleet.devices',"
+        " 'dra_driver.simulator'};"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from dra_driver.cli.main import run
-from dra_driver.model.errors import ExitCode
+from dra_driver.base.errors import ExitCode
+from dra_driver.tools.main import run
 
 FAULTY = """\
 apiVersion: v1

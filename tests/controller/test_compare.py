@@ -1,7 +1,7 @@
 import pytest
 
-from dra_driver.controller.compare import differing_fields, gates_behind
-from dra_driver.controller.layout import SliceSpec
+from dra_driver.node.slices.compare import differing_fields, gates_behind
+from dra_driver.node.slices.layout import SliceSpec
 from tests.controller.support.slices import DRIVER, NODE, POOL, consumes, counter_set, device_wire, taint
 
 

@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from dra_driver.controller.competing_agents import AgentMark, CompetingAgents, mark_of
-from dra_driver.controller.diff import WritePlan
-from dra_driver.model.errors import ApiError
+from dra_driver.base.errors import ApiError
+from dra_driver.node.slices.layout import WritePlan
+from dra_driver.node.slices.writer import AgentMark, CompetingAgents, mark_of
 
 DRIVER = "gpu.nvidia.com"
 KEY = f"{DRIVER}/agent"

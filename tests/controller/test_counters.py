@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from dra_driver.embedded.api.registry import Registry
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.mig.partitions import MigPolicy
-from dra_driver.inventory.offering import Offering
 from dra_driver.kube.paths import SLICES
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.offering import Offering
+from dra_driver.node.devices.partitions import MigPolicy
+from dra_driver.simulator.registry import Registry
 from tests.controller.support.cluster import Cluster, SetOffers, refuse_dry_runs
 from tests.support.facts import facts
 from tests.support.partitionable import partitionable
@@ -146,7 +146,7 @@ def test_a_server_of_1_34_that_refuses_dry_runs_is_taken_not_to_keep_counters(ma
 
 
 def test_slices_stay_until_it_is_known_what_to_offer_without_counters(make_cluster):
-    from dra_driver.model.errors import ApiError, Retry
+    from dra_driver.base.errors import ApiError, Retry
 
     cluster = make_cluster(version="1.36", gates={GATE: True})
     asked = []

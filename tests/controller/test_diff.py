@@ -5,9 +5,8 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.controller.compare import differing_fields
-from dra_driver.controller.diff import generation_of, keys_of, plan_writes
-from dra_driver.controller.layout import SliceSpec, lay_out
+from dra_driver.node.slices.compare import differing_fields
+from dra_driver.node.slices.layout import SliceSpec, generation_of, keys_of, lay_out, plan_writes
 from tests.controller.support.slices import DRIVER, NODE, OWNER, POOL, SliceStore, device_wire, taint
 
 

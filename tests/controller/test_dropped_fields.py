@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from dra_driver.model.taints import DeviceTaint, TaintEffect
+from dra_driver.base.wire import DeviceTaint, TaintEffect
 from tests.controller.support.cluster import settled
 from tests.controller.support.slices import device, gpu, part
 from tests.support.waiting import until
@@ -46,10 +46,10 @@ def test_a_server_that_drops_counters_never_keeps_overlapping_devices(make_clust
 
 
 def test_a_harmless_loss_is_reported_and_costs_no_further_write(make_cluster, monkeypatch):
-    from dra_driver.controller import probe
+    from dra_driver.node.slices import server_facts
 
     monkeypatch.setattr(
-        probe.Probe, "ask", lambda self, *_, **__: probe.DroppedFields("pool")
+        server_facts.Probe, "ask", lambda self, *_, **__: server_facts.DroppedFields("pool")
     )  # only the write shows that the field is dropped
     cluster = make_cluster(version="1.35")
     publisher = cluster.published([gpu(0)], taints={gpu(0).name: (NOTE,)})

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.controller.layout import lay_out
-from dra_driver.model.errors import ApiError
+from dra_driver.base.errors import ApiError
+from dra_driver.node.slices.layout import lay_out
 from tests.controller.support.slices import DRIVER, NODE, POOL, consumes, counter_set, device_wire, taint
 
 

@@ -11,14 +11,14 @@ from collections import Counter
 
 import pytest
 
-from dra_driver.controller.pace import SPREAD_SECONDS, WritePace
-from dra_driver.controller.publisher import Publisher
-from dra_driver.embedded.api.registry import Registry
-from dra_driver.kube import events
+from dra_driver.base.errors import ApiError, Retry
+from dra_driver.base.wire import DeviceTaint, TaintEffect
+from dra_driver.kube import api
 from dra_driver.kube.paths import SLICES
 from dra_driver.kube.watch_events import Connected
-from dra_driver.model.errors import ApiError, Retry
-from dra_driver.model.taints import DeviceTaint, TaintEffect
+from dra_driver.node.slices.pool_sync import SPREAD_SECONDS, WritePace
+from dra_driver.node.slices.publisher import Publisher
+from dra_driver.simulator.registry import Registry
 from tests.controller.support.cluster import OfferingPublisher, SetOffers
 from tests.controller.support.slices import DRIVER, NODE, gpu
 from tests.support.waiting import until
@@ -167,8 +167,8 @@ def test_a_server_that_refuses_slices_for_good_gets_at_most_twelve_writes_an_hou
 
 
 def test_each_cause_of_a_refusal_is_one_event_an_hour(make_cluster, clock, monkeypatch):
-    throttle = events.EventThrottle(clock)
-    monkeypatch.setattr(events, "_throttle_of", lambda _api: throttle)
+    throttle = api.EventThrottle(clock)
+    monkeypatch.setattr(api, "_throttle_of", lambda _api: throttle)
     cluster = make_cluster()
     publisher = SteppedPublisher(cluster, clock)
     for status, hours in ((403, 2), (422, 1)):

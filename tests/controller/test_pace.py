@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from dra_driver.controller.content import PoolContent
-from dra_driver.controller.pace import SPREAD_SECONDS, RepairTokens, WritePace
-from dra_driver.model.errors import ApiError, Retry
+from dra_driver.base.errors import ApiError, Retry
+from dra_driver.node.slices.compare import PoolContent
+from dra_driver.node.slices.pool_sync import SPREAD_SECONDS, RepairTokens, WritePace
 
 WISH = PoolContent(({"name": "a"},))
 OTHER = PoolContent(({"name": "b"},))

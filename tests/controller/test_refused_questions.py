@@ -4,14 +4,13 @@ import random
 
 import pytest
 
-from dra_driver.controller import probe
-from dra_driver.embedded.api.registry import Registry
-from dra_driver.embedded.api_rules.refusals import ApiRefusal
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.mig.partitions import MigPolicy
-from dra_driver.inventory.sharing.rules import SharingRule, SharingRules
-from dra_driver.model.shares import ShareMode
-from dra_driver.model.taints import DeviceTaint, TaintEffect
+from dra_driver.base.wire import DeviceTaint, ShareMode, TaintEffect
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.partitions import MigPolicy
+from dra_driver.node.devices.rules import SharingRule, SharingRules
+from dra_driver.node.slices import server_facts
+from dra_driver.simulator.registry import Registry
+from dra_driver.simulator.shapes import ApiRefusal
 from tests.controller.support.cluster import Cluster, settled
 from tests.controller.support.slices import gpu
 from tests.support.facts import facts
@@ -127,7 +126,7 @@ def test_a_tainted_device_of_a_restarted_agent_stays_published_when_the_question
 def test_without_any_answer_the_safe_form_is_published_until_the_server_answers(
     make_cluster, refusal, monkeypatch, status
 ):
-    monkeypatch.setattr(probe, "AGAIN_MAX_SECONDS", 0.2)
+    monkeypatch.setattr(server_facts, "AGAIN_MAX_SECONDS", 0.2)
     cluster = make_cluster(version="1.36")
     refusal.status = status
     publisher = publish(cluster, SHARED)
@@ -148,13 +147,13 @@ def test_a_server_that_refuses_every_dry_run_is_asked_again_at_longer_and_longer
 
         def try_create(self, _wire):
             self.asked += 1
-            raise probe.ApiError("bad-request", "a webhook does not support dry run", status=400)
+            raise server_facts.ApiError("bad-request", "a webhook does not support dry run", status=400)
 
     random.seed(1)
     clock, writer = Clock(), Refusing()
-    asking = probe.Probe(writer, held=frozenset, clock=lambda: clock.now)
-    content = probe.PoolContent(({"name": "a", "allowMultipleAllocations": True},))
-    empty = probe.SliceSpec("d", "n", "p")
+    asking = server_facts.Probe(writer, held=frozenset, clock=lambda: clock.now)
+    content = server_facts.PoolContent(({"name": "a", "allowMultipleAllocations": True},))
+    empty = server_facts.SliceSpec("d", "n", "p")
     while clock.now < 3600:
         asking.expired()
         asking.ask(content, empty, minor=36, known=frozenset())

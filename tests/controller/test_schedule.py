@@ -1,6 +1,6 @@
 import pytest
 
-from dra_driver.controller.schedule import Schedule
+from dra_driver.node.slices.pool_sync import Schedule
 
 
 class Clock:

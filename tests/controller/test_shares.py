@@ -2,12 +2,11 @@
 
 import pytest
 
-from dra_driver.controller.content import PoolContent
-from dra_driver.controller.validity import find_faults
-from dra_driver.embedded.api.registry import Registry
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.sharing.rules import Portion, SharingRule, SharingRules
-from dra_driver.model.shares import ShareMode
+from dra_driver.base.wire import ShareMode
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.rules import Portion, SharingRule, SharingRules
+from dra_driver.node.slices.compare import PoolContent, find_faults
+from dra_driver.simulator.registry import Registry
 from tests.controller.support.cluster import Cluster, refuse_dry_runs
 from tests.support.facts import facts
 from tests.support.partitionable import partitionable

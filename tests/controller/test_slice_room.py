@@ -2,19 +2,19 @@
 
 import pytest
 
-from dra_driver.controller import slice_room
-from dra_driver.controller.stored import StoredSlices
+from dra_driver.base.errors import ApiError
+from dra_driver.kube.answers import check_slice
 from dra_driver.kube.paths import SLICES
-from dra_driver.kube.shapes import check_slice
-from dra_driver.model.errors import ApiError
+from dra_driver.node.slices import watched_slices
+from dra_driver.node.slices.watched_slices import StoredSlices
 from tests.controller.support.slices import DRIVER, NODE, POOL, device_wire, gpu
 from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch):
-    monkeypatch.setattr(slice_room, "MAX_SLICES", 20)
-    monkeypatch.setattr(slice_room, "MAX_MEMORY", 1 << 20)
+    monkeypatch.setattr(watched_slices, "MAX_SLICES", 20)
+    monkeypatch.setattr(watched_slices, "MAX_MEMORY", 1 << 20)
 
 
 def foreign(name: str, size: int = 0) -> dict:

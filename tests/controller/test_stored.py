@@ -1,6 +1,6 @@
 import pytest
 
-from dra_driver.controller.stored import StoredSlices
+from dra_driver.node.slices.watched_slices import StoredSlices
 from tests.controller.support.slices import DRIVER, NODE, POOL
 
 

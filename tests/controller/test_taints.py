@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dra_driver.controller import dropped_fields
-from dra_driver.controller.content import accepted_taints
-from dra_driver.model.taints import DeviceTaint, TaintEffect
+from dra_driver.base.wire import DeviceTaint, TaintEffect
+from dra_driver.node.slices import compare
+from dra_driver.node.slices.compare import accepted_taints
 from tests.controller.support.cluster import settled
 from tests.controller.support.slices import device, gpu, part
 from tests.support.waiting import until
@@ -76,7 +76,7 @@ def test_the_counters_of_a_faulty_partition_in_use_are_not_given_out_again(make_
 
 
 def test_a_faulty_device_is_offered_with_its_taint_soon_after_the_gate_is_switched_on(make_cluster, monkeypatch):
-    monkeypatch.setattr(dropped_fields, "TAINTS_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(compare, "TAINTS_AGAIN_SECONDS", 0.2)
     cluster = make_cluster(version="1.35")
     publisher = cluster.published([gpu(0), gpu(1)], taints={gpu(0).name: FAULTY})
     assert sorted(cluster.devices()) == [gpu(1).name]
@@ -87,7 +87,7 @@ def test_a_faulty_device_is_offered_with_its_taint_soon_after_the_gate_is_switch
 
 
 def test_probing_again_in_vain_writes_and_reports_nothing(make_cluster, monkeypatch, caplog):
-    monkeypatch.setattr(dropped_fields, "TAINTS_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(compare, "TAINTS_AGAIN_SECONDS", 0.1)
     cluster = make_cluster(version="1.35")
     publisher = cluster.published([gpu(0), gpu(1)], taints={gpu(0).name: FAULTY})
     before = [s["metadata"]["resourceVersion"] for s in cluster.slices()]

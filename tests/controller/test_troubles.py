@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import ApiRefusal
+from dra_driver.base import errors
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
+from dra_driver.kube.credentials import load_credentials
 from dra_driver.kube.paths import SLICES
-from dra_driver.model import limits
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.shapes import ApiRefusal
 from tests.controller.support.cluster import OfferingPublisher, SetOffers
 from tests.controller.support.slices import NODE, gpu
 from tests.support.waiting import until
@@ -86,7 +86,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_after_any_troubles_the_pool_is_as_last_offered(seed, tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "SLICE_DEVICES_ADVANCED", 4)
+    monkeypatch.setattr(errors, "SLICE_DEVICES_ADVANCED", 4)
     world = World(seed, tmp_path)
     try:
         for _ in range(15):

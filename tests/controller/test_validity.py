@@ -1,7 +1,6 @@
 import pytest
 
-from dra_driver.controller.content import PoolContent
-from dra_driver.controller.validity import find_faults
+from dra_driver.node.slices.compare import PoolContent, find_faults
 from tests.controller.support.slices import consumes, counter_set, device_wire, taint
 
 

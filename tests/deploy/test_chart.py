@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.doctor import cluster_evidence
-from dra_driver.views import access
-from dra_driver.views.worlds import world
+from dra_driver.tools.doctor import evidence
+from dra_driver.tools.world import access, world
 from tests.support.chart import CASES, CHART, ROOT, objects, render
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -95,7 +94,7 @@ def test_the_roles_for_viewers_allow_to_read_all_that_the_commands_read() -> Non
     for rule in role["rules"]:
         assert rule["verbs"] == ["get", "list", "watch"]
         allowed |= {(group, resource) for group in rule["apiGroups"] for resource in rule["resources"]}
-    read = {path.removeprefix("/") for path in (*world.PATHS.values(), *cluster_evidence.KINDS.values())}
+    read = {path.removeprefix("/") for path in (*world.PATHS.values(), *evidence.KINDS.values())}
     needed = {(parts[1] if parts[0] == "apis" else "", parts[-1]) for parts in (path.split("/") for path in read)}
     assert needed <= allowed, needed - allowed
 

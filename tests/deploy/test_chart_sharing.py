@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 import yaml
 
-from dra_driver.cli.main import run
-from dra_driver.model.errors import ExitCode
+from dra_driver.base.errors import ExitCode
 from dra_driver.selectors import compile_selector
+from dra_driver.tools.main import run
 from tests.support.chart import CASES, CHART, OURS, PLUGINS, ROOT, objects, render
 
 

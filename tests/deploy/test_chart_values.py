@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from dra_driver.model.flags import FLAGS
+from dra_driver.base.flags import FLAGS
 from tests.support.chart import CASES, CHART, OURS, PLUGINS, ROOT, objects, render
 
 

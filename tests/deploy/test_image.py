@@ -93,7 +93,7 @@ def unpacked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]
 PROBE = """
 import platform, sys
 import cryptography, grpc, google.protobuf, pydantic, pynvml, re2
-import dra_driver.agent, dra_driver.cli.main, dra_driver.webhook
+import dra_driver.node.daemon, dra_driver.tools.main, dra_driver.tools.webhook
 print(platform.machine())
 """
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from dra_driver.health.fault import FaultKey
+from dra_driver.node.health.faults import FaultKey
 from tests.deploy.support.exported_metrics import exported_metrics
 from tests.deploy.support.rules import ALL, RECORDED, RULES, rules
 from tests.support.chart import ROOT, objects, render

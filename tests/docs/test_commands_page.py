@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cli.main import run
+from dra_driver.tools.main import run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")

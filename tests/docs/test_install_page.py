@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from dra_driver.cli.commands import COMMANDS
+from dra_driver.tools.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "install.md").read_text()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import dra_driver.hardware
+from dra_driver.base import flags
 from dra_driver.hardware import vendors
-from dra_driver.inventory import describing as published
-from dra_driver.model import vendors as registry
+from dra_driver.node.devices import describing
 from tests.support.vendor_contract import VendorContract
 
 ROOT = Path(__file__).parents[2]
@@ -35,10 +35,10 @@ def toy(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatc
     (folder / "toy/__init__.py").write_text('"""Toy cards."""')
     (folder / "toy/vendor.py").write_text(MODULE)
     monkeypatch.setattr(dra_driver.hardware, "__path__", [*dra_driver.hardware.__path__, str(folder)])
-    monkeypatch.setattr(registry, "VENDORS", (*registry.VENDORS, eval(LINE, vars(registry))))
+    monkeypatch.setattr(flags, "VENDORS", (*flags.VENDORS, eval(LINE, vars(flags))))
     yield
     vendors.load_vendor.cache_clear()
-    published.rows_of.cache_clear()
+    describing.rows_of.cache_clear()
     for name in [name for name in sys.modules if name.startswith("dra_driver.hardware.toy")]:
         del sys.modules[name]
 

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from dra_driver.claims.config.node_settings import read_sharing_config
+from dra_driver.base.wire import ShareMode
 from dra_driver.hardware.nvidia.published import ATTRIBUTES
-from dra_driver.model.shares import ShareMode
+from dra_driver.node.claims.config_schema import read_sharing_config
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "sharing.md").read_text()

@@ -11,18 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cli.main import run
-from dra_driver.doctor.examination import examine
-from dra_driver.doctor.finding import CATALOGUE, Severity
-from dra_driver.doctor.node_faults import NodeFaults
-from dra_driver.doctor.registrations import PluginSocket
-from dra_driver.doctor.releases import older_release
-from dra_driver.doctor.runtime_config import RuntimeConfig
+from dra_driver.base.errors import ExitCode, UsageError
 from dra_driver.hardware.facts import Facts, Problem
-from dra_driver.health.cordons import Cordon
-from dra_driver.inventory.build import build_inventory
-from dra_driver.model.errors import ExitCode, UsageError
-from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.health.cordons import Cordon
+from dra_driver.node.kubelet.registration import RegisteredPlugin
+from dra_driver.tools.doctor.evidence import NodeFaults, RuntimeConfig
+from dra_driver.tools.doctor.examination import examine
+from dra_driver.tools.doctor.finding import CATALOGUE, Severity
+from dra_driver.tools.doctor.node_evidence import PluginSocket
+from dra_driver.tools.doctor.version_checks import older_release
+from dra_driver.tools.main import run
 from tests.doctor.support import evidence as e
 from tests.doctor.support.cluster_faults import (
     ASKS,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.doctor.device_users import read_device_users
+from dra_driver.tools.doctor.finding import read_device_users
 
 HOLD = "import sys; file = open(sys.argv[1]); print(flush=True); sys.stdin.read()"
 

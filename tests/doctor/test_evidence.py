@@ -14,23 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.doctor.bundle import write_bundle
-from dra_driver.doctor.cluster_evidence import ClusterEvidence, read_cluster
-from dra_driver.doctor.examination import examine
-from dra_driver.doctor.finding import Unexamined
-from dra_driver.doctor.gates import PROBES
-from dra_driver.doctor.kernel_driver import read_kernel_driver
-from dra_driver.doctor.node_evidence import EvidenceFolders, read_node
-from dra_driver.doctor.runtime_config import read_runtimes
-from dra_driver.embedded.api.httpd import Response
-from dra_driver.embedded.api.kinds import SLICES
-from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.base.errors import NodeError
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
-from dra_driver.model.errors import NodeError
+from dra_driver.kube.credentials import load_credentials
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.http import Response
+from dra_driver.simulator.store import SLICES
+from dra_driver.tools.doctor.bundle import write_bundle
+from dra_driver.tools.doctor.evidence import ClusterEvidence, read_cluster, read_kernel_driver, read_runtimes
+from dra_driver.tools.doctor.examination import examine
+from dra_driver.tools.doctor.finding import Unexamined
+from dra_driver.tools.doctor.node_evidence import EvidenceFolders, read_node
+from dra_driver.tools.world.access import PROBES
 from tests.doctor.support import evidence as e
 from tests.support.nodes.fake_node import FakeNode
 from tests.support.plugin.parts import Rig

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dra_driver.doctor.examination import examine
-from dra_driver.doctor.finding import Finding
+from dra_driver.tools.doctor.examination import examine
+from dra_driver.tools.doctor.finding import Finding
 from tests.doctor.support import evidence as e
 from tests.doctor.support import fabric
 

@@ -4,15 +4,14 @@ import os
 
 import pytest
 
-from dra_driver.doctor.node_faults import read_faults
-from dra_driver.health.cordons import FILE_NAME as CORDONS
-from dra_driver.health.cordons import Cordon, CordonFile
-from dra_driver.health.fault import FaultKey, Subject
-from dra_driver.health.indications import Indication
-from dra_driver.health.record import HealthRecord
-from dra_driver.health.record_wire import record_wire
-from dra_driver.health.store import RECORD, HealthStore
-from dra_driver.model.errors import DriverError
+from dra_driver.base.errors import DriverError
+from dra_driver.node.health.cordons import FILE_NAME as CORDONS
+from dra_driver.node.health.cordons import Cordon, CordonFile
+from dra_driver.node.health.fault_record import HealthRecord
+from dra_driver.node.health.faults import FaultKey, Subject
+from dra_driver.node.health.stored_health import RECORD, HealthStore, record_wire
+from dra_driver.node.health.xids import Indication
+from dra_driver.tools.doctor.evidence import read_faults
 
 
 def recorded(folder, record):

@@ -3,8 +3,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.documents.document import MAX_SIZE, line_of, read_document
-from dra_driver.model.errors import InputError
+from dra_driver.base.errors import InputError
+from dra_driver.base.text.yaml_values import MAX_SIZE, line_of, read_document
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from dra_driver.documents.section import MAX_FAULTS, Section, Text, fault, seconds
-from dra_driver.documents.strict_file import MAX_LISTED, read_strictly
-from dra_driver.model.errors import InputError
+from dra_driver.base.errors import InputError
+from dra_driver.base.text.sections import MAX_FAULTS, MAX_LISTED, Section, Text, fault, read_strictly, seconds
 
 
 class Wheel(Section):

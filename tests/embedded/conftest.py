@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.simulator.api_server import EmbeddedApi
 from tests.support.api.embedded_client import Client
 
 

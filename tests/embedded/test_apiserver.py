@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from dra_driver.embedded.api import kinds
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import ApiRefusal
-from dra_driver.model.errors import UsageError
+from dra_driver.base.errors import UsageError
+from dra_driver.simulator import store
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.shapes import ApiRefusal
 from tests.support.api.embedded_client import CLAIMS, SLICES, Client, claim_wire, slice_wire
 from tests.support.ports import free_port
 
@@ -286,10 +286,10 @@ def test_objects_can_be_used_without_http():
     api = EmbeddedApi()
     wire = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **slice_wire()}
     api.create(wire)
-    assert api.get(kinds.SLICES, "s")["spec"]["nodeName"] == "n1"
-    assert len(api.items(kinds.SLICES)) == 1
+    assert api.get(store.SLICES, "s")["spec"]["nodeName"] == "n1"
+    assert len(api.items(store.SLICES)) == 1
     assert len(api.request("GET", SLICES)["items"]) == 1
-    api.delete(kinds.SLICES, "s")
+    api.delete(store.SLICES, "s")
     with pytest.raises(ApiRefusal) as caught:
-        api.get(kinds.SLICES, "s")
+        api.get(store.SLICES, "s")
     assert (caught.value.status, caught.value.code) == (404, "api.not-found")

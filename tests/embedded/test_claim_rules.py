@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import ApiRefusal
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.shapes import ApiRefusal
 from tests.embedded.support.api_cases import (
     CLASSES,
     OPAQUE,

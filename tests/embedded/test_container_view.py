@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.kubelet.container_view import ContainerDeviceNode, resolve
-from dra_driver.model.errors import NodeError
+from dra_driver.base.errors import NodeError
+from dra_driver.simulator.container_view import ContainerDeviceNode, resolve
 
 
 def write(folder, name="a.json", *, kind="example.com/gpu", version="0.3.0", common=None, **devices):

@@ -6,11 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.reports.metadata_reading import DescribedDevice
-from dra_driver.embedded.examples.expectations import mismatch
-from dra_driver.embedded.examples.reading import load_example, load_examples
-from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, ExampleReport, PodReport
-from dra_driver.embedded.examples.sentences import (
+from dra_driver.base.errors import InputError
+from dra_driver.node.claims.metadata import DescribedDevice
+from dra_driver.simulator.container_view import ContainerDeviceNode, ContainerView
+from dra_driver.simulator.example import (
+    ChosenDevice,
+    ClaimReport,
+    ExampleReport,
+    PodReport,
+    load_example,
+    load_examples,
+    mismatch,
+)
+from dra_driver.simulator.scheduler import Choice
+from dra_driver.simulator.sentences import (
     ClaimAgrees,
     ClaimHolds,
     ClaimStatusHas,
@@ -22,9 +31,6 @@ from dra_driver.embedded.examples.sentences import (
     PodPends,
     PodRuns,
 )
-from dra_driver.embedded.kubelet.container_view import ContainerDeviceNode, ContainerView
-from dra_driver.embedded.scheduling.placement import Choice
-from dra_driver.model.errors import InputError
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "resourceclaims"
 

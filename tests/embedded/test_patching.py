@@ -7,7 +7,7 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.embedded.api_rules.patching import apply_status, merge_patch
+from dra_driver.simulator.claim_rules import apply_status, merge_patch
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.embedded.scheduling.placement import place
+from dra_driver.simulator.scheduler import place
 
 DRIVER, POOL = "gpu.example.com", "n1/gpu.example.com"
 CLASSES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from dra_driver.embedded.scheduling.pod_templates import templates_of
-from dra_driver.model.errors import InputError
+from dra_driver.base.errors import InputError
+from dra_driver.simulator.workloads import templates_of
 
 POD = "{spec: {containers: [{name: main}]}}"
 KINDS = {

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS, SLICES, TEMPLATES
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.kubelet.foreign_plugin import ForeignPlugin, publish_slice
-from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
-from dra_driver.embedded.scheduling.pods import FINALIZER, end_pod, make_claims
-from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
-from dra_driver.model.errors import NodeError
+from dra_driver.base.errors import NodeError
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.foreign_plugin import ForeignPlugin, publish_slice
+from dra_driver.simulator.kubelet import EmbeddedKubelet
+from dra_driver.simulator.scheduler import FINALIZER, EmbeddedScheduler, end_pod, make_claims
+from dra_driver.simulator.store import CLAIMS, CLASSES, PODS, SLICES, TEMPLATES
 from tests.support.api.embedded_client import slice_wire
 
 REQUESTS = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "any"}}]}}

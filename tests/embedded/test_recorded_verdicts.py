@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import ApiRefusal
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.shapes import ApiRefusal
 from tests.embedded.support.api_cases import ALL_GATES, BROKEN_STATUSES, creations, digest, verdict
 from tests.support.api.embedded_client import CLAIMS, claim_wire
 

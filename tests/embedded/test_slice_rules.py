@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import ApiRefusal
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.shapes import ApiRefusal
 from tests.embedded.support.api_cases import ALL_GATES, CONSUMES, COUNTERS, FULL, TAINT, one
 from tests.support.api.embedded_client import SLICES, slice_wire
 

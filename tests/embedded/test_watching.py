@@ -152,7 +152,7 @@ def test_the_watch_of_a_client_that_closes_its_connection_ends(api, client):
 
 
 def test_the_history_of_versions_is_limited(api, client, monkeypatch):
-    monkeypatch.setattr("dra_driver.embedded.api.store.HISTORY", 10)
+    monkeypatch.setattr("dra_driver.simulator.store.HISTORY", 10)
     first = client("POST", SLICES, slice_wire("a"))[1]["metadata"]["resourceVersion"]
     for number in range(20):
         client("PUT", f"{SLICES}/a", slice_wire("a", devices=[{"name": f"d{number}"}]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.embedded.api_rules.quotas import devices_by_class, refusal
-from dra_driver.embedded.scheduling.workloads import ENTRY, expand
+from dra_driver.simulator.value_rules import devices_by_class, refusal
+from dra_driver.simulator.workloads import ENTRY, expand
 
 TEMPLATE = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "main"}]}}
 

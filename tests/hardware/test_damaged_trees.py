@@ -8,23 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.controller.content import content_of
-from dra_driver.controller.validity import find_faults
-from dra_driver.hardware.amd import health as amd_health
-from dra_driver.hardware.amd.metering.reading import read_all
+from dra_driver.hardware.amd import health
+from dra_driver.hardware.amd.metering import read_all
 from dra_driver.hardware.facts import Facts
-from dra_driver.hardware.intel import health as intel_health
-from dra_driver.hardware.intel.metering.reading import IntelReader
+from dra_driver.hardware.intel import attributes
+from dra_driver.hardware.intel.attributes import IntelReader
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
-from dra_driver.inventory.build import build_inventory
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.slices.compare import content_of, find_faults
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 from tests.support.nodes.gaudi_tree import GaudiModule, GaudiTree
 from tests.support.nodes.intel_tree import IntelCard, IntelTree
 
 ROUNDS = 25
 READERS = {"amd": read_all, "intel": lambda roots: IntelReader(roots).read()}
-VITALS = {"amd": amd_health.read_all_vitals, "intel": intel_health.read_all_vitals}
+VITALS = {"amd": health.read_all_vitals, "intel": attributes.read_all_vitals}
 JUNK = [
     *(b"", b"\0" * 64, b"N/A\n", b"-1", b"\xff\xfe\0", b"9" * 26, b"9" * 20, b"0x", b"0x0\n\0\0", b"-0x10", b"1_0"),
     *("\u0663".encode(), b"1e9", b"x" * 5000, b"simd_count 1\nsimd_count -1\n", b"None", b" \n"),

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from dra_driver.health.cordons import Cordon, CordonFile, KnownCordons
-from dra_driver.model.errors import InputError
+from dra_driver.base.errors import InputError
+from dra_driver.node.health.cordons import Cordon, CordonFile, KnownCordons
 from tests.support.small_disk import fill, full_soon
 
 FIRST, SECOND = Cordon("gpu-one", "noise", 100.0), Cordon("gpu-two", "smoke", 100.0)

@@ -2,12 +2,11 @@
 
 import pytest
 
-from dra_driver.health.eviction_budget import EvictionBudget
-from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.health.policy import FaultVerdict, HeldBackReason
-from dra_driver.health.store import HealthStore
-from dra_driver.model.errors import ApiError
-from dra_driver.model.taints import TaintEffect
+from dra_driver.base.errors import ApiError
+from dra_driver.base.wire import TaintEffect
+from dra_driver.node.health.eviction_budget import EvictionBudget
+from dra_driver.node.health.faults import Fault, FaultKey, FaultVerdict, HeldBackReason, Subject
+from dra_driver.node.health.stored_health import HealthStore
 from tests.health.support.parts import ONE, TWO
 from tests.support.kept_files import locked
 from tests.support.thread_starts import no_thread_starts

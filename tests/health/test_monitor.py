@@ -6,12 +6,10 @@ import pytest
 
 from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, Problem
-from dra_driver.health.cordons import Cordon, CordonFile
-from dra_driver.health.forgetting import ForgetFile
-from dra_driver.health.monitor import HealthMonitor
-from dra_driver.health.policy import HealthPolicy
-from dra_driver.health.store import HealthStore
-from dra_driver.health.stored_health import CHANGE_SECONDS
+from dra_driver.node.health.cordons import Cordon, CordonFile
+from dra_driver.node.health.faults import HealthPolicy
+from dra_driver.node.health.monitor import ForgetFile, HealthMonitor
+from dra_driver.node.health.stored_health import CHANGE_SECONDS, HealthStore
 from tests.health.support.parts import BOOT, ONE, TWO, gpu, reading, report, shown, xid
 from tests.support.kept_files import damage_all, locked, state_of
 

@@ -2,15 +2,14 @@ import json
 
 import pytest
 
+from dra_driver.base.errors import InputError, LedgerError
 from dra_driver.hardware.evidence import BusState
 from dra_driver.hardware.facts import Facts, Problem
-from dra_driver.health.cordons import Cordon, CordonFile
-from dra_driver.health.known_gpus import KnownGpus, read_gpus
-from dra_driver.health.record import HealthRecord
-from dra_driver.health.record_wire import record_wire
-from dra_driver.health.store import RECORD, HealthStore
-from dra_driver.model.errors import InputError, LedgerError
-from dra_driver.views.node.fault_rows import fault_rows
+from dra_driver.node.health.cordons import Cordon, CordonFile
+from dra_driver.node.health.fault_record import HealthRecord
+from dra_driver.node.health.faults import KnownGpus, read_gpus
+from dra_driver.node.health.stored_health import RECORD, HealthStore, record_wire
+from dra_driver.tools.node.fault_rows import fault_rows
 from tests.health.support.parts import BOOT, KNOWN, ONE, TWO, gpu, partition, report, xid
 
 

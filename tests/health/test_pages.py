@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from dra_driver.hardware.simulated.profile import load_profile
-from dra_driver.health.fault import FaultKey
-from dra_driver.health.policy import DEFAULT_RULES
-from dra_driver.health.policy_file import read_health_policy
-from dra_driver.health.reference import page
+from dra_driver.node.health.faults import DEFAULT_RULES, FaultKey
+from dra_driver.node.health.policy_files import read_health_policy
+from dra_driver.node.health.xids import page
 
 DOCS = Path(__file__).parents[2] / "docs"
 

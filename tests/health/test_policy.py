@@ -1,11 +1,18 @@
 import pytest
 
-from dra_driver.health.affected_devices import DevicePlace, taints_of, verdicts_of
-from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.health.policy import DEFAULT_RULES, EvictionLimit, HealthPolicy, HealthRule
-from dra_driver.health.policy_file import read_health_policy
-from dra_driver.model.errors import InputError
-from dra_driver.model.taints import TaintEffect
+from dra_driver.base.errors import InputError
+from dra_driver.base.wire import TaintEffect
+from dra_driver.node.health.affected_devices import DevicePlace, taints_of, verdicts_of
+from dra_driver.node.health.faults import (
+    DEFAULT_RULES,
+    EvictionLimit,
+    Fault,
+    FaultKey,
+    HealthPolicy,
+    HealthRule,
+    Subject,
+)
+from dra_driver.node.health.policy_files import read_health_policy
 from tests.health.support.parts import ONE, TWO
 
 PLACES = (

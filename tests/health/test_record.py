@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.hardware.evidence import BusState, Source
-from dra_driver.health.fault import FaultKey, Subject
-from dra_driver.health.fault_track import FaultTrack
-from dra_driver.health.indications import Indication
-from dra_driver.health.record import HealthRecord
-from dra_driver.health.record_wire import read_record, record_wire
+from dra_driver.node.health.fault_record import HealthRecord
+from dra_driver.node.health.faults import FaultKey, Subject
+from dra_driver.node.health.stored_health import read_record, record_wire
+from dra_driver.node.health.xids import FaultTrack, Indication
 from tests.health.support.parts import BOOT, KNOWN, ONE, TWO, gpu, partition, reading, report, shown, xid
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dra_driver.health.store import HealthStore
-from dra_driver.model.errors import LedgerError
-from dra_driver.store.state import is_damaged
+from dra_driver.base.errors import LedgerError
+from dra_driver.node.health.stored_health import HealthStore
+from dra_driver.node.ledger.state import is_damaged
 from tests.support.kept_files import damage_all, leave_hot_journal, locked, state_of, without_descriptors
 
 DOCUMENTS = {"record": {"of": "today"}, "gpus": ["x" * 200] * 100}

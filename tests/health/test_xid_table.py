@@ -1,6 +1,6 @@
 import pytest
 
-from dra_driver.health.xid_table import LAST_CODE, XidClass, row_of, table
+from dra_driver.node.health.xids import LAST_CODE, XidClass, row_of, table
 
 
 @pytest.mark.parametrize("code", range(1, LAST_CODE + 1))
@@ -12,7 +12,7 @@ def test_every_code_has_a_class_and_a_source(code):
 
 
 def test_each_code_is_in_one_section_only():
-    from dra_driver.health.xid_table import _SECTIONS, _codes
+    from dra_driver.node.health.xids import _SECTIONS, _codes
 
     codes = [code for _, _, text, _ in _SECTIONS for code in _codes(text)]
     assert sorted(codes) == list(range(1, LAST_CODE + 1))

@@ -3,15 +3,15 @@ from dataclasses import replace
 
 import pytest
 
+from dra_driver.base import errors
+from dra_driver.base.names import label_product
+from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.nvidia.published import ATTRIBUTES, CAPACITIES, family
-from dra_driver.hardware.published.rows import Owner, ValueKind
+from dra_driver.hardware.published import Owner, ValueKind
 from dra_driver.hardware.simulated.profile import load_profile, profile_names
 from dra_driver.hardware.simulated.profile_facts import facts_of
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.describing import carried, rows_of
-from dra_driver.model import limits
-from dra_driver.model.names import label_product
-from dra_driver.model.shares import DeviceType
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import carried, rows_of
 from tests.support.facts import FULL_GPU, PARTITION, facts, with_everything_known
 
 ROWS = rows_of("nvidia")
@@ -87,7 +87,7 @@ def test_partitions_carry_only_three_attributes_of_our_own():
 
 
 def test_attributes_of_our_own_are_dropped_by_rank_when_the_limit_is_lower(monkeypatch):
-    monkeypatch.setattr(limits, "DEVICE_ATTRIBUTES_AND_CAPACITIES", 15)
+    monkeypatch.setattr(errors, "DEVICE_ATTRIBUTES_AND_CAPACITIES", 15)
     names = [row.name for row in carried((*ATTRIBUTES, *CAPACITIES), DeviceType.GPU)]
     assert len(names) == 15
     assert {"nvlinkDomain", "numaNode"} <= set(names)
@@ -120,10 +120,10 @@ def test_the_worst_case_of_every_shipped_profile_fits_the_api(profile):
     worst = replace(found, gpus=tuple(with_everything_known(gpu) for gpu in found.gpus))
     inventory = build_inventory(worst)
     assert not [problem for problem in inventory.problems if problem.code.startswith("inventory.")]
-    assert 0 < len(inventory.devices) <= limits.SLICE_DEVICES
+    assert 0 < len(inventory.devices) <= errors.SLICE_DEVICES
     names = {kind: set() for kind in DeviceType}
     for device in inventory.devices:
-        assert len(device.attributes) + len(device.capacity) <= limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
+        assert len(device.attributes) + len(device.capacity) <= errors.DEVICE_ATTRIBUTES_AND_CAPACITIES
         names[device.type].add(frozenset(device.attributes))
     assert all(len(sets) <= 1 for sets in names.values()), "the same names for all devices of a type"
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dra_driver.base import errors
+from dra_driver.base.versions import Semver
+from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.facts import Facts, Problem
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.wire import device_wire
-from dra_driver.model import limits
-from dra_driver.model.semver import Semver
-from dra_driver.model.shares import DeviceType
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import device_wire
 from tests.support.facts import FULL_GPU, PARTITION, any_facts, facts
 
 
@@ -163,9 +163,9 @@ def test_the_loss_of_one_gpu_renames_no_other():
 def is_accepted_attribute(value):
     ((kind, content),) = value.items()
     if kind == "string":
-        return len(content.encode()) <= limits.ATTRIBUTE_STRING_BYTES
+        return len(content.encode()) <= errors.ATTRIBUTE_STRING_BYTES
     if kind == "version":
-        return len(content) <= limits.ATTRIBUTE_STRING_BYTES and bool(Semver.parse(content))
+        return len(content) <= errors.ATTRIBUTE_STRING_BYTES and bool(Semver.parse(content))
     if kind == "bool":
         return isinstance(content, bool)
     return kind == "int" and isinstance(content, int) and -(2**63) <= content < 2**63
@@ -181,7 +181,7 @@ def test_any_facts_give_an_inventory_that_the_api_accepts(found):
     for device in devices:
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", device["name"])
         values = device.get("attributes", {})
-        assert len(values) + len(device.get("capacity", {})) <= limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
+        assert len(values) + len(device.get("capacity", {})) <= errors.DEVICE_ATTRIBUTES_AND_CAPACITIES
         assert all(is_accepted_attribute(value) for value in values.values())
         for name in (*values, *device.get("capacity", {})):
             assert re.fullmatch(r"(resource\.kubernetes\.io/)?[A-Za-z_][A-Za-z0-9_]{0,31}", name)

@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.mig.counters import counters_of_gpu, counters_of_placement
-from dra_driver.inventory.mig.geometry import WantedGeometry, wanted_of
-from dra_driver.inventory.mig.partitions import MigPolicy, Ownership, placement_name, placements_of
-from dra_driver.inventory.wire import counter_set_wire, device_wire
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import counter_set_wire, device_wire
+from dra_driver.node.devices.geometry import WantedGeometry, wanted_of
+from dra_driver.node.devices.partitions import (
+    MigPolicy,
+    Ownership,
+    counters_of_gpu,
+    counters_of_placement,
+    placement_name,
+    placements_of,
+)
 
 SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).parents[3] / "shared"))
 DYNAMIC = MigPolicy(is_dynamic=True)

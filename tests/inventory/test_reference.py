@@ -2,10 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.base.flags import VENDORS
 from dra_driver.hardware.vendors import load_vendor
-from dra_driver.inventory.describing import rows_of
-from dra_driver.inventory.reference import files
-from dra_driver.model.vendors import VENDORS
+from dra_driver.node.devices.describing import files, rows_of
 
 ROOT = Path(__file__).parents[2]
 

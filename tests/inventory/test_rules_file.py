@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.config.node_settings import read_sharing_config
-from dra_driver.inventory.sharing.rules import DeviceMatch, Portion, SharingRule
-from dra_driver.model.errors import InputError
-from dra_driver.model.shares import DeviceType, ShareMode
-from dra_driver.model.sharing import Interval, MpsSettings, Tenants, TimeSlicingSettings
+from dra_driver.base.errors import InputError
+from dra_driver.base.wire import DeviceType, Interval, MpsSettings, ShareMode, Tenants, TimeSlicingSettings
+from dra_driver.node.claims.config_schema import read_sharing_config
+from dra_driver.node.devices.rules import DeviceMatch, Portion, SharingRule
 
 GIB = 1 << 30
 

@@ -6,19 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.allocation.pools.capacity import consume, read_capacities
-from dra_driver.allocation.pools.ranges import Arithmetic
-from dra_driver.embedded.api_rules.device_rules import check_device
-from dra_driver.embedded.api_rules.rules import Faults, RuleContext
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import Device
-from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
-from dra_driver.inventory.offering import KeptFields
-from dra_driver.inventory.sharing.rules import DeviceMatch, Portion, SharingRule, SharingRules
-from dra_driver.inventory.wire import device_wire
-from dra_driver.model import limits
-from dra_driver.model.shares import DeviceType, ShareMode
-from dra_driver.model.sharing import Interval, MpsSettings, Strategy, TimeSlicingSettings
+from dra_driver.allocation.capacity import Arithmetic, consume, read_capacities
+from dra_driver.base import errors
+from dra_driver.base.wire import DeviceType, Interval, MpsSettings, ShareMode, Strategy, TimeSlicingSettings
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import Device, device_wire
+from dra_driver.node.devices.offering import KeptFields
+from dra_driver.node.devices.partitions import MigPolicy, Ownership
+from dra_driver.node.devices.rules import DeviceMatch, Portion, SharingRule, SharingRules
+from dra_driver.simulator.shapes import Faults, RuleContext
+from dra_driver.simulator.slice_rules import check_device
 from tests.support.facts import FULL_GPU, PARTITION, facts
 from tests.support.partitionable import PROFILES
 
@@ -122,7 +119,7 @@ def test_a_shared_device_is_accepted_by_the_api_and_every_capacity_has_a_policy(
     assert device.policies.keys() == device.capacity.keys()
     assert not faults_of(device)
     for one in (device, *inventory.offering.instead[device.name]):
-        assert len(one.attributes) + len(one.capacity) <= limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
+        assert len(one.attributes) + len(one.capacity) <= errors.DEVICE_ATTRIBUTES_AND_CAPACITIES
         assert not faults_of(one)
         assert not any(name.startswith("memorySlice") for name in one.capacity) or one.share is None
     assert fit(device, {}) > 1

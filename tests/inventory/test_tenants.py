@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
-from dra_driver.inventory.offering import Inventory
-from dra_driver.inventory.sharing.rules import DeviceMatch, Portion, SharingRule, SharingRules
-from dra_driver.model.names import gpu_name
-from dra_driver.model.shares import DeviceType, ShareMode
-from dra_driver.model.sharing import MpsSettings, Tenants
+from dra_driver.base.names import gpu_name
+from dra_driver.base.wire import DeviceType, MpsSettings, ShareMode, Tenants
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.offering import Inventory
+from dra_driver.node.devices.partitions import MigPolicy, Ownership
+from dra_driver.node.devices.rules import DeviceMatch, Portion, SharingRule, SharingRules
 from tests.support.facts import FULL_GPU, PARTITION, facts
 
 GPUS = tuple(

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.describing import rows_of
-from dra_driver.inventory.wire import attribute_wire, device_wire, quantity_text
-from dra_driver.model.quantity import Quantity
-from dra_driver.model.shares import DeviceType
+from dra_driver.base.quantity import Quantity
+from dra_driver.base.wire import DeviceType
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import attribute_wire, device_wire, quantity_text, rows_of
 from tests.support.facts import FULL_GPU, facts
 
 SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).parents[3] / "shared"))

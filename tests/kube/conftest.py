@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
+from dra_driver.kube.credentials import load_credentials
 from dra_driver.kube.paths import SLICES
 from dra_driver.kube.watch import Watch
+from dra_driver.simulator.api_server import EmbeddedApi
 from tests.kube.support.following import Follower
 
 

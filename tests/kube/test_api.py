@@ -6,13 +6,11 @@ import time
 
 import pytest
 
-from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.base.errors import ApiError, Retry
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.kubeconfig import Credentials
-from dra_driver.kube.credentials.loading import load_credentials
-from dra_driver.kube.credentials.tls import TlsMaterial
-from dra_driver.kube.credentials.tokens import StaticToken, TokenFile
-from dra_driver.model.errors import ApiError, Retry
+from dra_driver.kube.credentials import load_credentials
+from dra_driver.kube.kubeconfig import Credentials, StaticToken, TlsMaterial, TokenFile
+from dra_driver.simulator.api_server import EmbeddedApi
 from tests.kube.support.http_script import ScriptedServer
 from tests.support.api.certificates import make_ca, make_leaf, server_context
 from tests.support.waiting import unhindered, until

@@ -5,12 +5,11 @@ import time
 
 import pytest
 
+from dra_driver.base.errors import ApiError, Retry
+from dra_driver.kube import connection
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.kubeconfig import Credentials
-from dra_driver.kube.credentials.tokens import StaticToken
-from dra_driver.kube.transport import connection as transport
-from dra_driver.kube.transport.stream import LineStream
-from dra_driver.model.errors import ApiError, Retry
+from dra_driver.kube.connections import LineStream
+from dra_driver.kube.kubeconfig import Credentials, StaticToken
 from tests.kube.support.raw_server import OK, RawServer
 
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -21,7 +20,7 @@ FINE = b'Content-Length: 8\r\n\r\n{"a": 1}'
 @pytest.fixture
 def small_limit(monkeypatch):
     """Set a limit that even single bytes reach within moments."""
-    monkeypatch.setattr(transport, "_RAW_BYTES", 1 << 20)
+    monkeypatch.setattr(connection, "_RAW_BYTES", 1 << 20)
 
 
 def client(server: RawServer) -> KubeApi:

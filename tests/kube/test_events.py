@@ -2,8 +2,8 @@
 
 import threading
 
-from dra_driver.kube import events
-from dra_driver.kube.events import MAX, EventThrottle, node_event, send_event
+from dra_driver.kube import api as events
+from dra_driver.kube.api import MAX, EventThrottle, node_event, send_event
 
 
 def fault(reason: str, node: str = "n1", message: str = "because") -> dict:

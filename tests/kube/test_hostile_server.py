@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.base.errors import ApiError, Retry
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.kubeconfig import Credentials
-from dra_driver.kube.credentials.tls import TlsMaterial
-from dra_driver.kube.credentials.tokens import StaticToken
-from dra_driver.model.errors import ApiError, Retry
+from dra_driver.kube.kubeconfig import Credentials, StaticToken, TlsMaterial
 from tests.kube.support.http_script import ScriptedServer
 from tests.kube.support.raw_server import OK, RawServer
 from tests.support.api.certificates import make_ca, make_leaf, server_context

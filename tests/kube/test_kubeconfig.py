@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from dra_driver.kube.credentials.kubeconfig import read_kubeconfig
-from dra_driver.model.errors import InputError
+from dra_driver.base.errors import InputError
+from dra_driver.kube.kubeconfig import read_kubeconfig
 
 
 def write(folder, *, user=None, cluster=None, **changes):

@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from dra_driver.embedded.api.kinds import LEASES
-from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.base.errors import ApiError, Retry
 from dra_driver.kube import leases
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
+from dra_driver.kube.credentials import load_credentials
 from dra_driver.kube.leases import LeaseSlots
-from dra_driver.model.errors import ApiError, Retry
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.store import LEASES
 
 NAMES = ["slot-0", "slot-1", "slot-2"]
 

@@ -4,12 +4,11 @@ import json
 
 import pytest
 
+from dra_driver.base.errors import ApiError
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.kubeconfig import Credentials
-from dra_driver.kube.credentials.tokens import StaticToken
-from dra_driver.kube.pages import Listing, objects, pages
+from dra_driver.kube.kubeconfig import Credentials, StaticToken
 from dra_driver.kube.paths import SLICES
-from dra_driver.model.errors import ApiError
+from dra_driver.kube.watch import Listing, objects, pages
 from tests.kube.support.http_script import ScriptedServer
 
 

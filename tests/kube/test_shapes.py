@@ -4,11 +4,10 @@ import copy
 
 import pytest
 
+from dra_driver.base.errors import ApiError, Retry
+from dra_driver.kube.answers import check_slice
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.kubeconfig import Credentials
-from dra_driver.kube.credentials.tokens import StaticToken
-from dra_driver.kube.shapes import check_slice
-from dra_driver.model.errors import ApiError, Retry
+from dra_driver.kube.kubeconfig import Credentials, StaticToken
 from tests.kube.support.http_script import ScriptedServer
 
 CLAIM = {

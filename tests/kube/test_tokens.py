@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from dra_driver.kube.credentials.tokens import StaticToken, TokenFile
+from dra_driver.kube.kubeconfig import StaticToken, TokenFile
 
 
 def test_a_token_file_is_read_again_after_a_minute_and_not_before(tmp_path):

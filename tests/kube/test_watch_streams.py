@@ -5,12 +5,10 @@ import threading
 
 import pytest
 
+from dra_driver.kube.answers import check_slice
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.backoff import Backoff
-from dra_driver.kube.credentials.kubeconfig import Credentials
-from dra_driver.kube.credentials.tls import TlsMaterial
-from dra_driver.kube.credentials.tokens import StaticToken
-from dra_driver.kube.shapes import check_slice
+from dra_driver.kube.kubeconfig import Credentials, StaticToken, TlsMaterial
+from dra_driver.kube.watch import Backoff
 from dra_driver.kube.watch_events import Changed, Connected, Deleted, Listed
 from tests.kube.support.http_script import ScriptedServer
 from tests.support.api.certificates import make_ca, make_leaf, server_context

@@ -6,18 +6,15 @@ from typing import ClassVar
 
 import pytest
 
-from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
-from dra_driver.claims.allocated.records import record_of_claim
+from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind
 from dra_driver.hardware.facts import Facts, GpuFacts
-from dra_driver.hardware.metered import Measure, MeterReport, Reading
-from dra_driver.hardware.metric_names import MetricName, MetricNames
-from dra_driver.inventory.build import build_inventory
-from dra_driver.metering.charges import charges_of
-from dra_driver.metering.holders import holders_of, subject_of
-from dra_driver.metering.series import MeterSnapshot, lines_of
-from dra_driver.metering.subjects import LabelStyle, gpus_of
-from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
-from dra_driver.telemetry.exposition import FamilyHead, SampleKind
+from dra_driver.hardware.metered import Measure, MeterReport, MetricName, MetricNames, Reading
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, record_of_claim
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.metering.billing import charges_of
+from dra_driver.node.metering.holders import holders_of, subject_of
+from dra_driver.node.metering.series import LabelStyle, MeterSnapshot, gpus_of, lines_of
 from tests.support.metering.snapshots import samples
 
 FAN = "fanRpm"

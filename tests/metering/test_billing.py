@@ -5,17 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
-from dra_driver.claims.allocated.records import record_of_claim
-from dra_driver.claims.config.node_settings import read_sharing_config
 from dra_driver.hardware.facts import Facts
-from dra_driver.inventory.build import build_inventory
-from dra_driver.metering.billing import Billing
-from dra_driver.metering.claim_tally import ClaimTallies
-from dra_driver.metering.measured import HolderReading
-from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.ledger_rows import delete
-from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, record_of_claim
+from dra_driver.node.claims.config_schema import read_sharing_config
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.ledger.ledger import Ledger
+from dra_driver.node.ledger.ledger_file import delete
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.metering.billing import Billing
+from dra_driver.node.metering.claim_tally import ClaimTallies
+from dra_driver.node.metering.holders import HolderReading
 from tests.support.metering.snapshots import gpus, holder, samples
 
 GPUS = gpus()
@@ -29,8 +28,8 @@ class Node:
     def __init__(self, folder, monkeypatch, inventory):
         self.path, self.inventory, self.boot = folder / "ledger.db", inventory, "boot"
         self.now, self.up = 1_000_000.0, 5_000.0  # the wall clock, the time since boot
-        monkeypatch.setattr("dra_driver.plugin.ledger.usage.usage_clock.time.time", lambda: self.now)
-        monkeypatch.setattr("dra_driver.plugin.ledger.usage.usage_clock.boot_seconds", lambda: self.up)
+        monkeypatch.setattr("dra_driver.node.ledger.spans.time.time", lambda: self.now)
+        monkeypatch.setattr("dra_driver.node.ledger.spans.boot_seconds", lambda: self.up)
         self.numbers = itertools.count()
         self.start()
 

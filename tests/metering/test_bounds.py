@@ -5,8 +5,7 @@ import json
 from dra_driver.hardware.metered import Measure, ProcessUse
 from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.hardware.simulated.profile_facts import facts_of
-from dra_driver.metering.own_series import claim_lines
-from dra_driver.metering.series import lines_of
+from dra_driver.node.metering.series import claim_lines, lines_of
 from tests.support.metering.snapshots import USUAL, Made, holder, samples
 
 OF_INSTANCE = (

@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.amd.hardware import AmdHardware
-from dra_driver.hardware.amd.metering.names import NAMES
+from dra_driver.hardware.amd.metering import NAMES
 from dra_driver.hardware.metered import Measure, MeterReport, Reading
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.offering import Inventory
-from dra_driver.metering.holders import Holder, subject_of
-from dra_driver.metering.own_series import claim_lines
-from dra_driver.metering.series import MeterSnapshot, lines_of
-from dra_driver.metering.subjects import LabelStyle, gpus_of
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.offering import Inventory
+from dra_driver.node.metering.holders import Holder, subject_of
+from dra_driver.node.metering.series import LabelStyle, MeterSnapshot, claim_lines, gpus_of, lines_of
 from tests.support.metering.snapshots import holder, samples
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 

@@ -10,16 +10,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dra_driver.cli.main import run
+from dra_driver.base.errors import ExitCode
 from dra_driver.hardware.metered import MeterPlan
 from dra_driver.hardware.nvidia.metering import NvidiaMeter
-from dra_driver.hardware.simulated.metering import SimulatedMeter
+from dra_driver.hardware.simulated.hardware import SimulatedMeter
 from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.hardware.simulated.profile_facts import facts_of
-from dra_driver.model.errors import ExitCode
-from dra_driver.plugin.ledger.usage.usage_clock import MAX_OFF_SECONDS
-from dra_driver.views.usage.from_agents import _counted
-from dra_driver.views.usage.samples import samples_of_page
+from dra_driver.node.ledger.spans import MAX_OFF_SECONDS
+from dra_driver.tools.main import run
+from dra_driver.tools.usage.from_agents import _counted
+from dra_driver.tools.usage.from_prometheus import samples_of_page
 from tests.metering.support.counted_node import ALLOCATED, NAMES, OF_CLAIM, CountedNode
 from tests.support.metering.metered_node import profile
 from tests.support.metering.prometheus_double import PrometheusDouble

@@ -6,7 +6,7 @@ import yaml
 
 from dra_driver.hardware.nvidia.dcgm_names import NAMES
 from dra_driver.hardware.simulated.profile import load_profile
-from dra_driver.metering.own_series import AGE, CLAIM_DEVICE, XIDS
+from dra_driver.node.metering.series import AGE, CLAIM_DEVICE, XIDS
 from tests.support.metering.promql import metrics_of
 
 DOCS = Path(__file__).parents[2] / "docs"

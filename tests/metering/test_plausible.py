@@ -5,7 +5,7 @@ import math
 import pytest
 
 from dra_driver.hardware.metered import Measure, MeterReport, Reading
-from dra_driver.metering.plausibility import without_implausible_values
+from dra_driver.node.metering.billing import without_implausible_values
 
 UNKNOWN_32, UNKNOWN_64 = float((1 << 32) - 1), float((1 << 64) - 1)
 

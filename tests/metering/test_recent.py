@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.hardware.metered import Measure, MeterReport, Reading
-from dra_driver.hardware.metric_names import RECENT_CLOCK_EVENTS, RECENT_XIDS
+from dra_driver.hardware.metered import RECENT_CLOCK_EVENTS, RECENT_XIDS, Measure, MeterReport, Reading
 from dra_driver.hardware.nvidia.dcgm_names import NAMES
-from dra_driver.metering.recent import RecentEvents
-from dra_driver.metering.series import lines_of
+from dra_driver.node.metering.holders import RecentEvents
+from dra_driver.node.metering.series import lines_of
 from tests.support.metering.snapshots import Made, samples
 
 GPU = ("0000:01:00.0", None)

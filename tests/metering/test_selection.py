@@ -2,9 +2,9 @@
 
 import pytest
 
+from dra_driver.base.errors import InputError
 from dra_driver.hardware.nvidia.dcgm_names import DCGM_NAMES
-from dra_driver.metering.selection import default_selection, read_selection
-from dra_driver.model.errors import InputError
+from dra_driver.node.metering.billing import default_selection, read_selection
 
 FILE = """# Format,,
 # DCGM FIELD, Prometheus metric type, help message

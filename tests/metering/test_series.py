@@ -6,9 +6,8 @@ import pytest
 
 from dra_driver.hardware.metered import Measure, ProcessUse
 from dra_driver.hardware.nvidia.dcgm_names import NAMES
-from dra_driver.metering.own_series import ReadingAges, claim_lines, xid_lines
-from dra_driver.metering.series import lines_of
-from dra_driver.plugin.node_claims.pod_resources import ClaimUser
+from dra_driver.node.metering.series import ReadingAges, claim_lines, lines_of, xid_lines
+from dra_driver.node.neighbours.pod_resources import ClaimUser
 from tests.support.metering.snapshots import Made, gpus, holder, samples
 
 GIB = 1 << 30

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from dra_driver.cli import main
+from dra_driver.tools import main
 from tests.support.migrate_shapes import SHAPES, expected
 
 POD = SHAPES[0]
@@ -138,7 +138,7 @@ def test_a_count_that_no_node_has_exits_1(run, tmp_path):
 
 
 def test_requests_are_checked_against_slices_of_a_file(run, tmp_path):
-    from dra_driver.views.fleet.devices import fleet_of_profile
+    from dra_driver.tools.world.fleet import fleet_of_profile
 
     devices = [one.wire for one in fleet_of_profile("l40s").devices]
     pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}

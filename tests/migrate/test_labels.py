@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.migrate.device_kind import DeviceKind
-from dra_driver.migrate.labels.requirement import LabelRequirement, NotExpressible
-from dra_driver.migrate.labels.translation import refined, to_cel
-from dra_driver.migrate.node_rules import move_to_selectors
-from dra_driver.migrate.report import FileReport, ReportSubject
-from dra_driver.model.quantity import Quantity
+from dra_driver.base.quantity import Quantity
 from dra_driver.selectors import compile_selector
-from dra_driver.views.fleet.devices import fleet_of_profile
+from dra_driver.tools.migrate.labels import LabelRequirement, NotExpressible, refined, to_cel
+from dra_driver.tools.migrate.node_rules import move_to_selectors
+from dra_driver.tools.migrate.report import FileReport, ReportSubject
+from dra_driver.tools.migrate.resources import DeviceKind
+from dra_driver.tools.world.fleet import fleet_of_profile
 
 PROFILES = ("dgx-h100", "dgx-a100", "hgx-h200", "gb200-tray", "l40s", "t4")
 GPU, PART = DeviceKind(), DeviceKind(is_partition=True)

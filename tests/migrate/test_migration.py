@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.migrate import SourceText, TemplateNames, migrate
-from dra_driver.migrate.device_kind import DeviceKind
-from dra_driver.model.errors import InputError
+from dra_driver.base.errors import InputError
+from dra_driver.tools.migrate import SourceText, TemplateNames, migrate
+from dra_driver.tools.migrate.resources import DeviceKind
 from tests.migrate.support.pods import gpus, pod, requests, run
 
 

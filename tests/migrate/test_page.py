@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "migrate.md"
 BLOCK = re.compile(r"```console\n\$ (.*?)\n(.*?)```", re.DOTALL)
 BLOCKS = BLOCK.findall(PAGE.read_text())
 FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL))
-SOURCE = "\n".join(path.read_text() for path in (ROOT / "dra_driver" / "migrate").rglob("*.py"))
+SOURCE = "\n".join(path.read_text() for path in (ROOT / "dra_driver" / "tools" / "migrate").rglob("*.py"))
 
 
 def shell(line, folder):
@@ -54,7 +54,7 @@ def test_every_loss_has_a_row_and_every_row_is_a_loss():
 
 
 def test_every_label_of_the_table_is_on_the_page():
-    from dra_driver.migrate.labels.translation import _TABLE
+    from dra_driver.tools.migrate.labels import _TABLE
 
     page = PAGE.read_text()
     for name in _TABLE:

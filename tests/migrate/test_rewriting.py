@@ -14,8 +14,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.model.errors import InputError
-from dra_driver.yamltext.values import is_same
+from dra_driver.base.errors import InputError
+from dra_driver.base.text.alignment import is_same
 from tests.migrate.support.rewriting import read, rewritten
 
 WORDS = st.text("abcxyz-", min_size=1, max_size=6).filter(lambda w: w.strip("-") == w)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from dra_driver.yamltext.change_writer import BlockEntries
-from dra_driver.yamltext.values import is_same
+from dra_driver.base.text.alignment import is_same
+from dra_driver.base.text.change_writer import BlockEntries
 from tests.migrate.support.rewriting import read, rewritten, rewritten_and_checked
 
 

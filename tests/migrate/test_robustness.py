@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.migrate import SourceText, migrate
-from dra_driver.model.errors import InputError
+from dra_driver.base.errors import InputError
+from dra_driver.tools.migrate import SourceText, migrate
 from tests.support.migrate_shapes import SHAPES
 
 JUNK = [

@@ -9,10 +9,9 @@ import pytest
 import yaml
 
 from dra_driver.allocation.allocator import Allocator
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.migrate.objects import objects_of
-from dra_driver.views.worlds.simulated_nodes import add_profiles
-from dra_driver.views.worlds.world import World
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.tools.migrate.report import objects_of
+from dra_driver.tools.world.world import World, add_profiles
 from tests.support.migrate_shapes import SHAPES, expected
 
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"

@@ -8,11 +8,10 @@ import re
 import pytest
 import yaml
 
-from dra_driver.migrate import SourceText, migrate
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine
-from dra_driver.views.objects.classes import Classes
-from dra_driver.views.objects.documents import parse_documents
-from dra_driver.views.verdicts.queries import queries_of
+from dra_driver.selectors.kubernetes import KubernetesEngine
+from dra_driver.tools.migrate import SourceText, migrate
+from dra_driver.tools.world.documents import Classes, parse_documents
+from dra_driver.tools.world.queries import queries_of
 from tests.support.migrate_shapes import SHAPES, expected, migrated
 
 TOPOLOGY = "topology-manager"

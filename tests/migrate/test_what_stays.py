@@ -7,8 +7,8 @@ import json
 import pytest
 import yaml
 
-from dra_driver.migrate import SourceText, migrate
-from dra_driver.model.errors import InputError
+from dra_driver.base.errors import InputError
+from dra_driver.tools.migrate import SourceText, migrate
 from tests.migrate.support.pods import gpus, pod, requests, run
 
 
@@ -138,7 +138,7 @@ def test_a_file_without_objects_stays(text):
 
 
 def test_the_rules_beside_a_configuration_are_read_by_the_agent(tmp_path):
-    from dra_driver.claims.config.node_settings import read_sharing_config
+    from dra_driver.node.claims.config_schema import read_sharing_config
     from tests.support.migrate_shapes import HERE
 
     for name, count in (("33-time-slicing-config.yaml", 1), ("34-mps-config-and-shares.yaml", 2)):

@@ -1,6 +1,6 @@
 """The values that were stored last are found again, and the cache never exceeds its limit."""
 
-from dra_driver.model.fifo_cache import FifoCache
+from dra_driver.base.machine import FifoCache
 
 
 def test_the_value_that_was_stored_the_longest_ago_is_dropped_first() -> None:

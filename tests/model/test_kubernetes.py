@@ -2,9 +2,9 @@
 
 import pytest
 
-from dra_driver.embedded.api.server import gates_on
-from dra_driver.model.kubernetes import VERSIONS, gate_defaults, minor_of, nearest_version
-from dra_driver.selectors.checking.declarations import declare
+from dra_driver.base.versions import VERSIONS, gate_defaults, minor_of, nearest_version
+from dra_driver.selectors.check.declarations import declare
+from dra_driver.simulator.api_server import gates_on
 
 ALWAYS = {"DRAAdminAccess", "DRAPrioritizedList", "DRAResourceClaimDeviceStatus"}
 BETA_OF_136 = {

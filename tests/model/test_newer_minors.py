@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 import dra_driver
-from dra_driver.allocation.features import Features
-from dra_driver.allocation.rules import RECORDED_PATCHES, rules_of
-from dra_driver.controller.content import accepted_taints
-from dra_driver.controller.layout import lay_out
-from dra_driver.model.kubernetes import FEATURE_GATES, NEWEST_MINOR, OLDEST_MINOR, Since, gate_defaults
-from dra_driver.model.taints import DeviceTaint, TaintEffect
-from dra_driver.selectors.checking.behaviour import behaviour_of
+from dra_driver.allocation.rules import RECORDED_PATCHES, Features, rules_of
+from dra_driver.base.versions import FEATURE_GATES, NEWEST_MINOR, OLDEST_MINOR, Since, gate_defaults
+from dra_driver.base.wire import DeviceTaint, TaintEffect
+from dra_driver.node.slices.compare import accepted_taints
+from dra_driver.node.slices.layout import lay_out
+from dra_driver.selectors.check.declarations import behaviour_of
 
 NEXT = NEWEST_MINOR + 1
 SWITCHES = ("consumable_capacity", "list_attributes", "fractional_range", "compatibility_groups", "partitionable")
@@ -65,7 +64,7 @@ def test_no_minor_is_compared_outside_the_table() -> None:
     root = Path(dra_driver.__file__).parent
     found = []
     for path in root.rglob("*.py"):
-        if "_proto" in path.parts or path == root / "model/kubernetes.py":
+        if "_proto" in path.parts or path == root / "base/versions.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Compare):

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.model.quantity import Quantity
-from dra_driver.model.quantity_text import Format, QuantityError
+from dra_driver.base.quantity import Format, Quantity, QuantityError
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.model.semver import Semver, SemverError, normalize
+from dra_driver.base.versions import Semver, SemverError, normalize
 
 
 @pytest.mark.parametrize("text", ["0.0.0", "1.2.3", "1.0.0-alpha.1", "0.9.0-rc.1+build5", "1.0.0--", "1.0.0+001"])

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from dra_driver.model.taints import DeviceTaint, TaintEffect
+from dra_driver.base.wire import DeviceTaint, TaintEffect
 
 
 def test_a_taints_time_is_kept_in_utc_and_whole_seconds_as_the_server_stores_it():

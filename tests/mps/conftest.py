@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.mps import children
+from dra_driver.node.mps import processes
 from tests.support.mps.fake_mps import FakeMps
 from tests.support.mps.parts import Rig, Supervisor, short_folder
 
@@ -17,7 +17,7 @@ def _commands_without_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     Only code that runs between fork and exec needs the copy: it makes a command end with its parent. No test kills this
     process; the supervisors and callers that tests kill (`Supervisor`, `crash_points`) are processes of their own.
     """
-    monkeypatch.setattr(children, "kill_with_parent", lambda: None)
+    monkeypatch.setattr(processes, "kill_with_parent", lambda: None)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.mps import cgroups
+from dra_driver.node.mps import daemon
 
 V1 = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n"
 V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"
@@ -15,17 +15,17 @@ V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"
 )
 def test_a_node_without_a_mount_of_cgroups_v2_has_none(tmp_path: Path, mounts: str, expected: bool) -> None:
     (tmp_path / "mounts").write_text(mounts)
-    assert cgroups.has_version_2(tmp_path / "cgroup" / "daemons", tmp_path / "mounts") is expected
+    assert daemon.has_version_2(tmp_path / "cgroup" / "daemons", tmp_path / "mounts") is expected
 
 
 def test_a_node_has_cgroups_v2_if_the_folder_is_in_one_or_the_mounts_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "mounts").write_text(V1)
     (tmp_path / "cgroup").mkdir()
-    (tmp_path / "cgroup" / cgroups.PROCESSES).touch()
-    assert cgroups.has_version_2(tmp_path / "cgroup" / "daemons", tmp_path / "mounts")
-    assert cgroups.has_version_2(tmp_path / "elsewhere", tmp_path / "none")
+    (tmp_path / "cgroup" / daemon.PROCESSES).touch()
+    assert daemon.has_version_2(tmp_path / "cgroup" / "daemons", tmp_path / "mounts")
+    assert daemon.has_version_2(tmp_path / "elsewhere", tmp_path / "none")
 
 
 def test_a_path_that_is_too_long_is_not_in_a_cgroup(tmp_path: Path) -> None:
     (tmp_path / "mounts").write_text(V1)
-    assert not cgroups.has_version_2(tmp_path / ("x" * 300), tmp_path / "mounts")
+    assert not daemon.has_version_2(tmp_path / ("x" * 300), tmp_path / "mounts")

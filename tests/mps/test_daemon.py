@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import DriverError, Retry
-from dra_driver.model.sharing import MpsSettings
-from dra_driver.mps.launch import find_program
-from dra_driver.mps.supervision.log_files import bound_logs
-from dra_driver.mps.supervision.supervisor import DaemonSupervisor
+from dra_driver.base.errors import DriverError, Retry
+from dra_driver.base.wire import MpsSettings
+from dra_driver.node.mps.launch import find_program
+from dra_driver.node.mps.supervision import DaemonSupervisor, bound_logs
 from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.waiting import until
@@ -200,7 +199,7 @@ def test_limits_that_are_refused_leave_the_old_ones_in_force(rig: Rig, fake: Fak
 
 
 def test_a_daemon_that_writes_no_pid_file_is_found_anyway(rig: Rig, fake: FakeMps):
-    other = "from dra_driver.mps.simulated import control_daemon\n    control_daemon.PID_FILE = 'other'"
+    other = "from dra_driver.node.mps import simulated_daemon\n    simulated_daemon.PID_FILE = 'other'"
     fake.program.write_text(fake.program.read_text().replace("return Faulty", f"{other}\n    return Faulty"))
     at = rig.start()
     assert not (at.pipe / "nvidia-cuda-mps-control.pid").exists()

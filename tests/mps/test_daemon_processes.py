@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.mps import processes
-from dra_driver.mps.daemon_folder import DaemonFolder
-from dra_driver.mps.launch import ControlProgram
-from dra_driver.mps.processes import Origin
-from dra_driver.mps.spawning import spawned
+from dra_driver.node.mps import processes
+from dra_driver.node.mps.daemon_folder import DaemonFolder
+from dra_driver.node.mps.launch import ControlProgram, spawned
+from dra_driver.node.mps.processes import Origin
 from tests.support.mps.parts import (
     device,
     imitator,

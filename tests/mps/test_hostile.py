@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import DriverError
-from dra_driver.mps import client_files, processes
-from dra_driver.mps.daemon_folder import key_of
+from dra_driver.base.errors import DriverError
+from dra_driver.node.mps import processes
+from dra_driver.node.mps import processes as client_files
+from dra_driver.node.mps.daemon_folder import key_of
 from tests.support.mps.fake_mps import FakeClient
 from tests.support.mps.parts import (
     SETTINGS,

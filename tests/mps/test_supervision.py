@@ -12,12 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.model.errors import DriverError
-from dra_driver.mps import processes
-from dra_driver.mps.daemon_folder import key_of
-from dra_driver.mps.server import CONNECTIONS, SupervisorServer
-from dra_driver.mps.supervision import supervisor
-from dra_driver.mps.supervisor_call import call_supervisor
+from dra_driver.base.errors import DriverError
+from dra_driver.node.mps import processes, supervision
+from dra_driver.node.mps.client import call_supervisor
+from dra_driver.node.mps.daemon_folder import key_of
+from dra_driver.node.mps.supervisor import CONNECTIONS, SupervisorServer
 from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Rig, device, end_all, processes_below
 from tests.support.thread_starts import no_thread_starts
@@ -104,7 +103,7 @@ def test_a_daemon_that_refuses_its_limits_is_not_left_without_them(rig: Rig, fak
 
 
 def test_a_daemon_that_hung_is_ready_again_once_it_answers(rig: Rig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(supervisor, "CHECK_S", 30.0)  # on a busy machine a few commands take more than its second
+    monkeypatch.setattr(supervision, "CHECK_S", 30.0)  # on a busy machine a few commands take more than its second
     rig.start()
     os.kill(rig.pid(), signal.SIGSTOP)
     with pytest.raises(DriverError):

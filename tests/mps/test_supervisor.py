@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import DriverError, ExitCode, Retry
-from dra_driver.mps import supervisor_call
-from dra_driver.mps.client import MpsClient, socket_path
-from dra_driver.mps.daemon_folder import key_of
+from dra_driver.base.errors import DriverError, ExitCode, Retry
+from dra_driver.node.mps import client as supervisor_call
+from dra_driver.node.mps.client import MpsClient, socket_path
+from dra_driver.node.mps.daemon_folder import key_of
 from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Supervisor, cgroup_of, device, end_all, processes_below
 from tests.support.small_disk import fill, mount
@@ -229,7 +229,7 @@ def test_the_supervisor_takes_little_memory_and_imports_nothing_heavy(supervisor
         supervisor.client.stop(device(number), deadline_s=60)
     pages = int(Path(f"/proc/{supervisor.process.pid}/statm").read_text().split()[1])
     assert pages * os.sysconf("SC_PAGE_SIZE") / 2**20 <= 20
-    code = f"import sys, dra_driver.mps.main; print([m for m in {HEAVY} if m in sys.modules])"
+    code = f"import sys, dra_driver.node.mps.supervisor; print([m for m in {HEAVY} if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert loaded.stdout.strip() == "[]"
 

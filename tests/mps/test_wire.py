@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dra_driver.claims.config.schema import MAX_LIMIT
-from dra_driver.model.errors import DriverError, Retry, SharingError
-from dra_driver.model.sharing import MpsSettings, SharedDevice
-from dra_driver.mps import wire
+from dra_driver.base.errors import DriverError, Retry, SharingError
+from dra_driver.base.wire import MpsSettings, SharedDevice
+from dra_driver.node.claims.config_schema import MAX_LIMIT
+from dra_driver.node.mps import client
 
 GPU = "GPU-12345678-1234-1234-1234-123456789abc"
 MIG = "MIG-12345678-1234-1234-1234-123456789abc"
@@ -20,8 +20,8 @@ DEVICE = SharedDevice("gpu-0000-65-00-0", GPU, 0, "0000:65:00.0", MIG)
 START = {
     "version": 1,
     "command": "start",
-    "device": wire.device_wire(DEVICE),
-    "settings": wire.settings_wire(MpsSettings()),
+    "device": client.device_wire(DEVICE),
+    "settings": client.settings_wire(MpsSettings()),
     "deadlineS": 5,
 }
 MOST = int(MAX_LIMIT.value)  # what a config may ask for
@@ -45,21 +45,21 @@ json_values = st.recursive(
 )
 @example(MpsSettings(pinned_memory_limit=MOST, per_device_limits={"0": MOST}))
 def test_settings_are_received_as_they_were_sent(settings: MpsSettings):
-    request = wire.request_of(wire.line_of({**START, "settings": wire.settings_wire(settings)}))
+    request = client.request_of(client.line_of({**START, "settings": client.settings_wire(settings)}))
     assert (request.command, request.device, request.settings) == ("start", DEVICE, settings)
 
 
 @given(st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_garbage_is_refused(line: bytes):
     with pytest.raises(DriverError) as refused:
-        wire.request_of(line)
+        client.request_of(line)
     assert refused.value.code == "sharing.mps-bad-request"
 
 
 @given(st.sampled_from(sorted(START)), json_values)
 def test_a_field_with_any_value_is_refused_or_accepted_and_causes_no_crash(field: str, value: Any):
     try:
-        request = wire.request_of(wire.line_of({**START, field: value}))
+        request = client.request_of(client.line_of({**START, field: value}))
     except DriverError as error:
         assert error.code == "sharing.mps-bad-request"  # noqa: PT017 - both outcomes are fine
     else:
@@ -89,16 +89,16 @@ def test_a_field_with_any_value_is_refused_or_accepted_and_causes_no_crash(field
 )
 def test_a_wrong_field_is_named(change: dict[str, Any], words: str):
     with pytest.raises(DriverError) as refused:
-        wire.request_of(wire.line_of({**START, **change}))
+        client.request_of(client.line_of({**START, **change}))
     assert words in str(refused.value)
 
 
 def test_an_error_is_received_as_it_was_sent():
     fault = SharingError("mps-busy", "what", hint="how", retry=Retry.NOW)
-    received = wire.error_of(json.loads(wire.line_of(wire.error_wire(fault))))
+    received = client.error_of(json.loads(client.line_of(client.error_wire(fault))))
     assert (received.code, received.message, received.hint, received.retry) == (fault.code, "what", "how", Retry.NOW)
 
 
 @given(json_values)
 def test_any_answer_can_be_read_as_an_error(value: Any):
-    assert wire.error_of(value).code.startswith("sharing.")
+    assert client.error_of(value).code.startswith("sharing.")

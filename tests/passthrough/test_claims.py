@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.passthrough.group import read_passthrough_group
-from dra_driver.hardware.passthrough.writing import ChildWriter
+from dra_driver.base.errors import ClaimError, HardwareError, PrepareError
+from dra_driver.hardware.driver_binding import ChildWriter
 from dra_driver.hardware.simulated.kernel import AUDIO_CLASS, BRIDGE_CLASS
-from dra_driver.model.errors import ClaimError, HardwareError, PrepareError
-from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.recorded_steps import RecordedPassthrough
-from dra_driver.plugin.locks import NodeLocks, device_lock
+from dra_driver.hardware.vfio import read_passthrough_group
+from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.node.ledger.locks import NodeLocks, device_lock
+from dra_driver.node.ledger.recorded_steps import RecordedPassthrough
 from tests.passthrough.support.bus import AUDIO, BEFORE, DURING, GPU, GROUP, OTHER, PASSED, WHOLE, PassthroughRig
 from tests.support.plugin.parts import config, in_thread
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.passthrough.attached_devices import read_attached_devices
-from dra_driver.model.errors import HardwareError
+from dra_driver.base.errors import HardwareError
+from dra_driver.hardware.driver_binding import read_attached_devices
 from tests.passthrough.support.bus import AUDIO, BEFORE, DURING, GPU, PASSED, PassthroughRig
 
 ZERO = "1:5"  # the numbers of /dev/zero, which is there on every machine

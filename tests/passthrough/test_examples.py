@@ -4,8 +4,8 @@ from pathlib import Path
 
 import yaml
 
-from dra_driver.claims.config.reading import validate
-from dra_driver.inventory.passthrough.rules_file import read_passthrough_rules
+from dra_driver.node.claims.config import validate
+from dra_driver.node.devices.rules_files import read_passthrough_rules
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = sorted([*ROOT.glob("examples/virtual-machines/*.yaml"), *ROOT.glob("examples/multi-node-nvlink/*.yaml")])

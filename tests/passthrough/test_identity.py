@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.passthrough.identity import PciIdentity, read_identity
 from dra_driver.hardware.port import Roots
-from dra_driver.inventory.passthrough.rules import PassthroughRule
+from dra_driver.hardware.vfio import PciIdentity, read_identity
+from dra_driver.node.devices.offering import PassthroughRule
 from tests.passthrough.support.vendor_nodes import VendorRig
 from tests.support.nodes.intel_tree import IntelCard
 from tests.support.nodes.vendor_buses import new_intel

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.facts import MigProfile, PassthroughFacts
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
-from dra_driver.inventory.offering import ALL_KEPT, KeptFields
-from dra_driver.model.shares import DeviceType
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.offering import ALL_KEPT, KeptFields
+from dra_driver.node.devices.partitions import MigPolicy, Ownership
 from tests.support.facts import FULL_GPU, PARTITION, facts
 
 PROFILES = (

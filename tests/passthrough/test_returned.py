@@ -8,14 +8,14 @@ from functools import partial
 
 import pytest
 
-from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus, ReturningGpu
-from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
-from dra_driver.hardware.passthrough.identity import PciIdentity
+from dra_driver.base.errors import HardwareError
 from dra_driver.hardware.port import Roots
-from dra_driver.inventory.build import build_inventory
-from dra_driver.model.errors import HardwareError
-from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.recorded_steps import GpuReference
+from dra_driver.hardware.vfio import PciIdentity
+from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.node.daemon.passthrough import ReturnedGpus
+from dra_driver.node.daemon.passthrough_memory import RememberedGpus, ReturningGpu
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.ledger.recorded_steps import GpuReference
 from tests.passthrough.support.bus import BEFORE, DURING, PASSED, PassthroughRig
 from tests.support.facts import FULL_GPU, facts
 from tests.support.kept_files import locked, without_descriptors

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.base.errors import ClaimError, HardwareError
+from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.simulated.kernel import BRIDGE_CLASS
-from dra_driver.inventory.offering import ALL_KEPT, KeptFields
-from dra_driver.inventory.passthrough.rules import PassthroughRule
-from dra_driver.model.errors import ClaimError, HardwareError
-from dra_driver.model.shares import DeviceType
+from dra_driver.node.devices.offering import ALL_KEPT, KeptFields, PassthroughRule
 from tests.passthrough.support.vendor_nodes import VendorRig
 from tests.support.nodes.amd_tree import AmdCard
 from tests.support.nodes.intel_tree import IntelCard

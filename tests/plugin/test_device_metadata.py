@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
-from dra_driver.claims.allocated.claim_on_node import ClaimedDevice, ClaimOnNode
-from dra_driver.claims.allocated.decoding import POD_CLAIM_NAME
-from dra_driver.claims.reports.metadata import plan_metadata
+from dra_driver.base.errors import PrepareError
 from dra_driver.hardware.facts import ChannelFacts
-from dra_driver.inventory.channel import channel_devices
-from dra_driver.model.errors import PrepareError
+from dra_driver.node.claims.allocated import POD_CLAIM_NAME, AllocatedClaim, AllocatedDevice
+from dra_driver.node.claims.claim_on_node import ClaimedDevice, ClaimOnNode
+from dra_driver.node.claims.metadata import plan_metadata
+from dra_driver.node.devices.offering import channel_devices
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 from tests.support.plugin.parts import DRIVER, POOL, claim_wire, result
 

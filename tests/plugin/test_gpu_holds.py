@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.inventory.device import Device
-from dra_driver.model.errors import PrepareError
-from dra_driver.model.shares import DeviceType
-from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.gpu_holds import GpuHolds
-from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.locks import NodeLocks, device_lock, gpu_lock
+from dra_driver.base.errors import PrepareError
+from dra_driver.base.wire import DeviceType
+from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.ledger.gpu_holds import GpuHolds
+from dra_driver.node.ledger.locks import NodeLocks, device_lock, gpu_lock
+from dra_driver.node.ledger.record import ClaimState
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 
 AT_ONCE = Deadline(0)

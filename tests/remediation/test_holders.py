@@ -2,12 +2,11 @@
 
 import pytest
 
-from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
-from dra_driver.claims.allocated.records import record_of_claim
-from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
-from dra_driver.plugin.node_claims.host_processes import described
-from dra_driver.remediation.holders import claims_on
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, record_of_claim
+from dra_driver.node.health.remediation import claims_on
+from dra_driver.node.ledger.ledger import Ledger
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.neighbours.gone_claims import described
 from tests.remediation.support.parts import BOOT, ONE, TWO
 
 UID = "0f0c3ab2-9b6f-4f32-8b7a-000000000001"

@@ -4,20 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.health.fault import FaultKey
-from dra_driver.model.errors import InputError
-from dra_driver.remediation.action_choice import choose_action
-from dra_driver.remediation.budgets import WEEK_SECONDS, ActionRow, spent
-from dra_driver.remediation.case import RemediationCase, Stage
-from dra_driver.remediation.policy import (
+from dra_driver.base.errors import InputError
+from dra_driver.node.health.cases import (
     DEFAULT_ACTIONS,
+    WEEK_SECONDS,
+    ActionRow,
     CommandRoot,
     PeerRule,
     RemediationAction,
+    RemediationCase,
     RemediationPolicy,
     SiteCommand,
+    Stage,
+    spent,
 )
-from dra_driver.remediation.policy_file import read_remediation_policy
+from dra_driver.node.health.faults import FaultKey
+from dra_driver.node.health.policy_files import read_remediation_policy
+from dra_driver.node.health.recovery import choose_action
 from tests.remediation.support.parts import ONE, TWO, fault, gpu
 
 NONE, RESET, REBOOT, COMMAND = RemediationAction

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import NodeError
-from dra_driver.remediation.reboot_request import RebootRequest
+from dra_driver.base.errors import NodeError
+from dra_driver.node.health.recovery import RebootRequest
 
 BOOT = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 

@@ -7,13 +7,10 @@ from contextlib import suppress
 
 import pytest
 
-from dra_driver.health.fault import FaultKey
-from dra_driver.model.errors import LedgerError
-from dra_driver.remediation.case import Stage
-from dra_driver.remediation.journal import RemediationJournal
-from dra_driver.remediation.policy import RemediationAction, RemediationPolicy, SiteCommand
-from dra_driver.remediation.remediation import Remediation
-from dra_driver.remediation.requests import RemediationRequest, RequestFile
+from dra_driver.base.errors import LedgerError
+from dra_driver.node.health.cases import RemediationAction, RemediationJournal, RemediationPolicy, SiteCommand, Stage
+from dra_driver.node.health.faults import FaultKey
+from dra_driver.node.health.remediation import Remediation, RemediationRequest, RequestFile
 from tests.remediation.support.parts import BOOT, ONE, TWO, Clock, FileNode
 from tests.support.kept_files import damage_all, leave_hot_journal, locked, state_of, without_descriptors
 

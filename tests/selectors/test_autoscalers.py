@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.selectors.evaluation.device_view import prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine
-from dra_driver.selectors.lint.autoscalers import RULE, Autoscaler
-from dra_driver.selectors.lint.findings import LintSubject
-from dra_driver.selectors.lint.lint import lint
+from dra_driver.selectors.advice.findings import LintSubject
+from dra_driver.selectors.advice.lint import RULE, Autoscaler, lint
+from dra_driver.selectors.evaluate.program import prepare_device
+from dra_driver.selectors.kubernetes import KubernetesEngine
 
 DRIVER = "gpu.nvidia.com"
 A = f'device.attributes["{DRIVER}"]'

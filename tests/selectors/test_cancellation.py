@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dra_driver.selectors.evaluation.device_view import prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine
-from dra_driver.selectors.lint.findings import LintSubject
-from dra_driver.selectors.lint.lint import lint
-from dra_driver.selectors.values.cancellation import QUICK_COST, EvaluationCancelledError, cancellable
+from dra_driver.selectors.advice.findings import LintSubject
+from dra_driver.selectors.advice.lint import lint
+from dra_driver.selectors.evaluate.program import prepare_device
+from dra_driver.selectors.kubernetes import KubernetesEngine
+from dra_driver.selectors.values.values import QUICK_COST, EvaluationCancelledError, cancellable
 
 DRIVER = "gpu.nvidia.com"
 TEN = "[1,2,3,4,5,6,7,8,9,10]"

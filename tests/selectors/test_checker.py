@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.model.errors import InputError
+from dra_driver.base.errors import InputError
 from dra_driver.selectors import CompileErrorKind, SelectorCompileError, SelectorRuntimeError, compile_selector
 from tests.selectors.support.cel_expressions import A, C
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError, compile_selector
-from dra_driver.selectors.evaluation.compiler import compile_program
-from dra_driver.selectors.evaluation.device_view import prepare_device
-from dra_driver.selectors.values import work
+from dra_driver.selectors.evaluate.compiler import compile_program
+from dra_driver.selectors.evaluate.program import prepare_device
+from dra_driver.selectors.values import values
 from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError
 from tests.selectors.support.cel_expressions import DEVICES, A, C, expression
 
@@ -155,7 +155,7 @@ def test_list_attributes_are_seen_where_the_version_has_them():
 
 
 def _outcome(evaluate, view):
-    work.begin_work()
+    values.begin_work()
     try:
         value = evaluate(view)
     except CelError as error:
@@ -332,5 +332,5 @@ def test_the_comparisons_of_one_evaluation_do_not_count_against_another():
         prepare_device({}, DRIVER),
     )
     assert all(selector.matches_view(view) for _ in range(3000 // 300))
-    work._work.elements = 10**9
+    values._work.elements = 10**9
     assert selector.matches_view(view)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dra_driver.selectors.advice.findings import RULES, LintSubject, outcomes
+from dra_driver.selectors.advice.lint import apply_safe_fixes, lint
 from dra_driver.selectors.engine import SelectorCompileError
-from dra_driver.selectors.evaluation.device_view import prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine
-from dra_driver.selectors.lint.findings import RULES, LintSubject, outcomes
-from dra_driver.selectors.lint.lint import apply_safe_fixes, lint
+from dra_driver.selectors.evaluate.program import prepare_device
+from dra_driver.selectors.kubernetes import KubernetesEngine
 from tests.selectors.support.cel_expressions import DEVICES, expression
 
 ENGINE = KubernetesEngine("1.35")

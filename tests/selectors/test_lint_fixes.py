@@ -10,12 +10,12 @@ from functools import cache
 import pytest
 
 from dra_driver.hardware.simulated import profile_names
-from dra_driver.selectors.evaluation.device_view import prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine
-from dra_driver.selectors.lint.findings import RULES, LintSubject, outcomes
-from dra_driver.selectors.lint.lint import apply_safe_fixes, lint
-from dra_driver.selectors.suggestions import unknown_names
-from dra_driver.views.fleet.devices import fleet_of_profile
+from dra_driver.selectors.advice.findings import RULES, LintSubject, outcomes
+from dra_driver.selectors.advice.lint import apply_safe_fixes, lint
+from dra_driver.selectors.completion import unknown_names
+from dra_driver.selectors.evaluate.program import prepare_device
+from dra_driver.selectors.kubernetes import KubernetesEngine
+from dra_driver.tools.world.fleet import fleet_of_profile
 
 PROFILE_NAMES = profile_names()
 ENGINE = KubernetesEngine("1.35")

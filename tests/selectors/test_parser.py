@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.selectors import CompileErrorKind, SelectorCompileError, compile_selector
-from dra_driver.selectors.checking.declarations import declare
-from dra_driver.selectors.syntax.nodes import Call, Comprehension, Select
-from dra_driver.selectors.syntax.parser import parse
+from dra_driver.selectors.check.declarations import declare
+from dra_driver.selectors.parse.parser import parse
+from dra_driver.selectors.parse.tree import Call, Comprehension, Select
 
 
 def _parse(text):

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError
-from dra_driver.selectors.batch import BatchChecker
-from dra_driver.selectors.evaluation.device_view import prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.selectors.evaluate.program import prepare_device
+from dra_driver.selectors.kubernetes import BatchChecker, KubernetesEngine
 
 SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 FILES = [SHARED / "vectors" / name for name in ("cel.jsonl", "cel-generated.jsonl")]

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.selectors.checking.declarations import declare
+from dra_driver.selectors.advice.findings import outcomes
+from dra_driver.selectors.advice.mistakes import KnownNames
+from dra_driver.selectors.advice.remedies import remedy
+from dra_driver.selectors.check.declarations import declare
 from dra_driver.selectors.engine import SelectorCompileError
-from dra_driver.selectors.evaluation.device_view import prepare_device
-from dra_driver.selectors.kubernetes_engine import KubernetesEngine
-from dra_driver.selectors.lint.findings import outcomes
-from dra_driver.selectors.remedies.names import KnownNames
-from dra_driver.selectors.remedies.remedies import remedy
-from dra_driver.views.fleet.devices import fleet_of_profile
+from dra_driver.selectors.evaluate.program import prepare_device
+from dra_driver.selectors.kubernetes import KubernetesEngine
+from dra_driver.tools.world.fleet import fleet_of_profile
 
 ENGINE = KubernetesEngine("1.35")
 DECLARATIONS = declare("1.35", {}, "stored")

@@ -9,17 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.model.errors import InputError
+from dra_driver.base.errors import InputError
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError, compile_selector
-from dra_driver.selectors.batch import BatchChecker, check_batch_line
 from dra_driver.selectors.celpy_engine import CelPythonEngine
-from dra_driver.selectors.checking.declarations import declare
-from dra_driver.selectors.evaluation.device_view import prepare_device
+from dra_driver.selectors.check.declarations import declare
+from dra_driver.selectors.completion import Read, suggest, unknown_names
+from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.selectors.explain import explain
-from dra_driver.selectors.grouping import DeviceGroups
-from dra_driver.selectors.near_misses import nearest_misses
-from dra_driver.selectors.readset import Read
-from dra_driver.selectors.suggestions import suggest, unknown_names
+from dra_driver.selectors.grouping import DeviceGroups, nearest_misses
+from dra_driver.selectors.kubernetes import BatchChecker, check_batch_line
 from tests.selectors.support.cel_expressions import DEVICES, A, C, expression
 
 DRIVER = "dra.example.com"

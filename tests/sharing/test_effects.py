@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.model.errors import HardwareError, SharingError
-from dra_driver.model.sharing import (
+from dra_driver.base.errors import HardwareError, SharingError
+from dra_driver.base.wire import (
     ClientLimits,
     ComputeMode,
     Interval,
@@ -19,9 +19,9 @@ from dra_driver.model.sharing import (
     record_of_settings,
     settings_of_record,
 )
-from dra_driver.mps.settings import MpsChannel
-from dra_driver.plugin.effects.sharing.clients import client_edits
-from dra_driver.plugin.effects.sharing.effects import SharingEffects
+from dra_driver.node.mps.client import MpsChannel
+from dra_driver.node.prepare.steps.sharing import client_edits
+from dra_driver.node.prepare.steps.sharing_modes import SharingEffects
 
 GPU = SharedDevice("gpu-0", "GPU-0", 0, "0000:01:00.0")
 PART = SharedDevice("mig-0", "GPU-0", 0, "0000:01:00.0", "MIG-0")

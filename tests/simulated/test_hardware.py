@@ -5,12 +5,12 @@ import sys
 import pytest
 import yaml
 
+from dra_driver.base.edits import DeviceNode, merge
+from dra_driver.base.errors import HardwareError, InputError, Retry
 from dra_driver.hardware.port import Hardware, ProcessLister, Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.hardware.simulated.profile import FOLDER
-from dra_driver.inventory.build import build_inventory
-from dra_driver.model.edits import DeviceNode, merge
-from dra_driver.model.errors import HardwareError, InputError, Retry
+from dra_driver.node.devices.build import build_inventory
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_yaml_is_loaded_only_when_simulated_hardware_is_chosen():
         "import sys\n"
         "from dra_driver.hardware.choose import choose\n"
         "from dra_driver.hardware.port import Roots\n"
-        "import dra_driver.inventory.build, dra_driver.inventory.wire\n"
+        "import dra_driver.node.devices.build, dra_driver.node.devices.describing\n"
         "assert 'yaml' not in sys.modules\n"
         "hardware = choose('simulated:demo-h100', Roots(), node_name='n')\n"
         "assert 'yaml' in sys.modules\n"

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.hardware.simulated.mig import Placement, placement_faults
-from dra_driver.hardware.simulated.models import model_names, read_model
+from dra_driver.hardware.simulated.models import Placement, model_names, placement_faults, read_model
 
 H100 = read_model("h100-sxm5-80gb", []).mig
 A30 = read_model("a30", []).mig

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.documents.document import read_document
-from dra_driver.documents.fields import Fields
+from dra_driver.base.text.json_text import Fields
+from dra_driver.base.text.yaml_values import read_document
 from dra_driver.hardware.simulated.models import FOLDER, decode_model, model_names, read_model
 from dra_driver.hardware.simulated.profile import FOLDER as PROFILES
 from dra_driver.hardware.simulated.profile import profile_names

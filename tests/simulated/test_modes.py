@@ -2,10 +2,10 @@
 
 import pytest
 
+from dra_driver.base.errors import HardwareError
+from dra_driver.base.wire import ComputeMode, Interval, SharedDevice
 from dra_driver.hardware.port import Roots, Shareable
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.model.errors import HardwareError
-from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 
 
 def started(tmp_path, boot="one"):

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from dra_driver.base.errors import HardwareError
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.model.errors import HardwareError
 from tests.support.nodes.fake_node import can_make_nodes
 
 MAJOR = 241  # not that of the storms, which may run on the same machine

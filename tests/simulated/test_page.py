@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.documents.fields import Fields
+from dra_driver.base.errors import InputError
+from dra_driver.base.text.json_text import Fields
 from dra_driver.hardware.simulated import load_profile, profile_names
 from dra_driver.hardware.simulated.models import decode_model
 from dra_driver.hardware.simulated.profile_facts import facts_of
-from dra_driver.inventory.build import build_inventory
-from dra_driver.model.errors import InputError
+from dra_driver.node.devices.build import build_inventory
 
 PAGE = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text()
 

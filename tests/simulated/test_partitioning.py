@@ -12,11 +12,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.hardware.port import Partitionable, Roots
 from dra_driver.hardware.simulated import SimulatedHardware, partitioning
-from dra_driver.hardware.simulated.partition_changes import FILE_NAME
+from dra_driver.hardware.simulated.partitioning import FILE_NAME
 from dra_driver.hardware.simulated.profile import FOLDER
-from dra_driver.model.errors import HardwareError, Retry
 
 
 class Machine:

@@ -5,9 +5,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dra_driver.base.errors import ExitCode, InputError
 from dra_driver.hardware.simulated import load_profile, profile_names
 from dra_driver.hardware.simulated.profile import FOLDER
-from dra_driver.model.errors import ExitCode, InputError
 
 SMALL = {
     "about": "one H100",

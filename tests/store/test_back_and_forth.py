@@ -8,15 +8,12 @@ import sqlite3
 
 import pytest
 
-from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus, ReturningGpu
-from dra_driver.health.cordons import Cordon, CordonFile
-from dra_driver.health.fault import FaultKey
-from dra_driver.health.store import HealthStore
-from dra_driver.model.errors import InputError, LedgerError
-from dra_driver.remediation.budgets import ActionRow
-from dra_driver.remediation.case import RemediationCase, Stage
-from dra_driver.remediation.journal import RemediationJournal
-from dra_driver.remediation.policy import RemediationAction
+from dra_driver.base.errors import InputError, LedgerError
+from dra_driver.node.daemon.passthrough_memory import RememberedGpus, ReturningGpu
+from dra_driver.node.health.cases import ActionRow, RemediationAction, RemediationCase, RemediationJournal, Stage
+from dra_driver.node.health.cordons import Cordon, CordonFile
+from dra_driver.node.health.faults import FaultKey
+from dra_driver.node.health.stored_health import HealthStore
 from tests.support.kept_files import leave_hot_journal, without_descriptors
 from tests.support.small_disk import fill, full_soon
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from dra_driver.migrate import SourceText, migrate
+from dra_driver.tools.migrate import SourceText, migrate
 
 HERE = Path(__file__).resolve().parents[1] / "migrate"
 SHAPES = sorted((HERE / "shapes").iterdir())

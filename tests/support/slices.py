@@ -2,8 +2,7 @@
 
 import copy
 
-from dra_driver.views.worlds.simulated_nodes import add_profiles
-from dra_driver.views.worlds.world import World
+from dra_driver.tools.world.world import World, add_profiles
 
 SELECTOR = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"'
 

@@ -17,23 +17,20 @@ from typing import Protocol
 
 import pytest
 
-from dra_driver.cdi.spec import render
-from dra_driver.controller.content import content_of
-from dra_driver.controller.validity import find_faults
+from dra_driver.base import errors, flags
+from dra_driver.base.errors import HardwareError, Retry
+from dra_driver.base.names import check_driver_name, normal_pci_address
+from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.choose import choose
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.published.rows import STANDARD, Owner, ValueKind
+from dra_driver.hardware.published import STANDARD, Owner, ValueKind
 from dra_driver.hardware.vendors import load_vendor
-from dra_driver.health.known_gpus import KnownGpus, read_gpus
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.describing import rows_of
-from dra_driver.inventory.wire import device_wire
-from dra_driver.model import limits
-from dra_driver.model import vendors as registry
-from dra_driver.model.errors import HardwareError, Retry
-from dra_driver.model.names import check_driver_name, normal_pci_address
-from dra_driver.model.shares import DeviceType
+from dra_driver.node.cdi.spec import render
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import device_wire, rows_of
+from dra_driver.node.health.faults import KnownGpus, read_gpus
+from dra_driver.node.slices.compare import content_of, find_faults
 from tests.support.nodes.fake_node import can_make_nodes
 
 ROUNDS = 10
@@ -71,18 +68,18 @@ class VendorContract:
     # -- what the vendor declares
 
     def test_the_vendors_line_in_the_registry_is_unique(self, bench: VendorBench) -> None:
-        line = registry.registered(bench.vendor)
+        line = flags.registered(bench.vendor)
         assert line is not None
         check_driver_name(line.driver)
         for key in ("name", "driver"):
-            assert [getattr(one, key) for one in registry.VENDORS].count(getattr(line, key)) == 1
+            assert [getattr(one, key) for one in flags.VENDORS].count(getattr(line, key)) == 1
         assert load_vendor(line.name).gpu.vendor == line.name
 
     def test_published_names_are_valid_in_the_api_and_fit_a_device(self, bench: VendorBench) -> None:
         for device_type, rows in rows_of(bench.vendor).items():
             names = [row.name for row in rows]
             assert len(names) == len(set(names)), device_type
-            assert len(names) <= limits.DEVICE_ATTRIBUTES_AND_CAPACITIES + 1  # percent of compute, or replicas
+            assert len(names) <= errors.DEVICE_ATTRIBUTES_AND_CAPACITIES + 1  # percent of compute, or replicas
             for row in rows:
                 assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,31}", row.name.removeprefix(STANDARD)), row.name
                 assert row.meaning.endswith((".", "…", ")")), row.name
@@ -94,7 +91,7 @@ class VendorContract:
         assert names["memory"] is ValueKind.QUANTITY
 
     def test_no_other_vendor_has_the_same_page(self, bench: VendorBench) -> None:
-        pages = [load_vendor(one.name).page.file for one in registry.VENDORS]
+        pages = [load_vendor(one.name).page.file for one in flags.VENDORS]
         assert pages.count(load_vendor(bench.vendor).page.file) == 1
 
     # -- what the vendor finds

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from dra_driver.telemetry import logs
-from dra_driver.telemetry.logs import BackgroundHandler, TextFormatter
+from dra_driver.base.telemetry import logs
+from dra_driver.base.telemetry.logs import BackgroundHandler, TextFormatter
 from tests.support.waiting import until
 
 
@@ -85,7 +85,7 @@ def test_an_error_with_its_traceback_stays_one_record(log) -> None:
 
 _PROGRAM = """
 import logging, os, sys
-from dra_driver.telemetry import logs
+from dra_driver.base.telemetry import logs
 logs.set_up("text", is_in_background=True)
 log = logging.getLogger("dra_driver.test")
 for number in range(500):

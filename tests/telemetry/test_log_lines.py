@@ -6,14 +6,14 @@ import json
 import logging
 import time
 
-from dra_driver.telemetry.logs import JsonFormatter, TextFormatter, fields
+from dra_driver.base.telemetry.logs import JsonFormatter, TextFormatter, fields
 
 NOON = 1_700_000_000.25
 
 
 def record(created: float, level: int = logging.INFO, **values: object) -> logging.LogRecord:
     """Return a record of a message with these key-values that was logged at a time."""
-    made = logging.LogRecord("dra_driver.agent.node", level, "", 0, "it is so", (), None)
+    made = logging.LogRecord("dra_driver.node.daemon.node", level, "", 0, "it is so", (), None)
     made.created, made.msecs = created, (created - int(created)) * 1000
     made.__dict__.update(fields(**values))
     return made
@@ -25,7 +25,7 @@ def test_each_line_has_the_time_of_its_own_record() -> None:
         local = time.strftime("%H:%M:%S", time.localtime(created))
         utc = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
         millis = f".{round(created % 1 * 1000):03d}"
-        assert text.format(record(created)) == f"{local}{millis} INFO    agent.node: it is so"
+        assert text.format(record(created)) == f"{local}{millis} INFO    node.daemon.node: it is so"
         assert json.loads(as_json.format(record(created)))["ts"] == f"{utc}{millis}Z"
 
 
@@ -33,7 +33,9 @@ def test_values_with_spaces_quotes_or_nothing_in_them_are_quoted_in_text() -> No
     line = TextFormatter().format(
         record(NOON, logging.WARNING, devices=2, took_ms=1.5, err='no "a"', device="", pool="ä")
     )
-    assert line.endswith(r"""WARNING agent.node: it is so devices=2 took_ms=1.5 err="no \"a\"" device="" pool=ä""")
+    assert line.endswith(
+        r"""WARNING node.daemon.node: it is so devices=2 took_ms=1.5 err="no \"a\"" device="" pool=ä"""
+    )
 
 
 def test_values_that_json_does_not_know_are_written_as_text() -> None:
@@ -41,7 +43,7 @@ def test_values_that_json_does_not_know_are_written_as_text() -> None:
     assert json.loads(line) | {"ts": ""} == {
         "ts": "",
         "level": "info",
-        "logger": "dra_driver.agent.node",
+        "logger": "dra_driver.node.daemon.node",
         "msg": "it is so",
         "devices": 2,
         "err": "ä",

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable
 
-from dra_driver.telemetry.loop import Loop
+from dra_driver.base.telemetry.logs import Loop
 
 PATIENCE = 60.0
 

@@ -8,19 +8,18 @@ from collections.abc import Callable
 
 import pytest
 
-from dra_driver.model.errors import NodeError
-from dra_driver.telemetry import part_thread, probes
-from dra_driver.telemetry.loop import Loop
-from dra_driver.telemetry.part_thread import PartThread
-from dra_driver.telemetry.probes import QUICK_PAGES
+from dra_driver.base.errors import NodeError
+from dra_driver.base.telemetry import logs, status_server
+from dra_driver.base.telemetry.logs import Loop, PartThread
+from dra_driver.base.telemetry.status_server import QUICK_PAGES
 from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
 def needed(monkeypatch):
-    needed = part_thread.NeededParts()  # apart from what other tests of this process have started
-    for module in (part_thread, probes):
+    needed = logs.NeededParts()  # apart from what other tests of this process have started
+    for module in (logs, status_server):
         monkeypatch.setattr(module, "NEEDED", needed)
     return needed
 

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from dra_driver.telemetry.port import MAX_CONNECTIONS, MAX_PAGE_CLIENTS, Port
-from dra_driver.telemetry.probes import PageResponse
+from dra_driver.base.telemetry.status_server import MAX_CONNECTIONS, MAX_PAGE_CLIENTS, PageResponse, Port
 from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import threading
 
-from dra_driver.telemetry.stop_request import StopRequest
+from dra_driver.base.telemetry.logs import StopRequest
 
 # The handler runs at every line that a wait goes through, in the thread that waits.
 STORM = """
 import signal, sys
-from dra_driver.telemetry.stop_request import StopRequest
+from dra_driver.base.telemetry.logs import StopRequest
 asked = 0
 def ask(*_):
     global asked

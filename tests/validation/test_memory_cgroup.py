@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.validation.memory_cgroup import AGENT, RESERVE_BYTES, TEST, make_cgroup, room_below
+from dra_driver.node.health.validation_child import AGENT, RESERVE_BYTES, TEST, make_cgroup, room_below
 from tests.support.waiting import until
 
 LIMIT = 64 << 20
@@ -118,7 +118,7 @@ def test_a_test_gets_no_more_than_the_container_has_left(tree):
 
 IN_CGROUP = """
 import os, pathlib, subprocess, sys
-from dra_driver.validation.memory_cgroup import make_cgroup
+from dra_driver.node.health.validation_child import make_cgroup
 root, own = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 (own / "cgroup.procs").write_text("0")
 found = make_cgroup(64 << 20, root=root)

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.base.errors import UsageError
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Roots
-from dra_driver.model.errors import UsageError
-from dra_driver.validation import validator as module
-from dra_driver.validation.result import ValidationLevel, ValidationVerdict
-from dra_driver.validation.setting import command_of
-from dra_driver.validation.validation_lock import ValidationLock
-from dra_driver.validation.validator import Validator
+from dra_driver.node.health import validator as module
+from dra_driver.node.health.validation import ValidationLevel, ValidationVerdict, command_of
+from dra_driver.node.health.validator import Validator
+from dra_driver.node.ledger.locks import ValidationLock
 from tests.support.facts import FULL_GPU, PARTITION
 from tests.support.fake_cuda import FakeCuda
 from tests.support.waiting import unhindered, until

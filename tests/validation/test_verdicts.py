@@ -5,17 +5,19 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.health.fault import Subject
-from dra_driver.health.known_gpus import KnownGpus
-from dra_driver.health.record import HealthRecord
-from dra_driver.health.record_wire import record_wire
-from dra_driver.health.store import GPUS, RECORD, HealthStore
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.mig.partitions import STATIC
-from dra_driver.validation.records import ValidationRecord, ValidationRecords
-from dra_driver.validation.result import ValidationLevel, ValidationResult, ValidationVerdict
-from dra_driver.validation.tested_devices import devices_to_test
-from dra_driver.validation.verdicts_of_node import NodeVerdicts, verdicts_of_node
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.partitions import STATIC
+from dra_driver.node.health.fault_record import HealthRecord
+from dra_driver.node.health.faults import KnownGpus, Subject
+from dra_driver.node.health.stored_health import GPUS, RECORD, HealthStore, record_wire
+from dra_driver.node.health.validation import ValidationLevel, ValidationResult, ValidationVerdict
+from dra_driver.node.health.validation_results import (
+    NodeVerdicts,
+    ValidationRecord,
+    ValidationRecords,
+    verdicts_of_node,
+)
+from dra_driver.node.health.validator import devices_to_test
 from tests.support.facts import FULL_GPU, PARTITION, facts
 from tests.support.kept_files import damage_all, locked, state_of
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dra_driver.views.board.board import Board
-from dra_driver.views.board.tiles import tiles_of
-from dra_driver.views.worlds.rules import apply_rules
-from dra_driver.views.worlds.simulated_nodes import add_profiles
-from dra_driver.views.worlds.world import World
+from dra_driver.tools.console.board import Board
+from dra_driver.tools.console.fleet_page import tiles_of
+from dra_driver.tools.world.world import World, add_profiles, apply_rules
 
 NODE, GPU = "dgx-h100-1", "gpu-0000-1b-00-0"
 

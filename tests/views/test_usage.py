@@ -9,14 +9,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from dra_driver.cli.main import run
-from dra_driver.model.errors import ExitCode
-from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.schemas.documents import schema_of
-from dra_driver.views.usage.advice import size_for
-from dra_driver.views.usage.prices import NodeKind, read_prices
-from dra_driver.views.usage.profiles import profiles_of
-from dra_driver.views.usage.usage_counts import ClaimUsage
+from dra_driver.base.errors import ExitCode
+from dra_driver.tools.main import run
+from dra_driver.tools.schemas import schema_of
+from dra_driver.tools.usage.advice import profiles_of, size_for
+from dra_driver.tools.usage.from_agents import NodeKind, read_prices
+from dra_driver.tools.usage.usage_counts import ClaimUsage
+from dra_driver.tools.world.access import DocumentKind
 from tests.support.metering.prometheus_double import PrometheusDouble
 from tests.support.metering.usage_week import A100, BEGIN, END, GIB, H100, PRICES, Line, week
 

@@ -8,14 +8,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from dra_driver.cli.main import run
+from dra_driver.base.errors import ExitCode
 from dra_driver.kube.paths import CLAIMS, NODES, SLICES
-from dra_driver.model.errors import ExitCode
-from dra_driver.views.fleet.profile_nodes import FleetOffer
-from dra_driver.views.usage.from_agents import agent_pages, node_kinds
-from dra_driver.views.usage.prices import NodeKind
-from dra_driver.views.worlds.simulated_nodes import add_profiles
-from dra_driver.views.worlds.world import World
+from dra_driver.tools.main import run
+from dra_driver.tools.usage.from_agents import NodeKind, agent_pages, node_kinds
+from dra_driver.tools.world.profiles import FleetOffer
+from dra_driver.tools.world.world import World, add_profiles
 from tests.support.metering.usage_week import H100, WEEK_H, Line, week
 
 
@@ -168,14 +166,14 @@ def test_pages_have_a_limit_of_size_and_of_rows_each_and_together(api, usage, mo
     assert status == ExitCode.OK
     assert "2 of 3 agents could not be asked: n1, n2" in err
     assert json.loads(out)["total"]["allocatedHours"] == pytest.approx(168)
-    monkeypatch.setattr("dra_driver.views.usage.from_agents.ALL_ROWS", 1)
+    monkeypatch.setattr("dra_driver.tools.usage.from_agents.ALL_ROWS", 1)
     status, _, err = usage("-o", "json")
     assert status == ExitCode.ENVIRONMENT
 
 
 def test_agents_that_are_not_reached_within_the_time_for_all_are_named(api, usage, monkeypatch):
     api.pods += [pod(f"agent-{number}", f"n{number}") for number in range(3)]
-    monkeypatch.setattr("dra_driver.views.usage.from_agents.ALL_SECONDS", 0.0)
+    monkeypatch.setattr("dra_driver.tools.usage.from_agents.ALL_SECONDS", 0.0)
     status, _, err = usage("-o", "json")
     assert status == ExitCode.ENVIRONMENT
     assert "0 s were over" in err

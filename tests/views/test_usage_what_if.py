@@ -2,11 +2,9 @@
 
 import pytest
 
-from dra_driver.views.fleet.profile_nodes import FleetOffer
-from dra_driver.views.usage.advice import SizeAdvice
-from dra_driver.views.usage.what_if import UsageState, what_if
-from dra_driver.views.worlds.simulated_nodes import add_profiles
-from dra_driver.views.worlds.world import World
+from dra_driver.tools.usage.advice import SizeAdvice, UsageState, what_if
+from dra_driver.tools.world.profiles import FleetOffer
+from dra_driver.tools.world.world import World, add_profiles
 from tests.support.metering.usage_week import H100
 
 DRIVER = "gpu.nvidia.com"

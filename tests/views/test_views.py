@@ -3,24 +3,19 @@
 import ast
 import dataclasses
 import importlib
-import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 
-import dra_driver.cli
-import dra_driver.views
-from dra_driver.allocation.simulation.events import TimelineEvent
-from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.worlds.reading import world_of_files
-from dra_driver.views.worlds.rules import apply_rules
-from dra_driver.views.worlds.scenario import Scenario, arrivals
-from dra_driver.views.worlds.scenario_run import ScenarioRun
-from dra_driver.views.worlds.simulated_nodes import add_profiles
-from dra_driver.views.worlds.subject_explainer import SubjectExplainer
-from dra_driver.views.worlds.subjects import subjects_of
-from dra_driver.views.worlds.world import World
+import dra_driver.tools
+import dra_driver.tools.world
+from dra_driver.allocation.simulation import TimelineEvent
+from dra_driver.tools.explain.explanations import SubjectExplainer, subjects_of
+from dra_driver.tools.explain.scenario import Scenario, ScenarioRun, arrivals
+from dra_driver.tools.world.access import DocumentKind
+from dra_driver.tools.world.workloads import world_of_files
+from dra_driver.tools.world.world import World, add_profiles, apply_rules
 
 CLAIM = """
 apiVersion: resource.k8s.io/v1
@@ -65,10 +60,19 @@ def world(tmp_path):
     return world, rules
 
 
+FOLDERS = ("world", "cel", "explain", "fleet", "usage", "node")
+DRAWS = re.compile(r"^ *(import|from) (click|rich|prompt_toolkit|dra_driver.tools.inputs)\b", re.MULTILINE)
+
+
 def modules():
+    """Return the modules of the commands that compute and draw nothing."""
+    tools = Path(dra_driver.tools.__file__).parent
+    paths = [path for folder in FOLDERS for path in sorted((tools / folder).glob("*.py"))]
+    paths += [tools / "console" / f"{name}.py" for name in ("board", "fleet_page", "pages_of_claims", "playground")]
     return [
-        importlib.import_module(one.name)
-        for one in pkgutil.walk_packages(dra_driver.views.__path__, "dra_driver.views.")
+        importlib.import_module(f"dra_driver.tools.{path.parent.name}.{path.stem}")
+        for path in paths
+        if path.stem != "__init__" and not DRAWS.search(path.read_text())
     ]
 
 
@@ -108,7 +112,7 @@ def test_what_views_return_is_frozen():
         one
         for module in modules()
         for one in vars(module).values()
-        if isinstance(one, type) and one.__module__.startswith("dra_driver.views.") and dataclasses.is_dataclass(one)
+        if isinstance(one, type) and one.__module__.startswith("dra_driver.tools.") and dataclasses.is_dataclass(one)
     }
     assert len(values) > 20
     assert {one.__name__ for one in values if not one.__dataclass_params__.frozen} == GROWING
@@ -123,10 +127,8 @@ def test_views_neither_print_nor_exit():
 
 
 def test_every_kind_of_document_is_made_in_one_place():
-    folders = (Path(dra_driver.views.__file__).parent, Path(dra_driver.cli.__file__).parent)
-    text = "".join(
-        path.read_text() for folder in folders for path in sorted(folder.rglob("*.py")) if path.parent.name != "schemas"
-    )
+    tools = Path(dra_driver.tools.__file__).parent
+    text = "".join(path.read_text() for path in sorted(tools.rglob("*.py")) if "schema" not in path.stem)
     assert sorted(re.findall(r"DocumentKind\.([A-Z_]+)", text)) == sorted(DocumentKind.__members__)
 
 

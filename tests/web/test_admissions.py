@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dra_driver.model.errors import ApiError
-from dra_driver.web.events import Notices
-from dra_driver.web.rights import MAX_NAMESPACES, Rights, rights_of
-from dra_driver.web.viewers.admissions import FRESH_SECONDS, Admissions
-from dra_driver.web.viewers.identity import PresentedIdentity
-from dra_driver.web.viewers.rights_resolvers import AdmittedViewer
+from dra_driver.base.errors import ApiError
+from dra_driver.tools.console.cluster_reader import MAX_NAMESPACES, Rights, rights_of
+from dra_driver.tools.console.events import Notices
+from dra_driver.tools.console.rights_resolvers import AdmittedViewer
+from dra_driver.tools.console.sign_in import PresentedIdentity
+from dra_driver.tools.console.viewers import FRESH_SECONDS, Admissions
 
 
 @dataclass
@@ -116,7 +116,7 @@ def test_rights_are_reviewed_by_namespace_only_for_kinds_that_may_not_be_read_ev
 def test_headers_without_valid_credentials_give_no_identity(headers):
     from starlette.datastructures import Headers
 
-    from dra_driver.web.viewers.identity import TrustedProxy, presented_identity
+    from dra_driver.tools.console.sign_in import TrustedProxy, presented_identity
 
     proxy = TrustedProxy(frozenset({"front"}))
     assert presented_identity(Headers(headers), frozenset({"somebody"}), proxy, lambda _: None) is None

@@ -3,11 +3,10 @@
 import copy
 import json
 
-from dra_driver.allocation.pools.replicas import Replica
-from dra_driver.views.board.board import Board
-from dra_driver.views.board.selector_filter import selector_matches
-from dra_driver.web.worker.board_updates import PageRead
-from dra_driver.web.worker.update_applier import UpdateApplier
+from dra_driver.allocation.capacity import Replica
+from dra_driver.tools.console.board import Board
+from dra_driver.tools.console.board_updates import PageRead, UpdateApplier
+from dra_driver.tools.console.playground import selector_matches
 from tests.support.slices import slices
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from dra_driver.cli.main import run
-from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.schemas.documents import schema_of
+from dra_driver.tools.main import run
+from dra_driver.tools.schemas import schema_of
+from dra_driver.tools.world.access import DocumentKind
 from tests.support.console.process import running_console
 from tests.support.waiting import until
 
-STATIC = Path(__file__).resolve().parents[2] / "dra_driver" / "web" / "static"
+STATIC = Path(__file__).resolve().parents[2] / "dra_driver" / "tools" / "console" / "static"
 NINE = "[1,2,3,4,5,6,7,8,9]"
 BOMB = "a + b + c + d + e + f + g > 0"
 for name in "gfedcba":
@@ -56,11 +56,9 @@ def test_a_selector_filters_the_map_and_marks_what_it_accepts(console):
 
 
 def test_a_filter_that_distinguishes_equal_nodes_is_judged_on_as_many_as_time_allows():
-    from dra_driver.views.board.board import Board
-    from dra_driver.views.board.selector_filter import selector_matches
-    from dra_driver.views.worlds.rules import apply_rules
-    from dra_driver.views.worlds.simulated_nodes import add_profiles
-    from dra_driver.views.worlds.world import World
+    from dra_driver.tools.console.board import Board
+    from dra_driver.tools.console.playground import selector_matches
+    from dra_driver.tools.world.world import World, add_profiles, apply_rules
 
     world = World()
     rules = apply_rules(world, "1.35", {})

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import jsonschema
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.schemas.documents import schema_of
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.store import CLAIMS
+from dra_driver.tools.schemas import schema_of
+from dra_driver.tools.world.access import DocumentKind
 from tests.support.console.cluster import add_claim, add_pod, fill, taint
 from tests.support.console.process import running_console
 from tests.support.ports import free_port

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.schemas.documents import schema_of
+from dra_driver.tools.schemas import schema_of
+from dra_driver.tools.world.access import DocumentKind
 
-STATIC = Path(__file__).resolve().parents[2] / "dra_driver" / "web" / "static"
+STATIC = Path(__file__).resolve().parents[2] / "dra_driver" / "tools" / "console" / "static"
 VENDOR = STATIC / "vendor"
 OURS = sorted(path for path in STATIC.rglob("*.js") if VENDOR not in path.parents)
 
@@ -91,7 +91,6 @@ def test_pages_rely_on_the_fields_that_the_schemas_of_their_answers_require():
 
 
 def test_every_question_has_an_answer_and_a_time_limit():
-    from dra_driver.web.worker.bounds import SECONDS
-    from dra_driver.web.worker.questions import ANSWERS
+    from dra_driver.tools.console.worker import ANSWERS, SECONDS
 
     assert SECONDS.keys() == ANSWERS.keys()

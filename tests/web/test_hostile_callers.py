@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.web.rights import Rights
-from dra_driver.web.viewers.admissions import FRESH_SECONDS, Admissions, TooFastError
-from dra_driver.web.viewers.identity import PresentedIdentity
-from dra_driver.web.viewers.rights_resolvers import AdmittedViewer
+from dra_driver.tools.console.cluster_reader import Rights
+from dra_driver.tools.console.rights_resolvers import AdmittedViewer
+from dra_driver.tools.console.sign_in import PresentedIdentity
+from dra_driver.tools.console.viewers import FRESH_SECONDS, Admissions, TooFastError
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.console.cluster import fill
 from tests.support.console.server import running_server

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS
+from dra_driver.simulator.store import CLAIMS
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.console.cluster import add_claim, add_pod, fill
 from tests.support.console.server import running_server

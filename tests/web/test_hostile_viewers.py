@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.web.places import NoPlaceError, SharedPlaces
-from dra_driver.web.work_budget import WorkBudget
+from dra_driver.tools.console.cluster_reader import WorkBudget
+from dra_driver.tools.console.events import NoPlaceError, SharedPlaces
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.chart import ROOT
 from tests.support.console.cluster import fill

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import jsonschema
 import pytest
 
-from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.schemas.documents import schema_of
-from dra_driver.views.usage.dashboards import gpu_dashboards
+from dra_driver.tools.schemas import schema_of
+from dra_driver.tools.usage.dashboards import gpu_dashboards
+from dra_driver.tools.world.access import DocumentKind
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.console.cluster import fill
 from tests.support.console.process import running_console
@@ -49,8 +49,8 @@ def test_the_error_of_a_disabled_lookup_says_how_to_enable_it(console):
 
 
 def test_usage_is_grouped_by_what_the_command_groups_by():
-    from dra_driver.views.usage.report import Grouping
-    from dra_driver.web.lookups.lookups import GROUPINGS
+    from dra_driver.tools.console.lookups import GROUPINGS
+    from dra_driver.tools.usage.usage_document import Grouping
 
     assert set(GROUPINGS) == set(map(str, Grouping))
 

@@ -8,15 +8,13 @@ from typing import ClassVar
 
 import pytest
 
-from dra_driver.embedded.api.httpd import Response
-from dra_driver.model.errors import DriverError
-from dra_driver.views.board.board import Board
-from dra_driver.views.board.trimming import trimmed
-from dra_driver.web.cluster_reader import _users
-from dra_driver.web.worker.board_updates import ObjectChanged, PageRead
-from dra_driver.web.worker.questions import ANSWERS
-from dra_driver.web.worker.responses import written
-from dra_driver.web.worker.update_applier import UpdateApplier
+from dra_driver.base.errors import DriverError
+from dra_driver.simulator.http import Response
+from dra_driver.tools.console.board import Board, trimmed
+from dra_driver.tools.console.board_updates import ObjectChanged, PageRead, UpdateApplier
+from dra_driver.tools.console.cluster_reader import _users
+from dra_driver.tools.console.responses import written
+from dra_driver.tools.console.worker import ANSWERS
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.console.cluster import add_claim, fill
 from tests.support.console.server import running_server

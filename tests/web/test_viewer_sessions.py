@@ -10,18 +10,17 @@ import threading
 import pytest
 from starlette.datastructures import Headers
 
-from dra_driver.web.rights import Rights
-from dra_driver.web.viewers.admissions import FRESH_SECONDS, Admissions
-from dra_driver.web.viewers.identity import PresentedIdentity
-from dra_driver.web.viewers.rights_resolvers import AdmittedViewer
-from dra_driver.web.viewers.sessions import (
+from dra_driver.tools.console.cluster_reader import Rights
+from dra_driver.tools.console.rights_resolvers import AdmittedViewer
+from dra_driver.tools.console.sign_in import (
     IDLE_SECONDS,
     MAX_OF_USER,
     MAX_SESSIONS,
     WHOLE_SECONDS,
+    PresentedIdentity,
     ViewerSessions,
 )
-from dra_driver.web.viewers.viewer_authorizer import ViewerAuthorizer
+from dra_driver.tools.console.viewers import FRESH_SECONDS, Admissions, ViewerAuthorizer
 from tests.support.api.certificates import make_ca, make_leaf
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.console.cluster import fill

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS
+from dra_driver.simulator.store import CLAIMS
 from tests.support.api.certificates import make_ca, make_leaf
 from tests.support.api.guarded_api import EVERYTHING, NAMESPACED, GuardedApi
 from tests.support.console.cluster import add_claim, add_pod, fill
@@ -168,7 +168,7 @@ def test_a_name_in_a_header_is_accepted_only_from_the_proxy_with_the_right_certi
     ids=lambda value: str(value)[:30],
 )
 def test_unsafe_options_are_refused(words, why, capsys):
-    from dra_driver.cli.main import run
+    from dra_driver.tools.main import run
 
     assert run(["console-server", *words]) == 2
     assert why in capsys.readouterr().err

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.schemas.documents import schema_of
+from dra_driver.tools.schemas import schema_of
+from dra_driver.tools.world.access import DocumentKind
 from tests.support.console.process import running_console
 
 CLAIM = """

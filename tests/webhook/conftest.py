@@ -4,8 +4,8 @@ import socketserver
 
 import pytest
 
-from dra_driver.webhook import linting
-from dra_driver.webhook.review_deadline import ReviewDeadline
+from dra_driver.tools.webhook import linting
+from dra_driver.tools.webhook.review import ReviewDeadline
 from tests.webhook.support.serving import Serving
 
 

@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from dra_driver.model.errors import NodeError
-from dra_driver.webhook.callers import Callers
-from dra_driver.webhook.identity import load_certificate_pair, make_certificate_pair
-from dra_driver.webhook.review import review_configs
-from dra_driver.webhook.server import ReviewServer
+from dra_driver.base.errors import NodeError
+from dra_driver.tools.webhook.certificates import load_certificate_pair, make_certificate_pair
+from dra_driver.tools.webhook.fleet import Callers
+from dra_driver.tools.webhook.review import review_configs
+from dra_driver.tools.webhook.server import ReviewServer
 from tests.webhook.support.reviews import DRIVER, claim, review
 
 NAME = "localhost"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_driver.claims.config.reading import validate
+from dra_driver.node.claims.config import validate
 from tests.support.webhook.config_cases import AMD_PARAMETERS, PARAMETERS
 
 

@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from dra_driver.serving.http_server import READ_BYTES
-from dra_driver.webhook.handler import MAX_BYTES
+from dra_driver.tools.serving.http_server import READ_BYTES
+from dra_driver.tools.webhook.handler import MAX_BYTES
 from tests.support.waiting import until
 from tests.webhook.support.serving import Serving, ask, is_closed
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from dra_driver.model.errors import InputError
-from dra_driver.webhook.handler import MAX_LEVELS, MAX_VALUES, TOO_DEEP, TooManyValuesError, decode
+from dra_driver.base.errors import InputError
+from dra_driver.tools.webhook.handler import MAX_LEVELS, MAX_VALUES, TOO_DEEP, TooManyValuesError, decode
 
 
 def deep(levels, opening="[", closing="]"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.webhook import fleet as fleets
-from dra_driver.webhook.fleet import PublishedFleet
-from dra_driver.webhook.linting import FleetLinter
-from dra_driver.webhook.objects import selectors
+from dra_driver.tools.webhook import fleet as fleets
+from dra_driver.tools.webhook.fleet import PublishedFleet
+from dra_driver.tools.webhook.linting import FleetLinter
+from dra_driver.tools.webhook.review import selectors
 from tests.support.api.embedded_client import slice_wire
 from tests.webhook.support.reviews import DRIVER, claim, device_class, request
 

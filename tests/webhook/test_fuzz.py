@@ -16,14 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.claims.config.reading import decode_config
-from dra_driver.model.errors import ClaimError
-from dra_driver.webhook.fleet import PublishedFleet
-from dra_driver.webhook.identity import load_certificate_pair, make_certificate_pair
-from dra_driver.webhook.images import ImageAdvisor
-from dra_driver.webhook.linting import FleetLinter
-from dra_driver.webhook.main import UNREAD, reviewers
-from dra_driver.webhook.server import ReviewServer
+from dra_driver.base.errors import ClaimError
+from dra_driver.node.claims.config import decode_config
+from dra_driver.tools.webhook.certificates import load_certificate_pair, make_certificate_pair
+from dra_driver.tools.webhook.fleet import PublishedFleet
+from dra_driver.tools.webhook.linting import FleetLinter, ImageAdvisor
+from dra_driver.tools.webhook.server import UNREAD, ReviewServer, reviewers
 from tests.support.api.embedded_client import slice_wire
 from tests.webhook.support.reviews import DRIVER, claim, config, device_class, request, review, template
 

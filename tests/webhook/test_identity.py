@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from dra_driver.model.errors import ApiError, NodeError
-from dra_driver.webhook.identity import (
+from dra_driver.base.errors import ApiError, NodeError
+from dra_driver.tools.webhook.certificates import (
     LIFE,
     RENEW_BEFORE,
     CertificateFolder,
@@ -23,7 +23,7 @@ from dra_driver.webhook.identity import (
     make_certificate_pair,
     renewal_reason,
 )
-from dra_driver.webhook.server import ReviewServer
+from dra_driver.tools.webhook.server import ReviewServer
 from tests.support.waiting import until
 
 NAMES = ("webhook.dra.svc", "webhook.dra.svc.cluster.local")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.webhook.fleet import PublishedFleet
-from dra_driver.webhook.images import ImageAdvisor
-from dra_driver.webhook.review import review_pods
-from dra_driver.webhook.wording import WARNING_CHARACTERS
+from dra_driver.tools.webhook.fleet import PublishedFleet
+from dra_driver.tools.webhook.linting import ImageAdvisor
+from dra_driver.tools.webhook.review import WARNING_CHARACTERS, review_pods
 from tests.support.api.embedded_client import slice_wire
 from tests.webhook.support.reviews import DRIVER, review
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.embedded.api.kinds import CLASSES, SLICES
-from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
-from dra_driver.webhook.fleet import FleetWatch, PublishedFleet
-from dra_driver.webhook.linting import FleetLinter
-from dra_driver.webhook.objects import selectors
-from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline
+from dra_driver.kube.credentials import load_credentials
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.store import CLASSES, SLICES
+from dra_driver.tools.webhook.fleet import FleetWatch, PublishedFleet
+from dra_driver.tools.webhook.linting import FleetLinter
+from dra_driver.tools.webhook.review import CallerGoneError, ReviewDeadline, selectors
 from tests.support.api.embedded_client import slice_wire
 from tests.support.waiting import until
 from tests.webhook.support.reviews import DRIVER, claim, device_class, request

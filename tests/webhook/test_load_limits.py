@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from dra_driver.webhook.handler import MAX_REVIEWS, SMALL_BYTES, LoadLimits, OverloadedError
+from dra_driver.tools.webhook.handler import MAX_REVIEWS, SMALL_BYTES, LoadLimits, OverloadedError
 
 LARGE = 10 * SMALL_BYTES
 

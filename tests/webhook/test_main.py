@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS, SLICES
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.webhook.identity import make_certificate_pair
-from dra_driver.webhook.main import Settings, Webhook
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.store import CLAIMS, SLICES
+from dra_driver.tools.webhook.certificates import make_certificate_pair
+from dra_driver.tools.webhook.server import Settings, Webhook
 from tests.support.api.embedded_client import slice_wire
 from tests.support.ports import free_port
 from tests.support.waiting import until

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS, TEMPLATES
-from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
-from dra_driver.webhook.fleet import PublishedFleet
-from dra_driver.webhook.mps_claims import MpsAdvisor
-from dra_driver.webhook.review import review_pods
-from dra_driver.webhook.wording import WARNING_CHARACTERS
+from dra_driver.kube.credentials import load_credentials
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.store import CLAIMS, TEMPLATES
+from dra_driver.tools.webhook.fleet import PublishedFleet
+from dra_driver.tools.webhook.linting import MpsAdvisor
+from dra_driver.tools.webhook.review import WARNING_CHARACTERS, review_pods
 from tests.support.api.embedded_client import slice_wire
 from tests.webhook.support.reviews import DRIVER, claim, config, device_class, request, review, template
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.views.fleet.devices import fleet_of_profile
-from dra_driver.webhook.fleet import PublishedFleet
-from dra_driver.webhook.images import ImageAdvisor
-from dra_driver.webhook.linting import WARNED_RULES, FleetLinter
-from dra_driver.webhook.review import review_configs, review_pods, review_selectors
+from dra_driver.tools.webhook.fleet import PublishedFleet
+from dra_driver.tools.webhook.linting import WARNED_RULES, FleetLinter, ImageAdvisor
+from dra_driver.tools.webhook.review import review_configs, review_pods, review_selectors
+from dra_driver.tools.world.fleet import fleet_of_profile
 from tests.support.webhook.webhook_page import FILES, PAGE, shown
 from tests.webhook.support.reviews import DRIVER, review
 

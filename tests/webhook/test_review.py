@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.claims.config.reading import validate
-from dra_driver.model.errors import InputError
-from dra_driver.webhook.review import review_configs, review_selectors
-from dra_driver.webhook.wording import WARNING_CHARACTERS
+from dra_driver.base.errors import InputError
+from dra_driver.node.claims.config import validate
+from dra_driver.tools.webhook.review import WARNING_CHARACTERS, review_configs, review_selectors
 from tests.webhook.support.reviews import DRIVER, claim, config, device_class, request, review, template
 
 WRONG = config(strategy="TimeSlicing", timeSlicingConfig={"interval": "Forever"}, extra=1)

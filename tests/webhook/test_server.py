@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dra_driver.model.errors import NodeError
-from dra_driver.webhook.handler import MAX_BYTES, MAX_VALUES
-from dra_driver.webhook.identity import load_certificate_pair, make_certificate_pair
-from dra_driver.webhook.server import ReviewServer
+from dra_driver.base.errors import NodeError
+from dra_driver.tools.webhook.certificates import load_certificate_pair, make_certificate_pair
+from dra_driver.tools.webhook.handler import MAX_BYTES, MAX_VALUES
+from dra_driver.tools.webhook.server import ReviewServer
 from tests.support.waiting import until
 from tests.webhook.support.reviews import DRIVER, claim, config, review
 from tests.webhook.support.serving import NAME, ask, is_closed

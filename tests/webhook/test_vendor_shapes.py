@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from dra_driver.base.flags import registered_as
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.wire import device_wire
-from dra_driver.model.vendors import registered_as
-from dra_driver.views.fleet.template import node_template
-from dra_driver.webhook.shapes import shapes_of
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import device_wire
+from dra_driver.tools.fleet.template import node_template
+from dra_driver.tools.webhook.fleet import shapes_of
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 from tests.support.nodes.gaudi_tree import GaudiModule, GaudiTree
 from tests.support.nodes.intel_tree import IntelCard, IntelTree

@@ -1,1 +1,1 @@
-"""AMD's GPUs (Instinct, Radeon, APUs), from sysfs and the KFD topology alone: no library is loaded."""
+"""AMD: GPUs and partitions read from the kernel (KFD, DRM, sysfs)."""

@@ -13,23 +13,25 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from dra_driver.hardware.amd.facts import AmdGpu
-from dra_driver.hardware.amd.passthrough import PASSTHROUGH_ROWS
-from dra_driver.hardware.published import values
-from dra_driver.hardware.published.rows import (
+from dra_driver.base.wire import DeviceType
+from dra_driver.hardware import published
+from dra_driver.hardware.amd.hardware import PASSTHROUGH_ROWS
+from dra_driver.hardware.amd.health import AmdGpu
+from dra_driver.hardware.published import (
     ALL,
+    ENFORCEMENT,
     EVERY,
     MEMORY,
+    SHARE_FORM,
+    SHARES_LEFT,
     STANDARD_ATTRIBUTES,
     Fact,
     FoundDevice,
     Owner,
     Published,
     ValueKind,
+    of_gpu,
 )
-from dra_driver.hardware.published.shares import ENFORCEMENT, SHARE_FORM, SHARES_LEFT
-from dra_driver.hardware.published.values import of_gpu
-from dra_driver.model.shares import DeviceType
 
 
 def _product(gpu: AmdGpu) -> str | None:
@@ -156,7 +158,7 @@ AMD_ROWS: tuple[Published, ...] = (
         "Memory. On an APU, how much of the host's memory programs may allocate; under NPS1, a partition's nominal "
         "share. Absent where no file reports it.",
         EVERY,
-        values.memory,
+        published.memory,
         unit="bytes",
         owner=Owner.VENDOR,
         since="0.2.0",

@@ -7,28 +7,61 @@ device is opened, so nothing can hang in a library and nothing has to be release
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dra_driver.hardware import pci
-from dra_driver.hardware.amd import kfd
-from dra_driver.hardware.amd.edits import common_edits, compute_unit_edits, device_edits
-from dra_driver.hardware.amd.facts import AMD, DRIVERS, AmdGpu
+from dra_driver.base.edits import Edits
+from dra_driver.base.errors import HardwareError, Retry
+from dra_driver.base.wire import SharedDevice
+from dra_driver.hardware import pci, sysfs
+from dra_driver.hardware.amd import health
+from dra_driver.hardware.amd.health import AMD, DRIVERS, AmdGpu
+from dra_driver.hardware.amd.product_names import product_name
 from dra_driver.hardware.amd.reading import read_gpus
-from dra_driver.hardware.drm import on_bus, read_device_nodes, read_functions
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
-from dra_driver.hardware.port import Fingerprint
-from dra_driver.hardware.sysfs import dmem
-from dra_driver.hardware.sysfs.observation import SysfsObservation
-from dra_driver.hardware.sysfs.versions import semantic_version
-from dra_driver.model.edits import Edits
-from dra_driver.model.errors import HardwareError, Retry
-from dra_driver.model.sharing import SharedDevice
+from dra_driver.hardware.pci import edits_of_nodes, node_missing, on_bus, read_device_nodes, read_functions
+from dra_driver.hardware.port import Fingerprint, Roots
+from dra_driver.hardware.published import PASSED, VFIO, FoundDevice, Published, ValueKind, is_virtual
+from dra_driver.hardware.sysfs import SysfsObservation, semantic_version
 
 if TYPE_CHECKING:
     from dra_driver.hardware.metered import Reading
-    from dra_driver.hardware.sysfs.watch import VitalsSource
+    from dra_driver.hardware.sysfs import VitalsSource
+
+
+# Edits for containers with AMD's GPUs: /dev/kfd once, and the card and the render node of each device.
+
+
+def common_edits(roots: Roots) -> Edits:
+    """Return the compute driver's node, which all devices share; nothing where the kernel has no compute driver.
+
+    Raises: HardwareError("hardware.node-missing", retry LATER).
+    """
+    return edits_of_nodes(["kfd"], roots) if health.is_there(roots) else Edits()
+
+
+def device_edits(gpu: AmdGpu, roots: Roots) -> Edits:
+    """Return the nodes of one device. Raises: HardwareError("hardware.node-missing", retry LATER)."""
+    if gpu.minor < 0:
+        raise node_missing(f"the render node of {gpu.pci_address} {gpu.part}".rstrip())
+    return edits_of_nodes(gpu.nodes, roots)
+
+
+def compute_unit_edits(units: Sequence[int]) -> Edits:
+    """Return the variable by which the runtime keeps the programs of a container to these units of its first GPU.
+
+    Source: ROCm documentation, "Setting the number of compute units" (HSA_CU_MASK: GPUs, a colon, ranges of units).
+
+    >>> compute_unit_edits([0, 1, 2, 8, 9]).env
+    ('HSA_CU_MASK=0:0-2,8-9',)
+    """
+    runs = [[unit for _, unit in run] for _, run in groupby(enumerate(units), lambda pair: pair[1] - pair[0])]
+    ranges = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+    return Edits(env=(f"HSA_CU_MASK=0:{ranges}",))
+
 
 _MODE_FILES = ("current_compute_partition", "current_memory_partition")
 
@@ -46,7 +79,7 @@ class AmdHardware(SysfsObservation):
     def is_present(self) -> bool:
         """Return whether there is a GPU of AMD on the bus, or one that its kernel driver drives."""
         return bool(
-            read_functions(self._roots, AMD, DRIVERS) or on_bus(self._roots, AMD) or kfd.read_nodes(self._roots)
+            read_functions(self._roots, AMD, DRIVERS) or on_bus(self._roots, AMD) or health.read_nodes(self._roots)
         )
 
     def discover(self) -> Facts:
@@ -59,7 +92,7 @@ class AmdHardware(SysfsObservation):
             if address not in known and driver not in DRIVERS
         ]
         problems = [*reading.problems, *undriven]
-        if reading.gpus and not kfd.is_there(self._roots):
+        if reading.gpus and not health.is_there(self._roots):
             text = "the kernel offers no compute driver (/sys/class/kfd): containers can draw but not compute"
             problems.append(Problem("hardware.no-compute-driver", "node", text))
         version = semantic_version(self.version())
@@ -76,7 +109,7 @@ class AmdHardware(SysfsObservation):
         generation = pci.read_text(f"{self._roots.sys}/class/kfd/kfd/topology/generation_id")
         nodes = tuple(pci.entries_of(Path(self._roots.sys, "class/kfd/kfd/topology/nodes")))
         drm = tuple((one.address, one.drm) for one in functions)
-        limits = dmem.is_offered(self._roots), tuple(dmem.own_memory(self._roots, one.address) for one in functions)
+        limits = sysfs.is_offered(self._roots), tuple(sysfs.own_memory(self._roots, one.address) for one in functions)
         return Fingerprint(
             (drm, modes, generation, nodes, on_bus(self._roots, AMD), self.version(), self._device_nodes(), limits)
         )
@@ -93,13 +126,13 @@ class AmdHardware(SysfsObservation):
 
     def edit_problems(self) -> tuple[str, ...]:
         """Return the problem of a kernel without compute driver. Missing libraries are none: images bring their own."""
-        if kfd.is_there(self._roots):
+        if health.is_there(self._roots):
             return ()
         return ("/dev/kfd: the kernel offers no compute driver, so containers can draw but not compute",)
 
     def computing_on(self, address: str) -> frozenset[int]:
         """Return the processes that compute on a GPU (passthrough.ComputeLister)."""
-        from dra_driver.hardware.amd.kfd_processes import computing_on  # noqa: PLC0415 - only where GPUs are passed through
+        from dra_driver.hardware.amd.reading import computing_on  # noqa: PLC0415 - only where GPUs are passed through
 
         return computing_on(self._roots, address)
 
@@ -110,36 +143,69 @@ class AmdHardware(SysfsObservation):
 
     def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:  # noqa: ARG002 - a write of the kernel's files can't hang
         """Set, or remove, the limit of a cgroup."""
-        dmem.set_limit(self._region(device), Path(cgroup), limit)
+        sysfs.set_limit(self._region(device), Path(cgroup), limit)
 
     def memory_limit(self, device: SharedDevice, cgroup: str) -> int | None:
         """Return the limit of a cgroup in bytes, None where it has none."""
-        return dmem.limit_of(self._region(device), Path(cgroup))
+        return sysfs.limit_of(self._region(device), Path(cgroup))
 
     def compute_unit_edits(self, units: Sequence[int]) -> Edits:
         """Return what keeps the programs of a container to these units (port.ComputeUnitChoosing)."""
         return compute_unit_edits(units)
 
-    def _region(self, device: SharedDevice) -> dmem.Region:
-        regions = dmem.own_memory(self._roots, device.pci_address)
+    def _region(self, device: SharedDevice) -> sysfs.Region:
+        regions = sysfs.own_memory(self._roots, device.pci_address)
         if len(regions) != 1:
             text = f"the kernel has no region of memory for {device} that can be limited (dmem.capacity)"
             raise HardwareError("memory-limit-unsupported", text, hint="Linux 6.14 with CONFIG_CGROUP_DMEM is needed")
         return regions[0]
 
     def _vitals_source(self) -> VitalsSource:
-        from dra_driver.hardware.amd.health import read_all_vitals  # noqa: PLC0415 - only where it is on
-        from dra_driver.hardware.amd.resets import ResetLog  # noqa: PLC0415 - as above
-        from dra_driver.hardware.kernel_records import KERNEL_LOG, KernelRecords  # noqa: PLC0415 - as above
-        from dra_driver.hardware.sysfs.watch import VitalsSource  # noqa: PLC0415 - as above
+        from dra_driver.hardware.amd.health import ResetLog, read_all_vitals  # noqa: PLC0415 - as above
+        from dra_driver.hardware.evidence import KERNEL_LOG, KernelRecords  # noqa: PLC0415 - as above
+        from dra_driver.hardware.sysfs import VitalsSource  # noqa: PLC0415 - as above
 
         log = KernelRecords(Path(self._roots.dev, KERNEL_LOG))
         return VitalsSource(partial(read_all_vitals, self._roots, ResetLog(log)), log)
 
     def _figures_reader(self) -> Callable[[], Iterable[Reading]]:
-        from dra_driver.hardware.amd.metering.reading import read_all  # noqa: PLC0415 - only where it is on
+        from dra_driver.hardware.amd.metering import read_all  # noqa: PLC0415 - only where it is on
 
         return partial(read_all, self._roots)
 
     def _device_nodes(self) -> tuple[str, ...]:
         return (*read_device_nodes(self._roots), *(["kfd"] if Path(self._roots.dev, "kfd").exists() else []))
+
+
+# AMD's GPUs and virtual functions for virtual machines: their attributes, and what the PCI bus shows of them.
+
+
+def _group(found: FoundDevice) -> str | None:
+    group = found.gpu.passthrough.group if found.gpu.passthrough else None
+    return None if group is None else str(group)
+
+
+PASSTHROUGH_ROWS: tuple[Published, ...] = (
+    Published(
+        "pciAddr", ValueKind.STRING, "The same as the standard pciBusID.", VFIO, lambda found: found.gpu.pci_address,
+        since="0.3.0",
+    ),
+    Published("iommuGroup", ValueKind.STRING, "Number of the IOMMU group.", VFIO, _group, since="0.3.0"),
+    Published(
+        "isVF", ValueKind.BOOL, "Whether it is a virtual function of a GPU (SR-IOV).", VFIO, is_virtual, since="0.3.0"
+    ),
+    Published(
+        "numaNode", ValueKind.INT, "The same as the standard numaNode.", VFIO, lambda found: found.gpu.numa_node,
+        since="0.3.0",
+    ),
+    *(row for row in PASSED if row.name != "deviceID"),
+)  # fmt: skip
+
+
+def with_pci_facts(gpu: GpuFacts, roots: Roots) -> GpuFacts:
+    """Return the facts of a function, completed by what its PCI numbers show."""
+    if not isinstance(gpu, AmdGpu) or gpu.pci_id is None:
+        return gpu
+    device_id = gpu.pci_id >> 16
+    revision = pci.read_hex(pci.function_folder(roots, gpu.pci_address) / "revision")
+    return replace(gpu, device_id=device_id, product_name=product_name(device_id, revision))

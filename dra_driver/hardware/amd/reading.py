@@ -22,16 +22,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dra_driver.hardware import pci
-from dra_driver.hardware.amd.facts import AMD, DRIVERS, AmdGpu
-from dra_driver.hardware.amd.kfd import KfdNode, read_nodes
+from dra_driver.hardware import pci, sysfs
+from dra_driver.hardware.amd.health import AMD, DRIVERS, AmdGpu, KfdNode, read_nodes
 from dra_driver.hardware.amd.product_names import product_name
-from dra_driver.hardware.drm import DrmFunction, DrmNodes, names_of_nodes, read_drm, read_functions
 from dra_driver.hardware.facts import Problem
-from dra_driver.hardware.pci import entries_of, read_size, read_text
+from dra_driver.hardware.pci import (
+    DrmFunction,
+    DrmNodes,
+    entries_of,
+    names_of_nodes,
+    read_drm,
+    read_functions,
+    read_size,
+    read_text,
+)
 from dra_driver.hardware.port import Roots
-from dra_driver.hardware.sysfs import dmem
-from dra_driver.hardware.sysfs.dmem import dmem_capacity
+from dra_driver.hardware.sysfs import dmem_capacity
 
 COMPUTE_MODES = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4, "CPX": 8}  # the most partitions that a mode makes
 MEMORY_MODES = ("NPS1", "NPS2", "NPS3", "NPS4", "NPS6", "NPS8")
@@ -261,7 +267,9 @@ def _whole(seen: _Seen, modes: Modes, roots: Roots) -> AmdGpu:
         compute_mode=modes.compute,
         memory_mode=modes.memory,
         is_integrated=integrated,
-        limits_memory=integrated is False and dmem.is_offered(roots) and len(dmem.own_memory(roots, seen.address)) == 1,
+        limits_memory=integrated is False
+        and sysfs.is_offered(roots)
+        and len(sysfs.own_memory(roots, seen.address)) == 1,
         nodes=names_of_nodes(drm.card, minor),
     )
 
@@ -342,3 +350,24 @@ def read_partition_cards(roots: Roots) -> dict[int, str]:
             if drm.render_minor is not None and drm.card is not None:
                 cards[drm.render_minor] = drm.card
     return cards
+
+
+# Processes that compute on a GPU, as AMD's compute driver lists them: those with memory or a queue on it.
+
+_KFD = "class/kfd/kfd"
+_IDLE = {None, "", "0"}
+
+
+def computing_on(roots: Roots, address: str) -> frozenset[int]:
+    """Return the ids of the processes with memory or a queue on any part of a GPU."""
+    kfd = Path(roots.sys, _KFD)
+    nodes = [node.number for node in read_nodes(roots) if node.address == address]
+    ids = {read_text(kfd / "topology/nodes" / str(number) / "gpu_id") for number in nodes} - _IDLE
+    processes = (name for name in entries_of(kfd / "proc") if name.isdigit()) if ids else ()
+    return frozenset(int(name) for name in processes if _uses(kfd / "proc" / name, ids))
+
+
+def _uses(process: Path, ids: set[str | None]) -> bool:
+    if any(read_text(process / f"vram_{gpu}") not in _IDLE for gpu in ids):
+        return True
+    return any(read_text(process / "queues" / queue / "gpuid") in ids for queue in entries_of(process / "queues"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dra_driver.hardware.amd.attributes import AMD_ROWS
-from dra_driver.hardware.amd.facts import AmdGpu
-from dra_driver.hardware.amd.passthrough import with_pci_facts
+from dra_driver.hardware.amd.hardware import with_pci_facts
+from dra_driver.hardware.amd.health import AmdGpu
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import (
     DevicePluginSigns,
@@ -18,7 +18,7 @@ from dra_driver.hardware.vendors import (
 )
 
 if TYPE_CHECKING:
-    from dra_driver.hardware.metric_names import MetricNames
+    from dra_driver.hardware.metered import MetricNames
 
 _CLASS = VendorClass(
     "gpu.amd.com",
@@ -65,7 +65,7 @@ def _open(roots: Roots) -> Hardware:
 
 
 def _metric_names() -> MetricNames:
-    from dra_driver.hardware.amd.metering.names import NAMES  # noqa: PLC0415 - only where the GPUs are metered
+    from dra_driver.hardware.amd.metering import NAMES  # noqa: PLC0415 - only where the GPUs are metered
 
     return NAMES
 

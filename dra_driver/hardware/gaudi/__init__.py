@@ -1,1 +1,1 @@
-"""Intel's Gaudi accelerators behind the kernel driver habanalabs: no library is loaded and no setting is changed."""
+"""Intel Gaudi: accelerators read from the kernel's accel class."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dra_driver.hardware.gaudi.attributes import GAUDI_ROWS
-from dra_driver.hardware.gaudi.facts import GaudiCard
-from dra_driver.hardware.gaudi.passthrough import with_pci_facts
+from dra_driver.hardware.gaudi.hardware import GAUDI_ROWS, GaudiCard, with_pci_facts
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import DevicePluginSigns, PassthroughTerms, ReferencePage, Vendor, VendorClass
 

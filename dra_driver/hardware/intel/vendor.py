@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dra_driver.hardware.intel.attributes import INTEL_ROWS
-from dra_driver.hardware.intel.facts import IntelGpu
-from dra_driver.hardware.intel.passthrough import with_pci_facts
+from dra_driver.hardware.intel.attributes import INTEL_ROWS, with_pci_facts
+from dra_driver.hardware.intel.reading import IntelGpu
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import DevicePluginSigns, PassthroughTerms, ReferencePage, Vendor, VendorClass
 
 if TYPE_CHECKING:
-    from dra_driver.hardware.metric_names import MetricNames
+    from dra_driver.hardware.metered import MetricNames
 
 _CLASS = VendorClass(
     "gpu.intel.com",
@@ -39,13 +38,13 @@ has the whole PCI function can write its firmware. The name is that of Intel's o
 
 
 def _open(roots: Roots) -> Hardware:
-    from dra_driver.hardware.intel.hardware import IntelHardware  # noqa: PLC0415 - reading the declared names does not need it
+    from dra_driver.hardware.intel.attributes import IntelHardware  # noqa: PLC0415 - reading the declared names does not need it
 
     return IntelHardware(roots)
 
 
 def _metric_names() -> MetricNames:
-    from dra_driver.hardware.intel.metering.names import NAMES  # noqa: PLC0415 - only where the GPUs are metered
+    from dra_driver.hardware.intel.attributes import NAMES  # noqa: PLC0415 - only where the GPUs are metered
 
     return NAMES
 

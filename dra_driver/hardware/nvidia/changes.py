@@ -22,19 +22,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from dra_driver.base.errors import HardwareError, Retry
+from dra_driver.base.wire import ComputeMode, Interval, SharedDevice
 from dra_driver.hardware import programs
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia import library
 from dra_driver.hardware.nvidia.calls import Nvml
 from dra_driver.hardware.nvidia.discovery import Discovery, LibraryUse
 from dra_driver.hardware.nvidia.edits.driver_root import BINARY_FOLDERS, DriverRoot
+from dra_driver.hardware.nvidia.instances import WorkerStopped, ended
 from dra_driver.hardware.nvidia.queries import UNLIMITED, Handle, NvmlFault
 from dra_driver.hardware.nvidia.session import GpuWorker
-from dra_driver.hardware.nvidia.worker import WorkerStopped, ended
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.programs import run_program
-from dra_driver.model.errors import HardwareError, Retry
-from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 
 T = TypeVar("T")
 Work = Callable[[Nvml, Handle, GpuFacts], T]  # called with the library, the GPU's handle, and its facts as last read

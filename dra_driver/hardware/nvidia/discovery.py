@@ -19,22 +19,21 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
-from dra_driver.hardware.facts import Facts, GpuFacts, Problem
-from dra_driver.hardware.mixed_mig import mixed_mig_problems
-from dra_driver.hardware.nvidia import library, sysfs
+from dra_driver.base.errors import HardwareError, NodeError, Retry
+from dra_driver.base.telemetry.logs import fields
+from dra_driver.hardware.facts import Facts, GpuFacts, Problem, mixed_mig_problems
+from dra_driver.hardware.nvidia import library
+from dra_driver.hardware.nvidia import library as sysfs
 from dra_driver.hardware.nvidia.edits.nodes import is_missing
 from dra_driver.hardware.nvidia.gpu_reading import Edge, GpuReading, join_gpus
-from dra_driver.hardware.nvidia.library import LATE, NotOpen, Opened, open_library
+from dra_driver.hardware.nvidia.instances import Worker, ended
+from dra_driver.hardware.nvidia.library import LATE, NotOpen, Opened, PciFunction, open_library
 from dra_driver.hardware.nvidia.mig_reading import cuda_version, strict_version
 from dra_driver.hardware.nvidia.observation import Observation
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.nvidia.queries import NvmlFault
 from dra_driver.hardware.nvidia.session import GpuWorker, NvmlSession
-from dra_driver.hardware.nvidia.sysfs import PciFunction
-from dra_driver.hardware.nvidia.worker import Worker, ended
 from dra_driver.hardware.port import Fingerprint, Roots
-from dra_driver.model.errors import HardwareError, NodeError, Retry
-from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 

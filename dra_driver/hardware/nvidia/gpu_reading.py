@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from dra_driver.base.names import normal_pci_address
+from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware import pci
 from dra_driver.hardware.facts import MigProfile, Problem
-from dra_driver.hardware.nvidia import sysfs
+from dra_driver.hardware.nvidia import library
 from dra_driver.hardware.nvidia.calls import Nvml
 from dra_driver.hardware.nvidia.mig_reading import (
     ADDRESSING_MODES,
@@ -36,8 +38,6 @@ from dra_driver.hardware.nvidia.mig_reading import (
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.nvidia.queries import FABRIC_COMPLETED, MAX_LINKS, Handle, NvmlFault
 from dra_driver.hardware.port import Roots
-from dra_driver.model.names import normal_pci_address
-from dra_driver.telemetry.logs import fields
 
 Edge = tuple[str, str]
 _GPU, _NPU, _SWITCH = 0, 1, 2  # values of NVML_NVLINK_DEVICE_TYPE_*
@@ -230,7 +230,7 @@ class _GpuReader:
         try:
             return self._nvml.minor(gpu)
         except NvmlFault as fault:
-            minor = sysfs.read_minor(self._roots, self._address or "")
+            minor = library.read_minor(self._roots, self._address or "")
             if minor is None or fault.is_lost:
                 raise
             return minor
@@ -300,7 +300,7 @@ class _GpuReader:
     def _limits_memory(self, gpu: Handle) -> bool:
         """Return whether the driver reports a cgroup's limit of this GPU's memory; the limit can then also be set."""
         try:
-            self._nvml.memory_limit(gpu, sysfs.own_cgroup(self._roots))
+            self._nvml.memory_limit(gpu, library.own_cgroup(self._roots))
         except NvmlFault as fault:
             if fault.is_lost:
                 raise

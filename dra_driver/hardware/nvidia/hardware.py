@@ -17,8 +17,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dra_driver.hardware.compute.program import ComputeProgram
-from dra_driver.hardware.evidence import BusState, HealthReport
+from dra_driver.base.edits import Edits
+from dra_driver.base.telemetry.logs import fields
+from dra_driver.base.wire import ComputeMode, Interval, SharedDevice
+from dra_driver.hardware.evidence import BusState, ComputeProgram, HealthReport
 from dra_driver.hardware.facts import (
     ChannelFacts,
     CreatedPartition,
@@ -33,14 +35,9 @@ from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.nvidia import library
 from dra_driver.hardware.nvidia.changes import GpuCalls, Modes, persistence, processes_with, reset_gpus, set_persistence
 from dra_driver.hardware.nvidia.discovery import VENDOR, Discovery, LibraryUse
-from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
-from dra_driver.hardware.nvidia.edits.nodes import channel_edits, domain_state, read_channel
 from dra_driver.hardware.nvidia.observation import Observation
 from dra_driver.hardware.nvidia.partitioning import Partitioning
 from dra_driver.hardware.port import Fingerprint, Roots
-from dra_driver.model.edits import Edits
-from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
-from dra_driver.telemetry.logs import fields
 
 
 class GpuActions:
@@ -175,7 +172,7 @@ def cuda_program(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None, 
         "pci": gpu.pci_address,
         "is_thorough": is_thorough,
     }
-    return ComputeProgram("dra_driver.hardware.compute.cuda_child", request, _environment((partition or gpu).uuid))
+    return ComputeProgram("dra_driver.hardware.cuda_child", request, _environment((partition or gpu).uuid))
 
 
 def _helpers(path: str) -> list[str]:
@@ -222,14 +219,20 @@ class NvidiaHardware(GpuActions):
 
     def channel(self, facts: Facts) -> ChannelFacts | Problem | None:
         """Return the IMEX channel of a node with these GPUs."""
+        from dra_driver.hardware.nvidia.edits.nodes import read_channel  # noqa: PLC0415 - an idle node needs no edits
+
         return read_channel(self._roots, facts)
 
     def channel_edits(self) -> Edits:
         """Return the edits for a container with the channel."""
+        from dra_driver.hardware.nvidia.edits.nodes import channel_edits  # noqa: PLC0415 - as above
+
         return channel_edits(self._roots)
 
     def channel_state(self) -> str | None:
         """Return the state that the host's daemon reports for the channel's domain."""
+        from dra_driver.hardware.nvidia.edits.nodes import domain_state  # noqa: PLC0415 - as above
+
         return domain_state(self._roots)
 
     # -- what is here
@@ -271,11 +274,15 @@ class NvidiaHardware(GpuActions):
 
     def common_edits(self) -> Edits:
         """Return what every container with one of these devices needs."""
+        from dra_driver.hardware.nvidia.edits.edits import common_edits  # noqa: PLC0415 - as above
+
         common, self._left_out = common_edits(self._roots, self._discovery.driver_version)
         return common
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
         """Return the edits for one device. Raises: HardwareError("hardware.node-missing")."""
+        from dra_driver.hardware.nvidia.edits.edits import device_edits  # noqa: PLC0415 - as above
+
         return device_edits(self._roots, gpu, partition)
 
     def edit_problems(self) -> tuple[str, ...]:

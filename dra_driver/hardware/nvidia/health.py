@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dra_driver.hardware.evidence import Source, Vitals, XidReport
-from dra_driver.hardware.kernel_records import KernelRecords
+from dra_driver.base.names import normal_pci_address
+from dra_driver.hardware.evidence import KernelRecords, Source, Vitals, XidReport
 from dra_driver.hardware.nvidia.calls import OptionalCalls
 from dra_driver.hardware.nvidia.queries import MAX_LINKS, Handle, NvmlFault
-from dra_driver.model.names import normal_pci_address
 
 XID, GPU_UNAVAILABLE, RECOVERY_CHANGED = 0x8, 0x4000, 0x8000
 DOUBLE_BIT_ECC, DRAM_RETIRED, DRAM_NOT_RETIRED = 0x2, 0x400, 0x800

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dra_driver.hardware.metered import Measure, MeterPlan, MeterReport, ProcessUse, Reading
-from dra_driver.hardware.nvidia.meter_calls import MeterNvml, Profiling
+from dra_driver.hardware.nvidia.dcgm_names import MeterNvml, Profiling
 from dra_driver.hardware.nvidia.mig_reading import mig_devices
 from dra_driver.hardware.nvidia.queries import Handle, NvmlFault
 

@@ -19,11 +19,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from dra_driver.base.machine import FifoCache
+from dra_driver.base.versions import Semver, SemverError, normalize
 from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.nvidia.calls import GpuInstance, GpuInstanceProfile, MigAttributes, Nvml
 from dra_driver.hardware.nvidia.queries import Handle, NvmlFault
-from dra_driver.model.fifo_cache import FifoCache
-from dra_driver.model.semver import Semver, SemverError, normalize
 
 UNKNOWN = "Unknown"
 

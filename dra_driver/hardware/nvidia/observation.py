@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.hardware.bus import bus_state
-from dra_driver.hardware.evidence import BusState, HealthReport, Source, Vitals, XidReport
-from dra_driver.hardware.kernel_records import KERNEL_LOG
+from dra_driver.base.machine import boot_time
+from dra_driver.base.names import normal_pci_address
+from dra_driver.base.telemetry.logs import fields
+from dra_driver.hardware.evidence import KERNEL_LOG, BusState, HealthReport, Source, Vitals, XidReport
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.nvidia.health import (
     XID,
@@ -33,13 +34,11 @@ from dra_driver.hardware.nvidia.health import (
     read_vitals,
     watched_gpu,
 )
+from dra_driver.hardware.nvidia.instances import Worker, ended
 from dra_driver.hardware.nvidia.queries import NvmlFault
 from dra_driver.hardware.nvidia.session import WATCH_ENDS_S, NvmlSession
-from dra_driver.hardware.nvidia.worker import Worker, ended
+from dra_driver.hardware.pci import bus_state
 from dra_driver.hardware.port import Roots
-from dra_driver.model.machine import boot_time
-from dra_driver.model.names import normal_pci_address
-from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
     from dra_driver.hardware.nvidia.metering import MeterRounds, NvidiaMeter

@@ -13,13 +13,13 @@ import time
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.hardware.facts import CreatedPartition, GpuFacts, MigProfile, PlacementFacts
 from dra_driver.hardware.nvidia.calls import Nvml
 from dra_driver.hardware.nvidia.changes import GpuCalls, Work
 from dra_driver.hardware.nvidia.instances import Removal, SeenPartitions, SharedInstance, make_partition, partition_at
 from dra_driver.hardware.nvidia.mig_reading import MigReading, has_instances, read_partitions
 from dra_driver.hardware.nvidia.queries import Handle, NvmlFault
-from dra_driver.model.errors import HardwareError, Retry
 
 T = TypeVar("T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5

@@ -21,12 +21,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from dra_driver.base.names import label_product
+from dra_driver.base.wire import DeviceType
+from dra_driver.hardware import published
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import Roots
-from dra_driver.hardware.published import values
-from dra_driver.hardware.published.rows import (
+from dra_driver.hardware.published import (
     ALL,
     COMPUTE,
+    ENFORCEMENT,
     EVERY,
     GPU,
     MEMORY,
@@ -35,15 +38,14 @@ from dra_driver.hardware.published.rows import (
     PART,
     PASSED,
     SHARE,
+    SHARE_FORM,
+    SHARES_LEFT,
     STANDARD_ATTRIBUTES,
     Owner,
     Published,
     ValueKind,
+    of_gpu,
 )
-from dra_driver.hardware.published.shares import ENFORCEMENT, SHARE_FORM, SHARES_LEFT
-from dra_driver.hardware.published.values import of_gpu
-from dra_driver.model.names import label_product
-from dra_driver.model.shares import DeviceType
 
 _RESET_TOGETHER = frozenset(["pascal", "volta", "turing"])  # as in `architecture`, in lower case
 
@@ -235,7 +237,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         "UUID of the GPU (`GPU-…`) or of the partition (`MIG-…`; absent where Prepare creates it); a share has that of "
         "the shared device, and a GPU for a virtual machine one that is derived from its PCI address.",
         EVERY,
-        values.uuid,
+        published.uuid,
     ),
     Published(
         "parentUUID",
@@ -244,7 +246,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         PART,
         lambda f: f.gpu.uuid,
     ),
-    Published("profile", ValueKind.STRING, "MIG profile, such as `1g.10gb`.", MIG, values.of_partition("profile")),
+    Published("profile", ValueKind.STRING, "MIG profile, such as `1g.10gb`.", MIG, published.of_partition("profile")),
     Published(
         "productName",
         ValueKind.STRING,
@@ -298,7 +300,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         ValueKind.STRING,
         "How users of the device run side by side: `TimeSlicing`, `MPS`, or `none` where nothing is set up.",
         SHARE,
-        values.strategy,
+        published.strategy,
         owner=Owner.OURS,
     ),
     Published(
@@ -322,7 +324,7 @@ CAPACITIES: tuple[Published, ...] = (
         ValueKind.QUANTITY,
         "Memory of the device, or a replica's part of it. Absent on GPUs that share the host's memory and report none.",
         ALL,
-        values.memory,
+        published.memory,
         unit="bytes",
     ),
     SHARES_LEFT,
@@ -336,13 +338,19 @@ CAPACITIES: tuple[Published, ...] = (
         owner=Owner.OURS,
     ),
     Published(
-        "multiprocessors", ValueKind.QUANTITY, "Streaming multiprocessors.", MIG, values.of_partition("multiprocessors")
+        "multiprocessors",
+        ValueKind.QUANTITY,
+        "Streaming multiprocessors.",
+        MIG,
+        published.of_partition("multiprocessors"),
     ),
-    Published("copyEngines", ValueKind.QUANTITY, "Copy engines.", MIG, values.of_partition("copy_engines")),
-    Published("decoders", ValueKind.QUANTITY, "Video decoders.", MIG, values.of_partition("decoders")),
-    Published("encoders", ValueKind.QUANTITY, "Video encoders.", MIG, values.of_partition("encoders")),
-    Published("jpegEngines", ValueKind.QUANTITY, "JPEG engines.", MIG, values.of_partition("jpeg_engines")),
-    Published("ofaEngines", ValueKind.QUANTITY, "Optical flow accelerators.", MIG, values.of_partition("ofa_engines")),
+    Published("copyEngines", ValueKind.QUANTITY, "Copy engines.", MIG, published.of_partition("copy_engines")),
+    Published("decoders", ValueKind.QUANTITY, "Video decoders.", MIG, published.of_partition("decoders")),
+    Published("encoders", ValueKind.QUANTITY, "Video encoders.", MIG, published.of_partition("encoders")),
+    Published("jpegEngines", ValueKind.QUANTITY, "JPEG engines.", MIG, published.of_partition("jpeg_engines")),
+    Published(
+        "ofaEngines", ValueKind.QUANTITY, "Optical flow accelerators.", MIG, published.of_partition("ofa_engines")
+    ),
     *(row for row in PASSED if row.kind is ValueKind.QUANTITY),
 )
 

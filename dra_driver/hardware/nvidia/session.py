@@ -18,9 +18,9 @@ from typing import Protocol
 from dra_driver.hardware.facts import GpuFacts, Problem
 from dra_driver.hardware.nvidia.calls import Nvml
 from dra_driver.hardware.nvidia.gpu_reading import GpuReading, read_fabric, read_gpu
+from dra_driver.hardware.nvidia.instances import Worker, ended
 from dra_driver.hardware.nvidia.mig_reading import KnownProfiles, read_mig_uuids
 from dra_driver.hardware.nvidia.queries import Handle, NvmlFault
-from dra_driver.hardware.nvidia.worker import Worker, ended
 from dra_driver.hardware.port import Roots
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from dra_driver.base.wire import Strategy
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.published import ATTRIBUTES, CAPACITIES, MEMORY_SLICES, NvidiaGpu, feature_labels
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import DevicePluginSigns, ReferencePage, SharingTerms, Vendor
-from dra_driver.model.sharing import Strategy
 
 if TYPE_CHECKING:
-    from dra_driver.hardware.metric_names import MetricNames
+    from dra_driver.hardware.metered import MetricNames
 
 _CLOSING = """\
 ### Limits

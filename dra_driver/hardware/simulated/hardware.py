@@ -7,11 +7,18 @@ partition that is created again has the UUID that it had before. Nothing else on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dra_driver.hardware.compute.program import ComputeProgram
-from dra_driver.hardware.evidence import BusState, HealthReport
+from dra_driver.base.edits import Edits
+from dra_driver.base.errors import HardwareError, InputError, Retry
+from dra_driver.base.machine import Stamp, read_boot_id, stamp_of
+from dra_driver.base.wire import ComputeMode, Interval, SharedDevice
+from dra_driver.hardware.driver_binding import BusAccess
+from dra_driver.hardware.evidence import BusState, ComputeProgram, HealthReport
 from dra_driver.hardware.facts import (
     ChannelFacts,
     CreatedPartition,
@@ -21,25 +28,132 @@ from dra_driver.hardware.facts import (
     PartitionFacts,
     PlacementFacts,
 )
-from dra_driver.hardware.metered import MeterPlan, MeterReport
-from dra_driver.hardware.passthrough.writing import BusAccess
+from dra_driver.hardware.metered import PROFILED, MeterPlan, MeterReport, Reading, Values
 from dra_driver.hardware.port import Fingerprint, Roots
-from dra_driver.hardware.simulated import edits
-from dra_driver.hardware.simulated.bus import SimulatedBus
-from dra_driver.hardware.simulated.followed_profile import FollowedProfile
-from dra_driver.hardware.simulated.health import SimulatedHealthReporter
-from dra_driver.hardware.simulated.health_section import ComputeBehaviour
-from dra_driver.hardware.simulated.metering import SimulatedMeter
-from dra_driver.hardware.simulated.mig import Placement
-from dra_driver.hardware.simulated.modes import Modes
-from dra_driver.hardware.simulated.partition_changes import PartitionChanges
-from dra_driver.hardware.simulated.partitioning import Partitioning
-from dra_driver.hardware.simulated.profile_facts import partition_facts
-from dra_driver.hardware.simulated.resets import Resets
-from dra_driver.model.edits import Edits
-from dra_driver.model.errors import HardwareError, Retry
-from dra_driver.model.machine import read_boot_id
-from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
+from dra_driver.hardware.simulated import kernel
+from dra_driver.hardware.simulated.kernel import SimulatedBus, SimulatedHealthReporter
+from dra_driver.hardware.simulated.models import Placement
+from dra_driver.hardware.simulated.partitioning import Modes, PartitionChanges, Partitioning
+from dra_driver.hardware.simulated.profile import (
+    NOT_METERED,
+    ComputeBehaviour,
+    Profile,
+    SimulatedGpu,
+    SimulatedMetering,
+    load_profile,
+    profile_path,
+)
+from dra_driver.hardware.simulated.profile_facts import ChangedFacts, facts_of, partition_facts
+from dra_driver.hardware.simulated.state_file import Resets
+
+# Followed profile: the file that describes the hardware, read again when it changes, and the partitions made since.
+
+
+class FollowedProfile:
+    """A profile on disk. Creating it raises InputError for one that can't be used."""
+
+    def __init__(self, profile: str | Path, node: str, changes: PartitionChanges, vendor: str) -> None:
+        self._path = profile_path(profile)
+        self._node = node
+        self._changes = changes
+        self._lock = threading.Lock()
+        self._seen: tuple[Hashable, Hashable] = (None, None)
+        self._profile: Profile | None = None
+        self._known = ChangedFacts(Facts(vendor), Facts(vendor))
+        self.node_major: int | None = None
+        self.gpus: Mapping[str, SimulatedGpu] = {}  # by PCI address, as the profile defines them
+        self._read()
+
+    def stamp(self) -> Stamp | None:
+        """Return the stamp of the file as it is now."""
+        return stamp_of(self._path)
+
+    def facts(self) -> Facts:
+        """Return the facts of the profile as it is on disk now.
+
+        Raises: HardwareError("hardware.profile-unusable") while the file is gone or faulty.
+        """
+        try:
+            return self._read()
+        except InputError as error:
+            raise HardwareError("profile-unusable", error.message, hint=error.hint, retry=Retry.LATER) from error
+
+    def find(self, pci_address: str) -> SimulatedGpu | None:
+        """Return the profile's GPU at an address, without the partitions that were created since."""
+        if (stamp := self.stamp()) is None or stamp != self._seen[0]:
+            self.facts()
+        return self.gpus.get(pci_address)
+
+    def _read(self) -> Facts:
+        with self._lock:
+            file, changes = stamp_of(self._path), self._changes.fingerprint()
+            seen_file, seen_changes = self._seen
+            profile = self._profile
+            if profile is None or file is None or file != seen_file:
+                profile = load_profile(self._path)
+                self._take(profile)
+            elif changes == seen_changes:
+                return self._known.facts
+            self._known = self._known.after(self._changes.read(), profile, self._node)
+            self._seen = (file, changes)
+            return self._known.facts
+
+    def _take(self, profile: Profile) -> None:
+        initial = facts_of(profile, self._node)
+        self.node_major = profile.node_major
+        self._profile, self._known = profile, ChangedFacts(initial, initial)
+        self.gpus = {gpu.pci_address: gpu for gpu in profile.gpus}
+
+
+# The meter of simulated GPUs: reports of what their profile states, in the form of a real vendor's.
+
+_EARLY_SECONDS = 0.05  # a thread that waits for a beat may wake earlier by this much
+
+
+class SimulatedMeter:
+    """The meter of simulated GPUs: a report that is requested one period after the last round begins a new round."""
+
+    def __init__(self, plan: MeterPlan, clock: Callable[[], float] = time.monotonic) -> None:
+        self._plan, self._clock = plan, clock
+        self._report = MeterReport()
+        self._read_at = float("-inf")
+
+    def report(self, facts: Facts, gpus: Mapping[str, SimulatedGpu]) -> MeterReport:
+        """Return the newest readings; while a GPU of the profile hangs, there are no new ones."""
+        now = self._clock()
+        if now - self._read_at < self._plan.beat_s - _EARLY_SECONDS or any(gpu.health.hangs for gpu in gpus.values()):
+            return self._report
+        self._read_at = now
+        xids, last = _xids(gpus)
+        readings = (one for gpu in facts.gpus for one in self._readings(gpu, gpus[gpu.pci_address].metering, now))
+        self._report = MeterReport(tuple(readings), xids, last)
+        return self._report
+
+    def _readings(self, gpu: GpuFacts, section: SimulatedMetering, now: float) -> Iterator[Reading]:
+        if section is NOT_METERED:
+            return
+        of_all = None if gpu.mig_enabled else tuple(one.use for one in section.processes)
+        yield Reading(gpu.pci_address, now, self._measured(section.values), processes=of_all)
+        for gi_id in dict.fromkeys(partition.gi_id for partition in gpu.partitions):
+            uses = tuple(one.use for one in section.processes if one.gi_id == gi_id)
+            yield Reading(gpu.pci_address, now, self._measured(section.of_instance(gi_id)), gi_id, uses)
+
+    def _measured(self, values: Values) -> Values:
+        if self._plan.with_profiling:
+            return values
+        return {quantity: value for quantity, value in values.items() if quantity not in PROFILED}
+
+
+def _xids(
+    gpus: Mapping[str, SimulatedGpu],
+) -> tuple[dict[tuple[str, int | None], dict[int, int]], dict[tuple[str, int | None], int]]:
+    counts: dict[tuple[str, int | None], Counter[int]] = {}
+    last: dict[tuple[str, int | None], int] = {}
+    for address, gpu in gpus.items():
+        for xid in gpu.health.xids:
+            counts.setdefault((address, xid.gi_id), Counter())[xid.code] += 1
+            last[address, xid.gi_id] = xid.code
+    return {key: dict(found) for key, found in counts.items()}, last
 
 
 class SimulatedHardware:
@@ -58,7 +172,7 @@ class SimulatedHardware:
         self._node = node_name
         self._changes = PartitionChanges(state_dir, _boot_id(roots))
         self._profile = FollowedProfile(profile, node_name, self._changes, self.vendor)
-        self._nodes = edits.SimulatedNodes(self._profile.node_major, roots)
+        self._nodes = kernel.SimulatedNodes(self._profile.node_major, roots)
         self._partitioning = Partitioning(self._changes, self._profile.find, self._nodes.users)
         self._modes = Modes(state_dir, _boot_id(roots), self._profile.find)
         self._health_reporter = SimulatedHealthReporter()
@@ -88,11 +202,11 @@ class SimulatedHardware:
         """Return a channel where all GPUs are in one clique; see port.ChannelOffering."""
         domains = {gpu.link_domain or "" for gpu in facts.gpus}
         domain = domains.pop() if len(domains) == 1 else ""
-        return ChannelFacts(domain, edits.CHANNEL_MAJOR) if "." in domain else None
+        return ChannelFacts(domain, kernel.CHANNEL_MAJOR) if "." in domain else None
 
     def channel_edits(self) -> Edits:
         """Return the node of channel 0; see port.ChannelOffering."""
-        return edits.channel_edits()
+        return kernel.channel_edits()
 
     def channel_state(self) -> str | None:
         """Return None: no daemon is simulated; see port.ChannelOffering."""
@@ -133,7 +247,7 @@ class SimulatedHardware:
         self.discover()
         known = self._profile.gpus.get(gpu.pci_address)
         compute = known.health.compute if known else ComputeBehaviour.PASSES
-        return ComputeProgram("dra_driver.hardware.compute.simulated_child", {"compute": str(compute)})
+        return ComputeProgram("dra_driver.hardware.simulated_child", {"compute": str(compute)})
 
     def create_partition(
         self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float, *, switches_on: bool = False

@@ -1,18 +1,161 @@
-"""Models: the properties of a kind of GPU, one file for each model.
+"""MIG tables: the partitions into which a GPU model can be divided, and whether a list of placements is possible.
 
-In: the name of a shipped model, or a `models` entry of a profile. Out: `Model`, frozen, or faults. The file names the
-sources of its figures; a missing figure is unknown and has no default.
+In: the `mig` section of a model. Out: the table, and the faults of a list of placements. Pure.
+
+Placement units are the model's memory slices: eighths on GPUs with seven compute slices, quarters on an A30, twelfths
+on an RTX PRO 6000. A profile is looked up by its whole name (`1g.24gb` is not `1g.24gb-me`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dra_driver.documents.document import read_document
-from dra_driver.documents.fields import Fields
-from dra_driver.hardware.simulated.mig import MigTable, decode_mig_table
+from dra_driver.base.text.json_text import Fields
+from dra_driver.base.text.yaml_values import read_document
+
+_MAX_SLICES = 16
+PROFILE_NAME = r"[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z.]+)?"
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Engines of one partition, as counts."""
+
+    copy: int
+    decoders: int
+    encoders: int
+    jpeg: int
+    ofa: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMigProfile:
+    """One GPU-instance profile of a model. A figure without a source is None; `starts` is empty if none are known.
+
+    `gi_profile_id` is the hardware's id of the profile; `nvml_profile` is the NVML constant without its prefix.
+    `are_starts_inferred` is true if the starts come from the layout of related models and were not seen on this one.
+    """
+
+    name: str
+    gi_profile_id: int | None
+    nvml_profile: str
+    compute_slices: int
+    memory_slices: int
+    memory_mib: int | None
+    multiprocessors: int | None
+    engines: Engines | None
+    max_instances: int
+    starts: tuple[int, ...]
+    are_starts_inferred: bool
+
+    @property
+    def has_figures(self) -> bool:
+        """Return whether everything that a partition of this profile reports is known."""
+        known = (self.gi_profile_id, self.memory_mib, self.multiprocessors, self.engines)
+        return all(figure is not None for figure in known)
+
+
+@dataclass(frozen=True, slots=True)
+class MigTable:
+    """All profiles of a model, and how many slices there are to divide."""
+
+    memory_slices: int
+    compute_slices: int
+    toggles_without_reset: bool
+    profiles: tuple[ModelMigProfile, ...]
+
+    def profile(self, name: str) -> ModelMigProfile | None:
+        """Return the profile with this whole name, or None."""
+        return next((profile for profile in self.profiles if profile.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One desired partition: a profile and its first memory slice."""
+
+    profile: ModelMigProfile
+    start: int
+
+    @property
+    def slices(self) -> range:
+        """Return the memory slices that the partition covers."""
+        return range(self.start, self.start + self.profile.memory_slices)
+
+
+def decode_mig_table(fields: Fields) -> MigTable:
+    """Read the `mig` section of a model."""
+    table = MigTable(
+        memory_slices=fields.integer("memorySlices", 1, _MAX_SLICES),
+        compute_slices=fields.integer("computeSlices", 1, _MAX_SLICES),
+        toggles_without_reset=bool(fields.optional_flag("togglesWithoutReset")),
+        profiles=tuple(_decode_profile(row) for row in fields.rows("profiles", maximum=64)),
+    )
+    for name, count in Counter(profile.name for profile in table.profiles).items():
+        if count > 1:
+            fields.fault("profiles", f"profile {name} is listed {count} times")
+    for profile in table.profiles:
+        if any(start + profile.memory_slices > table.memory_slices for start in profile.starts):
+            fields.fault("profiles", f"profile {profile.name} starts beyond {table.memory_slices} memory slices")
+    fields.close()
+    return table
+
+
+def _decode_profile(row: Fields) -> ModelMigProfile:
+    profile = ModelMigProfile(
+        name=row.text("name", pattern=PROFILE_NAME, what="a profile name such as 1g.10gb+me"),
+        gi_profile_id=row.optional_integer("id", 0, 255),
+        nvml_profile=row.text("nvml", pattern=r"[0-9]+_SLICE(_[A-Z0-9_]+)?", what="a constant such as 1_SLICE_REV1"),
+        compute_slices=row.integer("compute", 1, _MAX_SLICES),
+        memory_slices=row.integer("slices", 1, _MAX_SLICES),
+        memory_mib=row.optional_integer("memoryMiB", 1, 1 << 24),
+        multiprocessors=row.optional_integer("sms", 1, 1024),
+        engines=_decode_engines(row),
+        max_instances=row.integer("max", 1, _MAX_SLICES),
+        starts=row.integers("starts", _MAX_SLICES - 1),
+        are_starts_inferred=bool(row.optional_flag("startsInferred")),
+    )
+    row.close()
+    return profile
+
+
+def _decode_engines(row: Fields) -> Engines | None:
+    if not row.has("engines"):
+        return None
+    counts = row.integers("engines", 64)
+    if len(counts) != 5:
+        row.fault("engines", "expected five numbers: copy, decoders, encoders, jpeg, ofa")
+        return None
+    return Engines(*counts)
+
+
+def placement_faults(table: MigTable, placements: Sequence[Placement]) -> Iterator[tuple[int, str]]:
+    """Return which placements are impossible, each with its index and the reason; nothing if all are possible."""
+    taken: dict[int, str] = {}
+    counts: Counter[str] = Counter()
+    compute = 0
+    for index, placement in enumerate(placements):
+        profile = placement.profile
+        if not profile.starts:
+            yield index, f"it is not known where a {profile.name} may start"
+        elif placement.start not in profile.starts:
+            yield index, f"a {profile.name} starts at one of {list(profile.starts)}, not at {placement.start}"
+        clash = next((taken[index] for index in placement.slices if index in taken), None)
+        if clash:
+            yield index, f"{profile.name} at {placement.start} overlaps {clash}"
+        taken.update(dict.fromkeys(placement.slices, f"{profile.name} at {placement.start}"))
+        counts[profile.name] += 1
+        if counts[profile.name] > profile.max_instances:
+            yield index, f"at most {profile.max_instances} of {profile.name} fit"
+        compute += profile.compute_slices
+        if compute > table.compute_slices:
+            yield index, f"{compute} compute slices are used, but the GPU has {table.compute_slices}"
+
+
+# Models: the properties of a kind of GPU, one file for each model.
 
 FOLDER = Path(__file__).parent / "models"
 DATE = r"20[0-9]{2}-[01][0-9]-[0-3][0-9]"

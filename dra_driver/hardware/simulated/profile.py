@@ -6,19 +6,203 @@ Nothing is guessed: what the file does not state is unknown. The format is descr
 
 from __future__ import annotations
 
+import enum
+import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from dra_driver.documents.document import read_document
-from dra_driver.documents.fields import Fields
-from dra_driver.hardware.simulated.foreign import ForeignDriver, decode_foreign
-from dra_driver.hardware.simulated.health_section import NO_FAULTS, SimulatedHealth, decode_health
-from dra_driver.hardware.simulated.metering_section import NOT_METERED, SimulatedMetering, decode_metering
-from dra_driver.hardware.simulated.mig import Placement, placement_faults
-from dra_driver.hardware.simulated.models import DATE, Model, decode_model, model_names, read_model
-from dra_driver.model import semver
-from dra_driver.model.errors import InputError
+from dra_driver.base import versions
+from dra_driver.base.errors import InputError
+from dra_driver.base.text.json_text import Fields
+from dra_driver.base.text.yaml_values import read_document
+from dra_driver.hardware.evidence import BusState
+from dra_driver.hardware.metered import Measure, ProcessUse, Values
+from dra_driver.hardware.simulated.models import (
+    DATE,
+    Model,
+    Placement,
+    decode_model,
+    model_names,
+    placement_faults,
+    read_model,
+)
+from dra_driver.hardware.simulated.other_services import ForeignDriver, decode_foreign
+
+# The `health` section of a GPU in a profile: what a simulated GPU reports about itself.
+
+
+class ComputeBehaviour(enum.StrEnum):
+    """What a test of the GPU finds."""
+
+    PASSES = "passes"
+    WRONG_DATA = "wrong-data"
+    HANGS = "hangs"
+    CRASHES = "crashes"
+    NOT_READY = "not-ready"
+
+
+MAX_XIDS = 1000
+_MIN, _MAX = -1000, 1 << 40
+
+
+class ResetOutcome(enum.StrEnum):
+    """What a reset of a simulated GPU does."""
+
+    CURES = "cures"  # the reset ends the fault
+    NOTHING = "nothing"
+    FAILS = "fails"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedXid:
+    """One Xid, of the GPU or of one of its GPU instances."""
+
+    code: int
+    gi_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedHealth:
+    """What one GPU reports; the units are those of `evidence.Vitals`. With `hangs` no call about the GPU returns."""
+
+    recovery_action: int | None = None
+    ecc_uncorrectable: int | None = None
+    sram_threshold_exceeded: bool | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    thermal_margin: int | None = None
+    slowdown_margin: int | None = None
+    clock_reasons: int | None = None
+    links_down: tuple[int, ...] = ()
+    fabric_summary: int | None = None
+    pcie_replays: int | None = None
+    bus: BusState = BusState.HERE
+    hangs: bool = False
+    compute: ComputeBehaviour = ComputeBehaviour.PASSES
+    reset: ResetOutcome = ResetOutcome.CURES
+    xids: tuple[SimulatedXid, ...] = ()
+
+
+NO_FAULTS = SimulatedHealth()
+
+
+def decode_health(fields: Fields) -> SimulatedHealth:
+    """Return a section as a value; the faults are collected by `fields`."""
+    bus = fields.optional_text("bus", pattern="|".join(BusState), what=f"one of {', '.join(BusState)}")
+    names = tuple(ComputeBehaviour)
+    compute = fields.optional_text("compute", pattern="|".join(names), what=f"one of {', '.join(names)}")
+    reset = fields.optional_text("reset", pattern="|".join(ResetOutcome), what=f"one of {', '.join(ResetOutcome)}")
+    found = SimulatedHealth(
+        recovery_action=fields.optional_integer("recoveryAction", 0, 99),
+        ecc_uncorrectable=fields.optional_integer("eccUncorrectable", 0, _MAX),
+        sram_threshold_exceeded=fields.optional_flag("sramThresholdExceeded"),
+        remap_pending=fields.optional_flag("remapPending"),
+        remap_failed=fields.optional_flag("remapFailed"),
+        thermal_margin=fields.optional_integer("thermalMargin", _MIN, 1000),
+        slowdown_margin=fields.optional_integer("slowdownMargin", _MIN, 1000),
+        clock_reasons=fields.optional_integer("clockReasons", 0, _MAX),
+        links_down=fields.integers("linksDown", 63),
+        fabric_summary=fields.optional_integer("fabricSummary", 0, 255),
+        pcie_replays=fields.optional_integer("pcieReplays", 0, _MAX),
+        bus=BusState(bus) if bus in set(BusState) else BusState.HERE,
+        hangs=bool(fields.optional_flag("hangs")),
+        compute=ComputeBehaviour(compute) if compute in names else ComputeBehaviour.PASSES,
+        reset=ResetOutcome(reset) if reset in set(ResetOutcome) else ResetOutcome.CURES,
+        xids=tuple(_decode_xid(row) for row in fields.rows("xids", maximum=MAX_XIDS)),
+    )
+    fields.close()
+    return found
+
+
+def _decode_xid(row: Fields) -> SimulatedXid:
+    found = SimulatedXid(row.integer("code", 0, 99_999), row.optional_integer("gi", 0, 15))
+    row.close()
+    return found
+
+
+# The `metering` section of a GPU in a profile.
+
+_MAX_PERCENT = 100.0
+_MAX_PROCESSES = 1000
+_NUMBER = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")
+
+
+@dataclass(frozen=True, slots=True)
+class MeteredProcess:
+    """The use that one process makes of the GPU or of one of its GPU instances."""
+
+    use: ProcessUse
+    gi_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedMetering:
+    """The measurements of one GPU."""
+
+    values: Values = field(default_factory=dict)
+    instance: Values = field(default_factory=dict)
+    instances: Mapping[int, Values] = field(default_factory=dict)
+    processes: tuple[MeteredProcess, ...] = ()
+
+    def of_instance(self, gi_id: int) -> Values:
+        """Return the values of one GPU instance."""
+        return self.instances.get(gi_id, self.instance)
+
+
+NOT_METERED = SimulatedMetering()
+
+
+def decode_metering(fields: Fields) -> SimulatedMetering:
+    """Return a section as a value; the faults are collected by `fields`."""
+    values = _values(fields)
+    instance = fields.section("instance")
+    by_id = fields.section("instances")
+    instances: dict[int, Values] = {}
+    for key, _ in by_id.entries():
+        row = by_id.section(key)
+        if str(key).isdecimal():
+            instances[int(key)] = _values(row)
+        else:
+            by_id.fault(key, "expected the id of a GPU instance")
+        row.close()
+    processes = tuple(_process(row) for row in fields.rows("processes", maximum=_MAX_PROCESSES))
+    found = SimulatedMetering(values, _values(instance), instances, processes)
+    instance.close()
+    fields.close()
+    return found
+
+
+def _values(fields: Fields) -> Values:
+    found = {one: _number(fields, one) for one in Measure}
+    return {one: value for one, value in found.items() if value is not None}
+
+
+def _number(fields: Fields, key: str) -> float | None:
+    """Return a number that is not negative, or None if it is missing; decimals are read from their text."""
+    value = fields.any(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | str) or not _NUMBER.fullmatch(str(value)):
+        fields.fault(key, f"expected a number that is not negative, got {value!r:.80}")
+        return None
+    return float(value)
+
+
+def _process(row: Fields) -> MeteredProcess:
+    use = ProcessUse(row.integer("pid", 1, 1 << 22), row.optional_integer("memoryBytes", 0, 1 << 50), _percent(row))
+    found = MeteredProcess(use, row.optional_integer("gi", 0, 15))
+    row.close()
+    return found
+
+
+def _percent(row: Fields) -> float | None:
+    value = _number(row, "smPercent")
+    if value is not None and value > _MAX_PERCENT:
+        row.fault("smPercent", f"expected a percentage, got {value:g}")
+    return value
+
 
 FOLDER = Path(__file__).parent / "profiles"
 
@@ -152,7 +336,7 @@ def _sections(fields: Fields) -> list[tuple[str, Fields]]:
 
 def _version(fields: Fields, key: str) -> str | None:
     text = fields.optional_text(key, pattern=_VERSION, what="a version such as 580.126.20")
-    return semver.normalize(text) if text else None
+    return versions.normalize(text) if text else None
 
 
 def _decode_gpus(fields: Fields, models: dict[str, Model]) -> tuple[SimulatedGpu, ...]:

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
-from dra_driver.hardware.mixed_mig import MIXED, mixed_mig_problems
+from dra_driver.base.errors import InputError
+from dra_driver.hardware.facts import MIXED, Facts, GpuFacts, MigProfile, PartitionFacts, Problem, mixed_mig_problems
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.hardware.simulated.mig import MigTable, Placement
-from dra_driver.hardware.simulated.partition_changes import GpuChanges, current_placements
+from dra_driver.hardware.simulated.models import MigTable, Placement
+from dra_driver.hardware.simulated.partitioning import GpuChanges, current_placements
 from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu
-from dra_driver.model.errors import InputError
 
 _PCI_VENDOR = 0x10DE
 

@@ -1,1 +1,1 @@
-"""The values of CEL and their types: equality, arithmetic and construction."""
+"""Values of CEL: their types, equality, arithmetic."""

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.migrate.objects import objects_of
-from dra_driver.migrate.pods import shapes_of
-from dra_driver.views.fleet.devices import fleet_of_profile
+from dra_driver.tools.migrate.pods import shapes_of
+from dra_driver.tools.migrate.report import objects_of
+from dra_driver.tools.world.fleet import fleet_of_profile
 from lane.api import Object, Refused
 from lane.cluster import REPOSITORY, Cluster
 from lane.sandbox import until

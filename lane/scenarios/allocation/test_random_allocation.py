@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from dra_driver.allocation.allocator import Allocator
-from dra_driver.allocation.features import Features
-from dra_driver.model.quantity import Quantity
+from dra_driver.allocation.rules import Features
+from dra_driver.base.quantity import Quantity
 from lane.api import Object
 from lane.cluster import Cluster
 from lane.control_plane import gates_of

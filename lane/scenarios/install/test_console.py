@@ -11,8 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.schemas.documents import schema_of
+from dra_driver.tools.schemas import schema_of
+from dra_driver.tools.world.access import DocumentKind
 from lane.agent import Agent
 from lane.cluster import REPOSITORY, Cluster
 from lane.node import Node

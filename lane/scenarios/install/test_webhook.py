@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.claims.config.reading import validate
-from dra_driver.views.fleet.devices import fleet_of_profile
-from dra_driver.webhook.identity import LIFE, make_certificate_pair
+from dra_driver.node.claims.config import validate
+from dra_driver.tools.webhook.certificates import LIFE, make_certificate_pair
+from dra_driver.tools.world.fleet import fleet_of_profile
 from lane.api import Object, Refused
 from lane.chart import CHART, NAMESPACE, Chart
 from lane.chart import rendered as chart_objects

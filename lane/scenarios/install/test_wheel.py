@@ -21,8 +21,8 @@ import jsonschema
 import pytest
 
 from dra_driver import __version__
-from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.schemas.documents import schema_of
+from dra_driver.tools.schemas import schema_of
+from dra_driver.tools.world.access import DocumentKind
 from lane.agent import Agent
 from lane.cluster import REPOSITORY, Cluster
 from lane.node import Node

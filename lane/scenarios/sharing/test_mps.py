@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import DriverError
-from dra_driver.mps.client import MpsClient, socket_path
+from dra_driver.base.errors import DriverError
+from dra_driver.node.mps.client import MpsClient, socket_path
 from lane.agent import Agent
 from lane.cluster import REPOSITORY
 from lane.daemon import Daemon

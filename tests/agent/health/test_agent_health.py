@@ -9,9 +9,9 @@ import urllib.request
 import pytest
 import yaml
 
-from dra_driver.embedded.api.kinds import EVENTS, SLICES
+from dra_driver.base.names import NVIDIA_DRIVER
 from dra_driver.hardware.simulated.profile import FOLDER
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.simulator.store import EVENTS, SLICES
 from tests.support.agents.agent_process import stage
 from tests.support.fake_nvml import State, build, hgx_h100
 from tests.support.nodes.fake_node import FakeNode

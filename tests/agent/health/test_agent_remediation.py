@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.agent.remediation.composition import require_privilege
-from dra_driver.cli.main import run
-from dra_driver.embedded.api.kinds import EVENTS, LEASES
-from dra_driver.model.errors import NodeError
-from dra_driver.model.names import NVIDIA_DRIVER
-from dra_driver.remediation.case import Stage
-from dra_driver.remediation.journal import RemediationJournal
+from dra_driver.base.errors import NodeError
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.node.daemon.node_remediation import require_privilege
+from dra_driver.node.health.cases import RemediationJournal, Stage
+from dra_driver.simulator.store import EVENTS, LEASES
+from dra_driver.tools.main import run
 from tests.agent.support.claims import claim
 from tests.agent.support.faulty_gpu import FAULTY, NAME, taints, write_profile
 from tests.support.agents.agent_process import stage
@@ -179,7 +178,8 @@ def test_an_agent_without_the_privilege_to_reset_is_refused(tmp_path):
 def test_nothing_of_remediation_is_imported_while_the_option_is_off():
     program = """
 import sys
-import dra_driver.agent.main, dra_driver.agent.node, dra_driver.agent.node_health, dra_driver.health.monitor
+import dra_driver.node.daemon.main, dra_driver.node.daemon.node, dra_driver.node.daemon.node_health
+import dra_driver.node.health.monitor
 import dra_driver.hardware.simulated.hardware, dra_driver.hardware.nvidia.hardware
 print([name for name in sys.modules if "remediation" in name])
 """

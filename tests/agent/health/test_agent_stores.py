@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from dra_driver.cli.main import run
-from dra_driver.health.store import RECORD, HealthStore
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.node.health.stored_health import RECORD, HealthStore
+from dra_driver.tools.main import run
 from tests.agent.support.claims import claim
 from tests.agent.support.faulty_gpu import FAULTY, NAME, taints, write_profile
 from tests.support.agents.agent_process import stage

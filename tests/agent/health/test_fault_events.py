@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.agent.reports.device_users import KEPT_SECONDS, DeviceUsers
-from dra_driver.agent.reports.fault_events import APPLICATION_REASON, FAULT_REASON, FaultEvents, PodNotice
-from dra_driver.embedded.api.kinds import CLAIMS, EVENTS
-from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
-from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
-from dra_driver.plugin.node_identity import NodeIdentity
+from dra_driver.kube.credentials import load_credentials
+from dra_driver.node.claims.claim_on_node import NodeIdentity
+from dra_driver.node.daemon.claim_status import KEPT_SECONDS, DeviceUsers
+from dra_driver.node.daemon.fault_reports import APPLICATION_REASON, FAULT_REASON, FaultEvents, PodNotice
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.store import CLAIMS, EVENTS
 from tests.agent.support.claims import claim
 from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until

@@ -2,11 +2,10 @@
 
 import pytest
 
-from dra_driver.agent.reports.health_condition import APART_SECONDS, READ_SECONDS, REFUSED_SECONDS, HealthCondition
-from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.health.policy import FaultVerdict
-from dra_driver.model.errors import ApiError, Retry
-from dra_driver.model.taints import TaintEffect
+from dra_driver.base.errors import ApiError, Retry
+from dra_driver.base.wire import TaintEffect
+from dra_driver.node.daemon.fault_reports import APART_SECONDS, READ_SECONDS, REFUSED_SECONDS, HealthCondition
+from dra_driver.node.health.faults import Fault, FaultKey, FaultVerdict, Subject
 
 NODE, DRIVER, TYPE, ASKED = (
     "node-1",

@@ -2,10 +2,9 @@
 
 import pytest
 
-from dra_driver.agent.reports.new_faults import NewFaults
-from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.health.policy import FaultVerdict
-from dra_driver.model.taints import TaintEffect
+from dra_driver.base.wire import TaintEffect
+from dra_driver.node.daemon.fault_reports import NewFaults
+from dra_driver.node.health.faults import Fault, FaultKey, FaultVerdict, Subject
 
 
 class Sent:

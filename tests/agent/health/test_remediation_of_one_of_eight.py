@@ -6,9 +6,9 @@ import threading
 import grpc
 import pytest
 
-from dra_driver.embedded.api.kinds import SLICES
-from dra_driver.model.names import NVIDIA_DRIVER
-from dra_driver.plugin._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.node._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
+from dra_driver.simulator.store import SLICES
 from tests.agent.support.nvidia_machine import Machine, names
 from tests.support.agents.agent_process import stage
 from tests.support.fake_nvml import hgx_h100

@@ -7,15 +7,15 @@ import time
 import pytest
 import yaml
 
-from dra_driver.doctor.node_faults import read_faults
-from dra_driver.embedded.api.kinds import EVENTS, SLICES
-from dra_driver.health.store import HealthStore
-from dra_driver.model.errors import LedgerError
-from dra_driver.model.machine import read_boot_id
-from dra_driver.model.names import NVIDIA_DRIVER
-from dra_driver.validation import records
-from dra_driver.validation.manual_results import ResultsFile
-from dra_driver.validation.result import ValidationLevel, ValidationResult, ValidationVerdict
+from dra_driver.base.errors import LedgerError
+from dra_driver.base.machine import read_boot_id
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.node.health import validation_results
+from dra_driver.node.health.stored_health import HealthStore
+from dra_driver.node.health.validation import ValidationLevel, ValidationResult, ValidationVerdict
+from dra_driver.node.health.validation_results import ResultsFile
+from dra_driver.simulator.store import EVENTS, SLICES
+from dra_driver.tools.doctor.evidence import read_faults
 from tests.support.agents.agent_process import stage
 from tests.support.waiting import until
 
@@ -127,7 +127,7 @@ def recorded(here):
         documents = HealthStore(here.kubelet.plugins_dir / NVIDIA_DRIVER).read()
     except LedgerError:
         return frozenset()
-    return records._offered(documents, read_boot_id("/proc"))
+    return validation_results._offered(documents, read_boot_id("/proc"))
 
 
 def test_a_gpu_that_was_offered_in_this_boot_is_not_tested_by_a_later_agent(machine):

@@ -8,8 +8,8 @@ import urllib.request
 
 import pytest
 
-from dra_driver.agent.inventory.scanner import FULL_SECONDS
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.node.slices.scanner import FULL_SECONDS
 from tests.agent.support.nvidia_machine import Machine, names
 from tests.support.agents.agent_process import stage
 from tests.support.fake_nvml import MIG_STEPS

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS, EVENTS, SLICES
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.store import CLAIMS, EVENTS, SLICES
 from tests.agent.support.claims import claim
 from tests.support.agents.agent_process import stage
 from tests.support.waiting import until

@@ -6,14 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.agent.inventory.node_inventory import InventoryInputs, NodeInventory
-from dra_driver.agent.inventory.scanner import Scanner
+from dra_driver.base.errors import HardwareError
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.inventory.mig.partitions import MigPolicy
-from dra_driver.model.errors import HardwareError
+from dra_driver.node.devices.partitions import MigPolicy
+from dra_driver.node.slices.scanner import InventoryInputs, NodeInventory, Scanner
 
 ON_DEMAND = MigPolicy(is_dynamic=True)
 

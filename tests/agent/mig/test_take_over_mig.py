@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
 from tests.agent.support.nvidia_machine import Machine
 from tests.agent.support.other_driver import Other, pod
 from tests.support.agents.agent_process import stage

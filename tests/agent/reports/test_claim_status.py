@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dra_driver.agent.reports.claim_status import AT_ONCE, REFUSED_SECONDS, ClaimStatus
-from dra_driver.embedded.api.kinds import CLAIMS
-from dra_driver.embedded.kubelet.plugin_calls import Plugin, Registrar
-from dra_driver.model.errors import ApiError, Retry
-from dra_driver.model.taints import DeviceTaint, TaintEffect
-from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.plugin.node_identity import NodeIdentity
+from dra_driver.base.errors import ApiError, Retry
+from dra_driver.base.wire import DeviceTaint, TaintEffect
+from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node.claims.claim_on_node import NodeIdentity
+from dra_driver.node.daemon.claim_status import AT_ONCE, REFUSED_SECONDS, ClaimStatus
+from dra_driver.simulator.plugin_watcher import Plugin, Registrar
+from dra_driver.simulator.store import CLAIMS
 from tests.agent.support.claims import claim
 from tests.agent.support.plugin_calls import call, wire
 from tests.support.agents.agent_process import stage

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from dra_driver.agent.reports.feature_object import REFRESH_SECONDS, FeatureObject
-from dra_driver.model.errors import ApiError, Retry
+from dra_driver.base.errors import ApiError, Retry
+from dra_driver.node.daemon.node_labels import REFRESH_SECONDS, FeatureObject
 
 LABELS = {"nvidia.com/gpu.count": "8"}
 PATH = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/gpus/nodefeatures/gpu.nvidia.com-n1"

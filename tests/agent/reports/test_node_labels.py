@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.agent.reports.feature_file import EXPIRY_SECONDS, REFRESH_SECONDS, FeatureFile
+from dra_driver.base.errors import NodeError
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.published import NvidiaGpu, feature_labels
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.model.errors import NodeError
+from dra_driver.node.daemon.node_labels import EXPIRY_SECONDS, FEATURE_FILE_REFRESH_SECONDS, FeatureFile
 from tests.support.agents.agent_process import stage
 from tests.support.waiting import until
 
@@ -121,7 +121,7 @@ def test_the_file_has_the_labels_and_expires_a_day_later(feature):
     before = path.stat().st_mtime_ns
     assert file.tidy() == 0
     assert path.stat().st_mtime_ns == before
-    clock.now += REFRESH_SECONDS
+    clock.now += FEATURE_FILE_REFRESH_SECONDS
     assert file.tidy() == 0, "the labels are the same"
     assert "1970-01-02T12:16:40Z" in path.read_text()
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from dra_driver.mps.client import MpsClient, socket_path
+from dra_driver.node.mps.client import MpsClient, socket_path
 from tests.agent.support.mps_node import MpsMachine, mps_machine, prepared
 from tests.support.mps.fake_mps import FakeClient
 from tests.support.mps.parts import SETTINGS, device, processes_below

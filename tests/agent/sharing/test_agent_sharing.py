@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.examples.reading import load_example, load_objects
-from dra_driver.embedded.node import EmbeddedNode
+from dra_driver.simulator.example import load_example, load_objects
+from dra_driver.simulator.run import EmbeddedNode
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
 from tests.agent.support.nvidia_machine import Machine, names
 from tests.support.agents.agent_process import stage
 from tests.support.programs.fake_nvidia_smi import FakeNvidiaSmi

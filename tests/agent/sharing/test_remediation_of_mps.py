@@ -2,8 +2,8 @@
 
 import pytest
 
-from dra_driver.model.sharing import SharedDevice
-from dra_driver.mps.client import MpsClient, socket_path
+from dra_driver.base.wire import SharedDevice
+from dra_driver.node.mps.client import MpsClient, socket_path
 from tests.agent.support.mps_node import MpsMachine, mps_machine, prepared
 from tests.agent.support.nvidia_machine import names
 from tests.support.mps.fake_mps import FakeClient

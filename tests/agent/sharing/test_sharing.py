@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from dra_driver.agent.sharing_rules import SETTLE_SECONDS, CurrentSharingRules
-from dra_driver.inventory.mig.partitions import Ownership
-from dra_driver.inventory.sharing.rules import NOTHING_SHARED
-from dra_driver.model.errors import ApiError, InputError, NodeError
+from dra_driver.base.errors import ApiError, InputError, NodeError
+from dra_driver.node.daemon.offer import SETTLE_SECONDS, CurrentSharingRules
+from dra_driver.node.devices.partitions import Ownership
+from dra_driver.node.devices.rules import NOTHING_SHARED
 
 FOUR = "version: rules/v1\nrules: [{replicas: 4}]\n"
 LABELS = "version: rules/v1\nrules: [{match: {nodeLabels: {pool: a}}, replicas: 4}]\n"
@@ -183,9 +183,9 @@ def test_an_invalid_file_ends_the_agent_with_status_3_and_lists_every_fault(tmp_
 
 def test_an_agent_without_files_imports_neither_yaml_nor_pydantic():
     code = (
-        "import sys, dra_driver.agent.node, dra_driver.agent.sharing_rules, dra_driver.agent.node_health\n"
-        "import dra_driver.agent.passthrough.node_passthrough, dra_driver.plugin.mig.geometry_source\n"
-        "import dra_driver.agent.remediation.composition\n"
+        "import sys, dra_driver.node.daemon.node, dra_driver.node.daemon.offer, dra_driver.node.daemon.node_health\n"
+        "import dra_driver.node.daemon.passthrough, dra_driver.node.prepare.steps.geometry_source\n"
+        "import dra_driver.node.daemon.node_remediation\n"
         "print([name for name in ('yaml', 'pydantic') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

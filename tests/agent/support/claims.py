@@ -1,8 +1,8 @@
 """Claims that the API server keeps."""
 
-from dra_driver.embedded.api.kinds import CLAIMS
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.plugin_watcher import ClaimRef
+from dra_driver.simulator.store import CLAIMS
 from tests.support.agents.agent_process import NODE
 
 

@@ -2,9 +2,9 @@
 
 import yaml
 
-from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.base.names import NVIDIA_DRIVER
 from dra_driver.hardware.simulated.profile import FOLDER
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.simulator.store import SLICES
 
 FAULTY = "0000:1b:00.0"
 NAME = "gpu-0000-1b-00-0"

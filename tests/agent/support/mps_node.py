@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from dra_driver.model.errors import NodeError
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.errors import NodeError
+from dra_driver.base.names import NVIDIA_DRIVER
 from tests.agent.support.nvidia_machine import Machine, names
 from tests.support.agents.agent_process import stage
 from tests.support.mps.fake_mps import FakeMps

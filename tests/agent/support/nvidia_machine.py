@@ -1,7 +1,7 @@
 """A node on the fake NVIDIA library, with an agent on it."""
 
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
-from dra_driver.model.names import NVIDIA_DRIVER, pool_name
+from dra_driver.base.names import NVIDIA_DRIVER, pool_name
+from dra_driver.simulator.plugin_watcher import ClaimRef
 from tests.support.agents.agent_process import NODE
 from tests.support.fake_nvml import State, build, hgx_h100
 from tests.support.nodes.fake_node import FakeNode

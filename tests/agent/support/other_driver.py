@@ -1,7 +1,7 @@
 """Another driver of the same name on the node, with claims and pods of its own."""
 
-from dra_driver.embedded.api.kinds import CLAIMS
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.store import CLAIMS
 from tests.support.agents.agent_process import NODE
 from tests.support.plugin.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until

@@ -5,9 +5,9 @@ from typing import TypeVar
 
 import grpc
 
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin
-from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.plugin.kubelet.methods import VERSIONS
+from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node.kubelet.methods import VERSIONS
+from dra_driver.simulator.plugin_watcher import ClaimRef, Plugin
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 
-from dra_driver.embedded.api.kinds import EVENTS, SLICES
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
-from dra_driver.model.names import pool_name
+from dra_driver.base.names import pool_name
+from dra_driver.simulator.plugin_watcher import ClaimRef
+from dra_driver.simulator.store import EVENTS, SLICES
 from tests.support.agents.agent_process import NODE, Stage, stage
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 from tests.support.nodes.dmem_tree import VRAM, DmemTree

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.api.kinds import SLICES
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
-from dra_driver.model.names import pool_name
+from dra_driver.base.names import pool_name
+from dra_driver.simulator.plugin_watcher import ClaimRef
+from dra_driver.simulator.store import SLICES
 from tests.support.agents.agent_process import NODE, stage
 from tests.support.nodes.fake_node import can_make_nodes
 from tests.support.nodes.gaudi_tree import GaudiModule, GaudiTree

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS, SLICES
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.store import CLAIMS, SLICES
 from tests.agent.support.nvidia_machine import Machine, names
 from tests.support.agents.agent_process import stage
 from tests.support.waiting import until

@@ -14,10 +14,10 @@ from typing import Any
 import grpc
 import pytest
 
-from dra_driver.embedded.api.kinds import SLICES
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
-from dra_driver.model.errors import DriverError
-from dra_driver.model.names import pool_name
+from dra_driver.base.errors import DriverError
+from dra_driver.base.names import pool_name
+from dra_driver.simulator.plugin_watcher import ClaimRef
+from dra_driver.simulator.store import SLICES
 from tests.support.agents.agent_process import NODE, Stage, stage
 from tests.support.nodes.fake_node import can_make_nodes
 from tests.support.nodes.mixed_node import MixedNode, UnansweredFolder

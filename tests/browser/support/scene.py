@@ -9,9 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dra_driver.views.worlds.rules import apply_rules
-from dra_driver.views.worlds.simulated_nodes import add_profiles
-from dra_driver.views.worlds.world import World
+from dra_driver.tools.world.world import World, add_profiles, apply_rules
 
 PROFILES = ("dgx-h100=4", "demo-h100=2", "dgx-a100=2", "l40s=2")
 DRIVER = "gpu.nvidia.com"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 
-from dra_driver.cdi.spec import render
 from dra_driver.hardware.nvidia.edits import edits as edits_module
 from dra_driver.hardware.nvidia.edits.edits import common_edits
+from dra_driver.node.cdi.spec import render
 from tests.cdi.support import cdi_schema
 
 KIND = "k8s.gpu.nvidia.com/claim"

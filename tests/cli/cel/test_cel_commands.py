@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.cli import main
-from dra_driver.model.errors import ExitCode
-from dra_driver.selectors.checking.declarations import declare
+from dra_driver.base.errors import ExitCode
+from dra_driver.selectors.check.declarations import declare
 from dra_driver.selectors.completion import Completions
-from dra_driver.selectors.evaluation.device_view import prepare_device
-from dra_driver.views.verdicts.rewrite import ExpressionChange, with_new_expressions
+from dra_driver.selectors.evaluate.program import prepare_device
+from dra_driver.tools import main
+from dra_driver.tools.cel.linting import ExpressionChange, with_new_expressions
 
 ROOT = Path(__file__).parents[3]
 A = 'device.attributes["gpu.nvidia.com"]'

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.__main__ import main
-from dra_driver.selectors.lint.findings import RULES
+from dra_driver.selectors.advice.findings import RULES
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "selectors.md").read_text(encoding="utf-8")

@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.cli import main
-from dra_driver.documents.yaml_values import MAX_NESTING
-from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.base.errors import ExitCode, InputError
+from dra_driver.base.text.yaml_values import MAX_NESTING
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
-from dra_driver.model.errors import ExitCode, InputError
-from dra_driver.views.fleet.published_fleet import fleet_of_slices
-from dra_driver.views.objects.classes import shipped_classes
-from dra_driver.views.objects.documents import parse_documents
+from dra_driver.kube.credentials import load_credentials
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.tools import main
+from dra_driver.tools.world.documents import parse_documents, shipped_classes
+from dra_driver.tools.world.fleet import fleet_of_slices
 
 ROOT = Path(__file__).parents[3]
 DRIVER = "gpu.nvidia.com"

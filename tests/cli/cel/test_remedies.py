@@ -8,10 +8,10 @@ import json
 import pytest
 from rich.console import Console
 
-from dra_driver.cli.main import run
-from dra_driver.cli.output import print_code
+from dra_driver.base.errors import ExitCode
 from dra_driver.hardware.simulated.profile import profile_path
-from dra_driver.model.errors import ExitCode
+from dra_driver.tools.main import run
+from dra_driver.tools.output import print_code
 
 MISTAKE = 'memory >= quantity("40Gi")'
 BETTER = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'

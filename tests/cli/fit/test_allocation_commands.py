@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cli.main import run
-from dra_driver.model.errors import ExitCode
+from dra_driver.base.errors import ExitCode
+from dra_driver.tools.main import run
 
 ROOT = Path(__file__).resolve().parents[3]
 CLAIM = """

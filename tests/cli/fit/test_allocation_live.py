@@ -6,13 +6,12 @@ import json
 
 import pytest
 
-from dra_driver.cli.main import run
-from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS, SLICES, TEMPLATES
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.scheduling.pods import make_claims
-from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
+from dra_driver.base.errors import ExitCode
 from dra_driver.kube.api import KubeApi
-from dra_driver.model.errors import ExitCode
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.scheduler import EmbeddedScheduler, make_claims
+from dra_driver.simulator.store import CLAIMS, CLASSES, PODS, SLICES, TEMPLATES
+from dra_driver.tools.main import run
 from tests.support.api.embedded_client import slice_wire
 
 SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "any"}}]}}

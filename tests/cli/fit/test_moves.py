@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.cli.main import run
-from dra_driver.model.errors import ExitCode
-from dra_driver.views.worlds.rules import apply_rules
-from dra_driver.views.worlds.simulated_nodes import add_profiles
-from dra_driver.views.worlds.world import World
+from dra_driver.base.errors import ExitCode
+from dra_driver.tools.main import run
+from dra_driver.tools.world.world import World, add_profiles, apply_rules
 
 ROOT = Path(__file__).resolve().parents[3]
 SCENARIO = "examples/scenarios/fragmented.yaml"

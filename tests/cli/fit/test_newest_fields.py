@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from dra_driver.cli.main import run
-from dra_driver.model.errors import ExitCode
+from dra_driver.base.errors import ExitCode
+from dra_driver.tools.main import run
 
 GROUPS = "DRADeviceCompatibilityGroups"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cli.main import run
-from dra_driver.model.errors import ExitCode
-from dra_driver.views.fleet import profile_nodes
+from dra_driver.base.errors import ExitCode
+from dra_driver.tools.main import run
+from dra_driver.tools.world import profiles
 
 ONE_GPU = str(Path(__file__).resolve().parents[3] / "examples/resourceclaims/01-one-gpu.yaml")
 
@@ -18,8 +18,8 @@ def test_a_larger_fleet_needs_the_devices_of_no_more_nodes(
     command: str, version: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inventories = []
-    build = profile_nodes.build_inventory
-    monkeypatch.setattr(profile_nodes, "build_inventory", lambda *given: inventories.append(given) or build(*given))
+    build = profiles.build_inventory
+    monkeypatch.setattr(profiles, "build_inventory", lambda *given: inventories.append(given) or build(*given))
     counts = []
     for nodes in (30, 40):
         inventories.clear()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.cli.main import run
-from dra_driver.model.errors import ExitCode
+from dra_driver.base.errors import ExitCode
+from dra_driver.tools.main import run
 from tests.support.plugin.mig_parts import MigRig, small
 from tests.support.plugin.parts import DRIVER, POOL
 

@@ -8,12 +8,12 @@ import re
 import pytest
 import yaml
 
-from dra_driver.cli import main
+from dra_driver.base.errors import ExitCode
+from dra_driver.base.flags import FLAGS
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.simulated import profile_names
-from dra_driver.model.errors import ExitCode
-from dra_driver.model.flags import FLAGS
+from dra_driver.tools import main
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ class FakeHardware:
 @pytest.fixture
 def hardware(monkeypatch):
     made = FakeHardware()
-    monkeypatch.setattr("dra_driver.cli.inputs.hardware.choose", lambda *_, **__: made)
+    monkeypatch.setattr("dra_driver.tools.options.choose", lambda *_, **__: made)
     return made
 
 
@@ -189,8 +189,8 @@ def test_the_mig_setting_decides_what_is_shown(capsys, monkeypatch):
 
 @pytest.mark.parametrize(("version", "kept", "count"), [("1.36", True, 164), ("1.35", False, 14), ("1.34", False, 14)])
 def test_the_api_server_is_asked_what_it_keeps_and_nothing_is_stored(version, kept, count, capsys, tmp_path):
-    from dra_driver.embedded.api.kinds import SLICES
-    from dra_driver.embedded.api.server import EmbeddedApi
+    from dra_driver.simulator.api_server import EmbeddedApi
+    from dra_driver.simulator.store import SLICES
 
     with EmbeddedApi(version=version) as api:
         api.write_kubeconfig(tmp_path / "kubeconfig")
@@ -203,7 +203,7 @@ def test_the_api_server_is_asked_what_it_keeps_and_nothing_is_stored(version, ke
 
 
 def test_a_server_that_does_not_answer_is_not_an_error(capsys, tmp_path):
-    from dra_driver.embedded.api.server import EmbeddedApi
+    from dra_driver.simulator.api_server import EmbeddedApi
 
     with EmbeddedApi(version="1.36") as api:
         api.write_kubeconfig(tmp_path / "kubeconfig")

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.cli import main
-from dra_driver.embedded.examples.reading import load_example
-from dra_driver.hardware.published.rows import ValueKind
+from dra_driver.base.errors import ExitCode
+from dra_driver.base.flags import FLAGS, registered_as
+from dra_driver.base.wire import DeviceType
+from dra_driver.hardware.published import ValueKind
 from dra_driver.hardware.simulated import load_profile
-from dra_driver.inventory.describing import rows_of
-from dra_driver.model.errors import ExitCode
-from dra_driver.model.flags import FLAGS
-from dra_driver.model.shares import DeviceType
-from dra_driver.model.vendors import registered_as
+from dra_driver.node.devices.describing import rows_of
+from dra_driver.simulator.example import load_example
+from dra_driver.tools import main
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 from tests.support.nodes.intel_tree import IntelCard, IntelTree
 

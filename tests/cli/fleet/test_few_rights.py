@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from dra_driver.cli.main import run
-from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS, SLICES
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.model.errors import ExitCode
+from dra_driver.base.errors import ExitCode
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.store import CLAIMS, CLASSES, PODS, SLICES
+from dra_driver.tools.main import run
 from tests.support.api.embedded_client import slice_wire
 
 SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "any"}}]}}

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.cli import main
-from dra_driver.documents.shared_values import SharedValues
-from dra_driver.documents.yaml_values import TooDeepError, load_yaml
-from dra_driver.views.objects.documents import read_documents
-from dra_driver.views.objects.texts import load_text
+from dra_driver.base.text.json_text import SharedValues
+from dra_driver.base.text.yaml_values import TooDeepError, load_yaml
+from dra_driver.tools import main
+from dra_driver.tools.world.documents import load_text, read_documents
 from tests.cli.support.hostile.spoiling import places, spoiled
 from tests.cli.support.hostile.texts import VALUES
 from tests.support.slices import SELECTOR, slices

@@ -7,9 +7,9 @@ import json
 import pytest
 import yaml
 
-from dra_driver.cli.main import run
-from dra_driver.model.errors import ExitCode
-from dra_driver.views.fleet.summary import MAX_ROWS, NodeRow, compact
+from dra_driver.base.errors import ExitCode
+from dra_driver.tools.fleet.summary import MAX_ROWS, NodeRow, compact
+from dra_driver.tools.main import run
 
 LINES_OF_TWO_SCREENS = 100
 DRIVER = "gpu.nvidia.com"

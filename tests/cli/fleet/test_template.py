@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from dra_driver.cli.main import run
+from dra_driver.tools.main import run
 
 CLAIM = """
 apiVersion: resource.k8s.io/v1

@@ -11,17 +11,18 @@ import jsonschema
 import pytest
 import yaml
 
-from dra_driver.cli.main import run
+from dra_driver.base.names import gpu_name
+from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated.hardware import SimulatedHardware
-from dra_driver.health.known_gpus import KnownGpus
-from dra_driver.health.store import GPUS, HealthStore
-from dra_driver.inventory.device import Device, DeviceType
-from dra_driver.inventory.offering import Inventory, Offering
-from dra_driver.model.names import gpu_name
-from dra_driver.validation.manual_results import ResultsFile
-from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.schemas.documents import schema_of
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.devices.offering import Inventory, Offering
+from dra_driver.node.health.faults import KnownGpus
+from dra_driver.node.health.stored_health import GPUS, HealthStore
+from dra_driver.node.health.validation_results import ResultsFile
+from dra_driver.tools.main import run
+from dra_driver.tools.schemas import schema_of
+from dra_driver.tools.world.access import DocumentKind
 from tests.support.facts import FULL_GPU
 from tests.support.plugin.parts import Rig
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.controller.publisher import Publisher
-from dra_driver.embedded.api.registry import Registry
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import bad_request
-from dra_driver.inventory.device import Device
-from dra_driver.inventory.offering import KeptFields, Offering
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.credentials.loading import load_credentials
+from dra_driver.kube.credentials import load_credentials
 from dra_driver.kube.paths import SLICES
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.devices.offering import KeptFields, Offering
+from dra_driver.node.slices.publisher import Publisher
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.registry import Registry
+from dra_driver.simulator.shapes import bad_request
 from tests.controller.support.slices import DRIVER, NODE
 from tests.support.ports import free_port
 

@@ -6,10 +6,10 @@ import copy
 import itertools
 from dataclasses import replace
 
-from dra_driver.controller.diff import WritePlan
+from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.inventory.device import Device
-from dra_driver.model.shares import DeviceType
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.slices.layout import WritePlan
 
 NODE, DRIVER = "node-1", "gpu.nvidia.com"
 POOL = f"{NODE}/{DRIVER}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dra_driver.base.flags import VENDORS
+from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind
+from dra_driver.base.telemetry.metrics import Metrics, Snapshot
 from dra_driver.hardware.vendors import load_vendor
-from dra_driver.metering import billing, claim_tally, own_series
-from dra_driver.model.vendors import VENDORS
-from dra_driver.telemetry.exposition import FamilyHead, SampleKind
-from dra_driver.telemetry.metrics import Metrics, Snapshot
+from dra_driver.node.metering import billing, claim_tally, series
 
 _PARTS = ("_bucket", "_sum", "_count")
 
@@ -14,7 +14,7 @@ _PARTS = ("_bucket", "_sum", "_count")
 def exported_metrics() -> frozenset[str]:
     of_vendors = [declared() for one in VENDORS if (declared := load_vendor(one.name).metric_names) is not None]
     heads = [name.head for names in of_vendors for name in names.names]
-    for module in (billing, claim_tally, own_series):
+    for module in (billing, claim_tally, series):
         heads += [value for value in vars(module).values() if isinstance(value, FamilyHead)]
     found = set()
     for head in heads:

@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from dra_driver.model import errors
+from dra_driver.base import errors
 
 SOURCE = Path(errors.__file__).resolve().parents[1]
 BRANCHES = {

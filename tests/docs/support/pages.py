@@ -10,9 +10,9 @@ from pathlib import Path
 
 import yaml
 
-from dra_driver.doctor.finding import CATALOGUE
+from dra_driver.base import errors
 from dra_driver.hardware.nvidia.dcgm_names import NAMES
-from dra_driver.model import errors
+from dra_driver.tools.doctor.finding import CATALOGUE
 from tests.docs.support.error_codes import BRANCHES
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

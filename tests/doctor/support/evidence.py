@@ -6,19 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dra_driver.doctor.cluster_evidence import ClusterEvidence
-from dra_driver.doctor.gates import PROBES
-from dra_driver.doctor.kernel_driver import KernelDriver
-from dra_driver.doctor.ledger_rows import LedgerRow
-from dra_driver.doctor.node_evidence import EvidenceFolders, NodeEvidence
-from dra_driver.doctor.registrations import PluginSocket
-from dra_driver.doctor.runtime_config import RuntimeConfig
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.wire import device_wire
 from dra_driver.kube.api import ServerVersion
-from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import device_wire
+from dra_driver.node.kubelet.registration import RegisteredPlugin
+from dra_driver.tools.doctor.evidence import ClusterEvidence, KernelDriver, LedgerRow, RuntimeConfig
+from dra_driver.tools.doctor.node_evidence import EvidenceFolders, NodeEvidence, PluginSocket
+from dra_driver.tools.world.access import PROBES
 
 DRIVER = "gpu.nvidia.com"
 POOL = f"n1/{DRIVER}"

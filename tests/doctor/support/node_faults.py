@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dra_driver.doctor.device_users import DeviceUser
-from dra_driver.doctor.node_faults import NodeFaults
-from dra_driver.doctor.registrations import PluginSocket
-from dra_driver.doctor.runtime_config import RuntimeConfig
-from dra_driver.hardware.facts import Facts, Problem
-from dra_driver.hardware.mixed_mig import mixed_mig_problems
-from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.inventory.build import build_inventory
-from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
-from dra_driver.remediation.case import RemediationCase, Stage
-from dra_driver.remediation.policy import RemediationAction
-from dra_driver.validation.records import UntestedDevice
+from dra_driver.hardware.facts import Facts, Problem, mixed_mig_problems
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.health.cases import RemediationAction, RemediationCase, Stage
+from dra_driver.node.health.faults import Fault, FaultKey, Subject
+from dra_driver.node.health.validation_results import UntestedDevice
+from dra_driver.node.kubelet.registration import RegisteredPlugin
+from dra_driver.tools.doctor.evidence import NodeFaults, RuntimeConfig
+from dra_driver.tools.doctor.finding import DeviceUser
+from dra_driver.tools.doctor.node_evidence import PluginSocket
 from tests.doctor.support import evidence as e
 
 FOREIGN = RegisteredPlugin("DRAPlugin", e.DRIVER, "/elsewhere/dra.sock", is_marked=False)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.kubelet import EmbeddedKubelet
 from tests.embedded.support.kubelet_pods import DRIVER
 from tests.support.plugin.stand_in_plugin import StandInPlugin
 

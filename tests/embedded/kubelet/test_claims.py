@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS
-from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
-from dra_driver.model.errors import NodeError
-from dra_driver.plugin.node_claims.pod_resources import HeldDevice, PodClaim, PodResources
+from dra_driver.base.errors import NodeError
+from dra_driver.node.neighbours.pod_resources import HeldDevice, PodClaim, PodResources
+from dra_driver.simulator.kubelet import EmbeddedKubelet
+from dra_driver.simulator.store import CLAIMS
 from tests.embedded.support.kubelet_pods import DRIVER, make_claim, pod
 from tests.support.waiting import until
 

@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from dra_driver.embedded.kubelet import plugin_calls, plugin_watcher
-from dra_driver.model.errors import NodeError
+from dra_driver.base.errors import NodeError
+from dra_driver.simulator import plugin_watcher
+from dra_driver.simulator import plugin_watcher as plugin_calls
 from tests.embedded.support.kubelet_pods import DRIVER, make_claim, pod
 from tests.support.plugin.stand_in_plugin import StandInPlugin
 from tests.support.waiting import unhindered, until

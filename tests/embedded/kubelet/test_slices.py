@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dra_driver.embedded.api.kinds import SLICES
-from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
+from dra_driver.simulator.kubelet import EmbeddedKubelet
+from dra_driver.simulator.store import SLICES
 from tests.embedded.support.kubelet_pods import DRIVER
 from tests.support.api.embedded_client import slice_wire
 from tests.support.plugin.stand_in_plugin import StandInPlugin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_driver.embedded.api.kinds import CLAIMS
+from dra_driver.simulator.store import CLAIMS
 
 DRIVER = "gpu.example.com"
 

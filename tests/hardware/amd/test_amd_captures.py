@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.amd.hardware import AmdHardware
+from dra_driver.hardware.amd.health import AmdGpu
 from dra_driver.hardware.port import Roots
-from dra_driver.inventory.build import build_inventory
+from dra_driver.node.devices.build import build_inventory
 
 CAPTURES = Path(os.environ.get("DRA_SHARED", Path(__file__).parents[4] / "shared")) / "captures/amd"
 pytestmark = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures lie beside the repository")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.base.errors import HardwareError
 from dra_driver.hardware.amd.hardware import AmdHardware
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.model.errors import HardwareError
 from tests.support.nodes.amd_tree import RENDER_GROUP, AmdCard, AmdTree
 from tests.support.nodes.fake_node import can_make_nodes
 

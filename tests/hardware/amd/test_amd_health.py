@@ -7,19 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.amd.facts import AMD, DRIVERS
 from dra_driver.hardware.amd.hardware import AmdHardware
-from dra_driver.hardware.amd.health import read_all_vitals, read_vitals
-from dra_driver.hardware.amd.resets import ResetLog
-from dra_driver.hardware.drm import read_functions
-from dra_driver.hardware.evidence import BusState, DriverReset, Vitals
+from dra_driver.hardware.amd.health import AMD, DRIVERS, ResetLog, read_all_vitals, read_vitals
+from dra_driver.hardware.evidence import BusState, DriverReset, KernelRecords, Vitals
 from dra_driver.hardware.facts import Facts
-from dra_driver.hardware.kernel_records import KernelRecords
+from dra_driver.hardware.pci import read_functions
 from dra_driver.hardware.port import HealthReporter
-from dra_driver.health.fault import FaultKey
-from dra_driver.health.fault_track import FaultTrack
-from dra_driver.health.indications import EarlierReadings, indications_of
-from dra_driver.health.known_gpus import KnownGpus
+from dra_driver.node.health.faults import FaultKey, KnownGpus
+from dra_driver.node.health.xids import EarlierReadings, FaultTrack, indications_of
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 
 CARD = AmdCard("0000:05:00.0")

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.base.errors import HardwareError
+from dra_driver.base.wire import SharedDevice, ShareMode
+from dra_driver.hardware import sysfs
 from dra_driver.hardware.amd.hardware import AmdHardware
 from dra_driver.hardware.port import MemoryLimiting, MemoryLimitShowing
-from dra_driver.hardware.sysfs import dmem
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.sharing.rules import DeviceMatch, SharingRule, SharingRules
-from dra_driver.model.errors import HardwareError
-from dra_driver.model.shares import ShareMode
-from dra_driver.model.sharing import SharedDevice
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.rules import DeviceMatch, SharingRule, SharingRules
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 from tests.support.nodes.dmem_tree import VRAM, DmemTree, serve
 
@@ -84,7 +83,7 @@ def test_a_write_that_the_kernel_refuses_is_an_error_with_a_code(
     def refuse(_path: Path, _text: str) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(dmem, "write_kernel_file", refuse)
+    monkeypatch.setattr(sysfs, "write_kernel_file", refuse)
     with pytest.raises(HardwareError) as refused:
         AmdHardware(tree.roots).limit_memory(GPU, str(cgroups.pod(UID)), GIB, 1.0)
     assert refused.value.code == code
@@ -95,7 +94,7 @@ def test_a_limit_that_the_kernel_did_not_adopt_is_an_error(
 ) -> None:
     pod = cgroups.pod(UID)
     AmdHardware(tree.roots).limit_memory(GPU, str(pod), 2 * GIB, 1.0)
-    monkeypatch.setattr(dmem, "write_kernel_file", lambda *_: None)
+    monkeypatch.setattr(sysfs, "write_kernel_file", lambda *_: None)
     with pytest.raises(HardwareError, match="reads 2147483648 after 1073741824"):
         AmdHardware(tree.roots).limit_memory(GPU, str(pod), GIB, 1.0)
 

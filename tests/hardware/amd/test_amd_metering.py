@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.amd.hardware import AmdHardware
-from dra_driver.hardware.amd.metering.gpu_metrics import measures_of
-from dra_driver.hardware.amd.metering.names import NAMES
-from dra_driver.hardware.amd.metering.quantities import AmdMeasure, errors_of_block
-from dra_driver.hardware.amd.metering.reading import read_all
+from dra_driver.hardware.amd.metering import NAMES, AmdMeasure, errors_of_block, measures_of, read_all
 from dra_driver.hardware.metered import Measure, MeterPlan
 from dra_driver.hardware.port import Metered
 from tests.support.nodes.amd_tree import AmdCard, AmdTree

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.amd.hardware import AmdHardware
+from dra_driver.hardware.amd.health import AmdGpu
 from dra_driver.hardware.facts import Facts
-from dra_driver.inventory.build import build_inventory
+from dra_driver.node.devices.build import build_inventory
 from tests.support.nodes.amd_tree import KFD, AmdCard, AmdTree
 
 

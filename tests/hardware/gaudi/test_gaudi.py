@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.gaudi.facts import GaudiCard
-from dra_driver.hardware.gaudi.hardware import GaudiHardware
+from dra_driver.hardware.gaudi.hardware import GaudiCard, GaudiHardware
 from dra_driver.hardware.port import ClaimWide
-from dra_driver.inventory.build import build_inventory
+from dra_driver.node.devices.build import build_inventory
 from tests.support.nodes.fake_node import can_make_nodes
 from tests.support.nodes.gaudi_tree import GaudiModule, GaudiTree
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.intel.hardware import IntelHardware
+from dra_driver.hardware.intel.attributes import IntelHardware
 from dra_driver.hardware.port import Roots
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.wire import device_wire
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import device_wire
 
 CAPTURES = Path(os.environ.get("DRA_SHARED", Path(__file__).parents[4] / "shared")) / "captures/intel"
 pytestmark = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures lie beside the repository")

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.drm import read_functions
 from dra_driver.hardware.evidence import BusState, Vitals
-from dra_driver.hardware.intel.facts import DRIVERS, INTEL
-from dra_driver.hardware.intel.hardware import IntelHardware
-from dra_driver.hardware.intel.health import read_vitals
-from dra_driver.hardware.intel.metering import reading as rounds
-from dra_driver.hardware.intel.metering.reading import THROTTLED, IntelReader
+from dra_driver.hardware.intel import attributes
+from dra_driver.hardware.intel.attributes import THROTTLED, IntelHardware, IntelReader, read_vitals
+from dra_driver.hardware.intel.reading import DRIVERS, INTEL
 from dra_driver.hardware.metered import Measure, MeterPlan
+from dra_driver.hardware.pci import read_functions
 from dra_driver.hardware.port import HealthReporter, Metered
-from dra_driver.health.fault import FaultKey
-from dra_driver.health.indications import EarlierReadings, indications_of
+from dra_driver.node.health.faults import FaultKey
+from dra_driver.node.health.xids import EarlierReadings, indications_of
 from tests.support.nodes.intel_tree import IntelCard, IntelTree
 
 ARC = IntelCard("0000:03:00.0")
@@ -55,7 +53,7 @@ def tree(tmp_path: Path) -> IntelTree:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(rounds.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(attributes.time, "monotonic", lambda: now[0])
     return now
 
 

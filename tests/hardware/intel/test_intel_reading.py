@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.intel.facts import IntelGpu
-from dra_driver.hardware.intel.hardware import IntelHardware
-from dra_driver.hardware.intel.reading import read_gpus
-from dra_driver.hardware.sysfs.dmem import dmem_capacity
-from dra_driver.inventory.build import build_inventory
+from dra_driver.hardware.intel.attributes import IntelHardware
+from dra_driver.hardware.intel.reading import IntelGpu, read_gpus
+from dra_driver.hardware.sysfs import dmem_capacity
+from dra_driver.node.devices.build import build_inventory
 from tests.support.nodes.fake_node import can_make_nodes, make_node
 from tests.support.nodes.intel_tree import IntelCard, IntelTree
 

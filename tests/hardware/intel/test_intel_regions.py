@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.intel.regions import device_memory, own_memory, read_i915, read_xe
+from dra_driver.hardware.intel.reading import device_memory, own_memory, read_i915, read_xe
 
 GIB = 1 << 30
 SYSTEM, DEVICE = 0, 1

@@ -118,7 +118,7 @@ PROGRAM = """
 import json, sys
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Roots
-from dra_driver.model.errors import HardwareError
+from dra_driver.base.errors import HardwareError
 hardware = NvidiaHardware(Roots(**json.loads(sys.argv[1])))
 for line in sys.stdin:
     answer = {"pynvml": "pynvml" in sys.modules}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.base.errors import HardwareError, Retry
 from tests.hardware.nvidia.conftest import Machine, OtherProcess, by_address, codes
 from tests.support.fake_nvml import Code, build, environment, h100, hgx_h100
 from tests.support.waiting import until
@@ -233,7 +233,7 @@ def test_a_process_that_restarts_itself_reads_with_the_new_driver(machine: Machi
         import os, sys
         from dra_driver.hardware.nvidia.hardware import NvidiaHardware
         from dra_driver.hardware.port import Roots
-        from dra_driver.model.errors import HardwareError
+        from dra_driver.base.errors import HardwareError
         hardware = NvidiaHardware(Roots(sys=sys.argv[1], proc=sys.argv[2], dev=sys.argv[3]))
         print(hardware.discover().driver_version, flush=True)
         if sys.stdin.readline():

@@ -6,10 +6,10 @@ import textwrap
 
 import pytest
 
+from dra_driver.base.errors import HardwareError
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia import discovery
 from dra_driver.hardware.port import Fingerprint
-from dra_driver.model.errors import HardwareError
 from tests.hardware.nvidia.conftest import Machine, by_address, codes
 from tests.support.fake_nvml import build, environment, h100, hgx_h100
 from tests.support.waiting import unhindered, until

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from dra_driver.base.errors import HardwareError
 from dra_driver.hardware.facts import ChannelFacts, Problem
 from dra_driver.hardware.nvidia.edits.nodes import channel_edits, read_channel
 from dra_driver.hardware.programs import ProgramEnd
-from dra_driver.model.errors import HardwareError
 from tests.support.facts import FULL_GPU, facts
 from tests.support.nodes.fake_node import FakeNode
 

@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks import nvml_calls
 from benchmarks.figures import Report
+from dra_driver.base.errors import NodeError
 from dra_driver.hardware.metered import Measure, MeterPlan
 from dra_driver.hardware.port import Metered
-from dra_driver.model.errors import NodeError
 from tests.support.fake_nvml import hgx_h100
 from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.nvidia import sysfs
+from dra_driver.base.errors import HardwareError, Retry
+from dra_driver.base.wire import ComputeMode, Interval, SharedDevice
+from dra_driver.hardware.nvidia import library as sysfs
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.port import MemoryLimiting, Roots, Shareable
-from dra_driver.model.errors import HardwareError, Retry
-from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 from tests.hardware.nvidia.conftest import Machine
 from tests.support.fake_nvml import Code, h100
 from tests.support.programs.fake_nvidia_smi import FakeNvidiaSmi

@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import pytest
 
+from dra_driver.base.errors import HardwareError
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.model.errors import HardwareError
 from tests.hardware.nvidia.conftest import Machine, by_address, codes
 from tests.support.fake_nvml import Code, h100
 

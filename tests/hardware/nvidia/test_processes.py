@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.model.errors import HardwareError
+from dra_driver.base.errors import HardwareError
 from tests.hardware.nvidia.conftest import Machine, by_address
 from tests.support.fake_nvml import Code, h100, hgx_h100
 

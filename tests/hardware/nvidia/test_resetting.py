@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.base.errors import HardwareError
 from dra_driver.hardware.nvidia.changes import processes_with, reset_gpus
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.programs import run_program
-from dra_driver.model.errors import HardwareError
 from tests.hardware.nvidia.support.gpus import nvidia_gpu
 from tests.support.nodes.fake_node import FakeNode
 from tests.support.programs.static_program import build_static

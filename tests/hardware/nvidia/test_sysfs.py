@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware import pci
-from dra_driver.hardware.nvidia import sysfs
+from dra_driver.hardware.nvidia import library
 from tests.hardware.nvidia.conftest import needs_root
 from tests.support.nodes.fake_node import FakeNode
 
@@ -21,10 +21,10 @@ def test_functions_are_in_address_order_with_their_drivers(node: FakeNode) -> No
     node.add_gpu("0000:17:00.0")
     node.add_gpu("0000:17:00.4", driver=None, physfn="0000:17:00.0")
     node.add_gpu("0000:18:00.0", pci_class="0x020000")
-    assert sysfs.read_pci_functions(node.roots) == (
-        sysfs.PciFunction("0000:17:00.0", "nvidia", is_virtual=False),
-        sysfs.PciFunction("0000:17:00.4", None, is_virtual=True),
-        sysfs.PciFunction("0000:b1:00.0", "vfio-pci", is_virtual=False),
+    assert library.read_pci_functions(node.roots) == (
+        library.PciFunction("0000:17:00.0", "nvidia", is_virtual=False),
+        library.PciFunction("0000:17:00.4", None, is_virtual=True),
+        library.PciFunction("0000:b1:00.0", "vfio-pci", is_virtual=False),
     )
 
 
@@ -54,15 +54,15 @@ def test_the_version_is_found_in_the_driver_s_own_line(node: FakeNode, text: str
     node.load_driver()
     (node.folder / "sys/module/nvidia/version").unlink()
     (node.folder / "proc/driver/nvidia/version").write_text(text)
-    assert sysfs.read_driver_version(node.roots) == version
+    assert library.read_driver_version(node.roots) == version
 
 
 def test_the_module_s_version_comes_first(node: FakeNode) -> None:
     node.load_driver("1.2.3")
     (node.folder / "proc/driver/nvidia/version").write_text("NVRM version: x  4.5.6  y")
-    assert sysfs.read_driver_version(node.roots) == "1.2.3"
+    assert library.read_driver_version(node.roots) == "1.2.3"
     node.unload_driver()
-    assert sysfs.read_driver_version(node.roots) is None
+    assert library.read_driver_version(node.roots) is None
 
 
 @needs_root
@@ -70,7 +70,7 @@ def test_nodes_are_listed_with_their_numbers(node: FakeNode) -> None:
     node.add_node("nvidia0", 195, 0)
     node.add_node("nvidia-caps/nvidia-cap3", 237, 3)
     node.add_node("null", 1, 3)
-    names = dict(sysfs.read_nodes(node.roots))
+    names = dict(library.read_nodes(node.roots))
     assert set(names) == {"nvidia0", "nvidia-caps/nvidia-cap3", "nvidia-caps"}
     assert names["nvidia0"] == 195 << 8
 
@@ -82,11 +82,11 @@ def test_nodes_of_capabilities_are_looked_at_again_only_if_their_folder_has_chan
     """There are hundreds, and an agent with nothing to do compares them every two seconds."""
     looked: list[str] = []
     real = os.stat
-    monkeypatch.setattr(sysfs.os, "stat", lambda path, **kwargs: (looked.append(str(path)), real(path, **kwargs))[1])
+    monkeypatch.setattr(library.os, "stat", lambda path, **kwargs: (looked.append(str(path)), real(path, **kwargs))[1])
 
     def seen() -> tuple[dict[str, int], int]:
         looked.clear()
-        return dict(sysfs.read_nodes(node.roots)), sum("nvidia-cap3" in path for path in looked)
+        return dict(library.read_nodes(node.roots)), sum("nvidia-cap3" in path for path in looked)
 
     folder = node.folder / "dev/nvidia-caps"
     node.add_node("nvidia-caps/nvidia-cap3", 237, 3)
@@ -103,14 +103,14 @@ def test_nodes_of_capabilities_are_looked_at_again_only_if_their_folder_has_chan
 
 
 def test_only_nvidia_s_majors_are_read(node: FakeNode) -> None:
-    assert sysfs.read_majors(node.roots) == ()
+    assert library.read_majors(node.roots) == ()
     node.load_driver()
-    assert "195 nvidia" in sysfs.read_majors(node.roots)
-    assert not any("mem" in line for line in sysfs.read_majors(node.roots))
+    assert "195 nvidia" in library.read_majors(node.roots)
+    assert not any("mem" in line for line in library.read_majors(node.roots))
 
 
 def test_a_function_that_can_t_be_read_is_skipped(node: FakeNode) -> None:
     (node.folder / "sys/bus/pci/devices/0000:99:00.0").symlink_to("../../../devices/gone")
     (node.folder / "sys/bus/pci/devices/nonsense").mkdir()
     node.add_gpu("0000:17:00.0")
-    assert [f.address for f in sysfs.read_pci_functions(node.roots)] == ["0000:17:00.0"]
+    assert [f.address for f in library.read_pci_functions(node.roots)] == ["0000:17:00.0"]

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from dra_driver.hardware.nvidia.worker import Worker, WorkerStopped, ended
-from dra_driver.model.errors import NodeError
+from dra_driver.base.errors import NodeError
+from dra_driver.hardware.nvidia.instances import Worker, WorkerStopped, ended
 from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 

@@ -9,16 +9,15 @@ import itertools
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
-from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
-from dra_driver.claims.allocated.records import record_of_claim
-from dra_driver.claims.config.node_settings import read_sharing_config
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.metered import MeterReport
-from dra_driver.inventory.build import build_inventory
-from dra_driver.metering.node_meter import MeterSettings, NodeMeter
-from dra_driver.metering.selection import Selection
-from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, record_of_claim
+from dra_driver.node.claims.config_schema import read_sharing_config
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.ledger.ledger import Ledger
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.metering.billing import Selection
+from dra_driver.node.metering.claim_tally import MeterSettings, NodeMeter
 from tests.support.metering.snapshots import STYLE, gpus, samples
 
 GPUS = gpus()[:4]
@@ -71,7 +70,7 @@ class CountedNode:
         self.records: dict[str, tuple[ClaimRecord, str, float]] = {}
         self.shown: dict[tuple, float] = {}
         monkeypatch.setattr("time.time", lambda: self.wall)
-        monkeypatch.setattr("dra_driver.plugin.ledger.usage.usage_clock.boot_seconds", lambda: self.up, raising=False)
+        monkeypatch.setattr("dra_driver.node.ledger.spans.boot_seconds", lambda: self.up, raising=False)
         self.agents = [Instance(self, 1)]
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from dra_driver.migrate import SourceText, migrate
+from dra_driver.tools.migrate import SourceText, migrate
 
 
 def pod(containers, name="p", kind="Pod", **spec):

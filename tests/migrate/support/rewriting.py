@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dra_driver.yamltext.edits import applied
-from dra_driver.yamltext.rendering import text_style_of
-from dra_driver.yamltext.rewriting import Rewriter, rewriting
-from dra_driver.yamltext.values import Origins, value_of
-from dra_driver.yamltext.written import documents_of
+from dra_driver.base.text.alignment import Origins, value_of
+from dra_driver.base.text.rendering import applied, text_style_of
+from dra_driver.base.text.rewriting import Rewriter, rewriting
+from dra_driver.base.text.written import documents_of
 
 
 def rewritten(text, change):

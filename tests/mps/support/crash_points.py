@@ -24,20 +24,16 @@ from types import FrameType
 from typing import Any
 
 import dra_driver
-from dra_driver.model.errors import DriverError
+from dra_driver.base.errors import DriverError
 from tests.support.mps.fake_mps import FakeClient
 from tests.support.mps.parts import SETTINGS, Rig, device, processes_below, short_folder
 from tests.support.plugin.killing import in_child
 from tests.support.waiting import until
 
-ROOM = Path(dra_driver.__file__).parent / "mps"
+ROOM = Path(dra_driver.__file__).parent / "node" / "mps"
 FILES = tuple(
-    str(ROOM / f"{name}.py")
-    for name in (
-        "spawning", "control_client", "daemon", "daemon_folder", "daemon_processes", "launch", "mounts",
-        "supervision/entries", "supervision/supervisor", "supervision/process_ends", "supervision/watch",
-    )
-)  # fmt: skip
+    str(ROOM / f"{name}.py") for name in ("control_client", "daemon", "daemon_folder", "launch", "supervision")
+)
 assert all(map(os.path.exists, FILES)), "a file that doesn't exist: no line of it would be tried"
 PURE = "key_of"  # it runs many lines without an effect
 CALLS = ("start", "stop", "change", "start of the daemon", "change of the daemon")

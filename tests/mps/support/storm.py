@@ -25,11 +25,11 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
-from dra_driver.model.sharing import MpsSettings
-from dra_driver.mps.client import MpsClient, socket_path
-from dra_driver.mps.daemon_folder import key_of
-from dra_driver.plugin.effects.sharing import mps_device
-from dra_driver.plugin.repair.reaper import Reaper
+from dra_driver.base.wire import MpsSettings
+from dra_driver.node.mps.client import MpsClient, socket_path
+from dra_driver.node.mps.daemon_folder import key_of
+from dra_driver.node.prepare.repair import Reaper
+from dra_driver.node.prepare.steps import sharing_modes
 from tests.support.mps.fake_mps import FakeClient
 from tests.support.mps.parts import Supervisor, cgroup_of, cgroup_tree, imitator, processes_below, short_folder
 from tests.support.plugin.killing import in_child
@@ -148,12 +148,12 @@ class Storm:
 
     def work(self, verb: str, claim: str) -> None:
         if CLAIMS[claim] in self.damaged:
-            mps_device.READY_SECONDS = DAMAGED_READY_S
+            sharing_modes.READY_SECONDS = DAMAGED_READY_S
         rig = self.rig()
         rig.prepare(claim) if verb == "prepare" else rig.unprepare(claim)
 
     def repair(self) -> None:
-        mps_device.READY_SECONDS = DAMAGED_READY_S
+        sharing_modes.READY_SECONDS = DAMAGED_READY_S
         rig = self.rig()
         with suppress(Exception):  # a damaged channel; what is not undone here must be undone in the end
             rig.repair.run()

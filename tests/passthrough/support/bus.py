@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from dra_driver.base.names import gpu_name, vfio_name
+from dra_driver.base.wire import DeviceType
+from dra_driver.hardware.driver_binding import BusAccess
 from dra_driver.hardware.facts import PassthroughFacts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated.kernel import AUDIO_CLASS, SimulatedKernel
-from dra_driver.inventory.device import Device
-from dra_driver.inventory.offering import Inventory, Offering
-from dra_driver.model.names import gpu_name, vfio_name
-from dra_driver.model.shares import DeviceType
-from dra_driver.plugin.effects.passthrough.services import PassthroughServices
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.devices.offering import Inventory, Offering
+from dra_driver.node.prepare.steps.passthrough import PassthroughServices
 from tests.support.plugin.parts import Rig
 
 GPU, AUDIO, TYPE_C, OTHER = "0000:41:00.0", "0000:41:00.1", "0000:41:00.3", "0000:42:00.0"

@@ -8,7 +8,7 @@ what was found wrong.
 
 from pathlib import Path
 
-from dra_driver.plugin.ledger.record import UNFINISHED
+from dra_driver.node.ledger.record import UNFINISHED
 from tests.passthrough.support.bus import AUDIO, BEFORE, DURING, GPU, OTHER, PASSED, TYPE_C, PassthroughRig
 from tests.support.plugin.killing import Trace, expect, print_report, traced_call
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dra_driver.agent.passthrough.passthrough_gpus import PassthroughGpus
-from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus
-from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
+from dra_driver.hardware.driver_binding import BusAccess
 from dra_driver.hardware.facts import Facts
-from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.simulated.kernel import SimulatedKernel
 from dra_driver.hardware.vendors import load_vendor
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
-from dra_driver.inventory.offering import Inventory
-from dra_driver.inventory.passthrough.rules import PassthroughRule, PassthroughRules
-from dra_driver.plugin.effects.passthrough.services import NothingToRelease, PassthroughServices
+from dra_driver.node.daemon.passthrough import PassthroughGpus, ReturnedGpus
+from dra_driver.node.daemon.passthrough_memory import RememberedGpus
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.offering import Inventory, PassthroughRule, PassthroughRules
+from dra_driver.node.devices.partitions import MigPolicy, Ownership
+from dra_driver.node.prepare.steps.passthrough import NothingToRelease, PassthroughServices
 from tests.passthrough.support.bus import ScriptedKernel
 from tests.support.plugin.parts import Rig
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.sharing import Interval, MpsSettings, TimeSlicingSettings
+from dra_driver.base.wire import Interval, MpsSettings, TimeSlicingSettings
 from tests.support.plugin.sharing_parts import SharingRig
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.amd.edits import compute_unit_edits
-from dra_driver.model.errors import ClaimError, SharingError
+from dra_driver.base.errors import ClaimError, SharingError
+from dra_driver.hardware.amd.hardware import compute_unit_edits
 from tests.plugin.support.units_rig import TOTAL, UnitsRig
 from tests.support.plugin.parts import in_thread
 from tests.support.plugin.sharing_parts import replica

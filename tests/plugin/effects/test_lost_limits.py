@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.agent.reports import limit_watch
-from dra_driver.agent.reports.limit_watch import LimitWatch
-from dra_driver.model.errors import HardwareError
-from dra_driver.model.sharing import SharedDevice
-from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
-from dra_driver.plugin.effects.pod_cgroups import PodCgroups
+from dra_driver.base.errors import HardwareError
+from dra_driver.base.wire import SharedDevice
+from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.node.daemon import node_labels
+from dra_driver.node.daemon.node_labels import LimitWatch
+from dra_driver.node.prepare.steps.memory_limiter import MemoryLimiter, PodCgroups
 from tests.support.plugin.mig_parts import WHOLE
 from tests.support.plugin.sharing_parts import POD, SharingRig, replica
 
@@ -107,9 +106,9 @@ def test_the_pod_gets_an_event_and_the_metrics_a_problem_for_ten_minutes(rig: Sh
     set_to(rig, None)
     assert len(watch.check()) == 1
     (event,) = api.events
-    assert (event["reason"], event["involvedObject"]["name"]) == (limit_watch.REASON, f"pod-{POD.format(1)}")
+    assert (event["reason"], event["involvedObject"]["name"]) == (node_labels.REASON, f"pod-{POD.format(1)}")
     assert "20480 MiB" in event["message"]
     assert "set again" in event["message"]
     assert [(one.code, one.subject) for one in watch.problems] == [("sharing.limit-lost", POD.format(1))]
-    now[0] += limit_watch.SHOWN_SECONDS
+    now[0] += node_labels.SHOWN_SECONDS
     assert (watch.check(), watch.problems) == ((), ())

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.model.errors import ApiError, HardwareError, Retry, SharingError
-from dra_driver.plugin.effects import late_pods
-from dra_driver.plugin.effects.pod_cgroups import PodCgroups
-from dra_driver.plugin.ledger.database import Database
-from dra_driver.plugin.repair.reaper import Reaper
+from dra_driver.base.errors import ApiError, HardwareError, Retry, SharingError
+from dra_driver.node.ledger.database import Database
+from dra_driver.node.prepare.repair import Reaper
+from dra_driver.node.prepare.steps import memory_limiter
+from dra_driver.node.prepare.steps.memory_limiter import PodCgroups
 from tests.support.plugin.mig_parts import OTHER, WHOLE
 from tests.support.plugin.parts import DRIVER
 from tests.support.plugin.sharing_parts import POD, SharingRig, replica
@@ -26,7 +26,7 @@ SHARE = "ab12cd34-0000-4000-8000-00000000000{}"
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late_pods, "CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(memory_limiter, "CHECK_SECONDS", 0.02)
 
 
 @pytest.fixture

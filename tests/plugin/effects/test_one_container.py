@@ -14,20 +14,18 @@ from typing import Any
 
 import pytest
 
+from dra_driver.base.wire import DeviceType, MpsSettings
 from dra_driver.hardware.choose import choose
+from dra_driver.hardware.driver_binding import BusAccess
 from dra_driver.hardware.facts import ChannelFacts, PassthroughFacts
 from dra_driver.hardware.nvidia.edits.edits import common_edits
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated.kernel import SimulatedKernel
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.channel import CHANNEL, channel_devices
-from dra_driver.inventory.device import Device
-from dra_driver.inventory.offering import Inventory, Offering
-from dra_driver.model.shares import DeviceType
-from dra_driver.model.sharing import MpsSettings
-from dra_driver.plugin.effects.passthrough.services import PassthroughServices
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.devices.offering import CHANNEL, Inventory, Offering, channel_devices
+from dra_driver.node.prepare.steps.passthrough import PassthroughServices
 from tests.plugin.support.units_rig import UnitsRig
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 from tests.support.nodes.driver_root import VERSION, FakeDriverRoot, can_make_nodes

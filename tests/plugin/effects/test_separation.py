@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import ClaimError
-from dra_driver.model.sharing import MpsSettings, Tenants
-from dra_driver.plugin.deadline import Deadline
+from dra_driver.base.errors import ClaimError
+from dra_driver.base.wire import MpsSettings, Tenants
+from dra_driver.node.claims.claim_on_node import Deadline
 from tests.support.plugin.mig_parts import WHOLE
 from tests.support.plugin.parts import claim_wire, result
 from tests.support.plugin.sharing_parts import SharingRig, mps, replica

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from dra_driver.model.errors import ClaimError, HardwareError, LedgerError, PrepareError, SharingError
-from dra_driver.model.sharing import ComputeMode, Interval
-from dra_driver.plugin.deadline import Deadline
+from dra_driver.base.errors import ClaimError, HardwareError, LedgerError, PrepareError, SharingError
+from dra_driver.base.wire import ComputeMode, Interval
+from dra_driver.node.claims.claim_on_node import Deadline
 from tests.plugin.support.ledger_file import sql
 from tests.support.plugin.mig_parts import OTHER, WHOLE, small
 from tests.support.plugin.parts import in_thread

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.model.errors import ClaimError, LedgerError, SharingError
-from dra_driver.model.sharing import Interval, MpsSettings, TimeSlicingSettings
-from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
-from dra_driver.plugin.ledger.step_records import text_of_step
-from dra_driver.plugin.repair.reaper import Reaper
+from dra_driver.base.errors import ClaimError, LedgerError, SharingError
+from dra_driver.base.wire import Interval, MpsSettings, TimeSlicingSettings
+from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.node.ledger.record import text_of_step
+from dra_driver.node.ledger.recorded_steps import RecordedSharing
+from dra_driver.node.prepare.repair import Reaper
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 from tests.support.plugin.parts import DRIVER, in_thread
 from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.plugin.instances.folder_use import LOCK, FolderUse
+from dra_driver.node.kubelet.sockets import LOCK, FolderUse
 from tests.support.waiting import until
 
 

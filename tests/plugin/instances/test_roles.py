@@ -8,16 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.model.errors import NodeError
-from dra_driver.plugin.instances import roles
-from dra_driver.plugin.instances.roles import NodeRole
+from dra_driver.base.errors import NodeError
+from dra_driver.node.kubelet import sockets
+from dra_driver.node.kubelet.sockets import NodeRole
 from tests.support.thread_starts import no_thread_starts
 from tests.support.waiting import until
 
 HOLD = """
 import sys, threading
 from types import SimpleNamespace
-from dra_driver.plugin.instances.roles import NodeRole
+from dra_driver.node.kubelet.sockets import NodeRole
 NodeRole(sys.argv[1], SimpleNamespace(role_gained=lambda: print("gained", flush=True))).start()
 threading.Event().wait()
 """
@@ -125,8 +125,8 @@ def test_until_the_role_was_asked_for_nobody_takes_the_instance_for_one_that_wai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent whose thread has not run yet would count as ready although nobody publishes."""
-    gate, lock = threading.Event(), roles._try_lock
-    monkeypatch.setattr(roles, "_try_lock", lambda fd: gate.wait(60) and lock(fd))
+    gate, lock = threading.Event(), sockets._try_lock
+    monkeypatch.setattr(sockets, "_try_lock", lambda fd: gate.wait(60) and lock(fd))
     listener = SimpleNamespace(role_gained=lambda: None, role_lost=lambda: None)
     role = NodeRole(tmp_path / "role", listener)
     role.start()

@@ -7,10 +7,10 @@ from functools import partial
 import grpc
 import pytest
 
-from dra_driver.plugin._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
-from dra_driver.plugin.kubelet import health_stream
-from dra_driver.plugin.kubelet.health_stream import HEALTH_VERSIONS, DeviceReport, DeviceState, HealthStream
-from dra_driver.plugin.kubelet.server import PluginServer
+from dra_driver.node._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
+from dra_driver.node.kubelet import methods
+from dra_driver.node.kubelet.methods import HEALTH_VERSIONS, DeviceReport, DeviceState, HealthStream
+from dra_driver.node.kubelet.server import PluginServer
 from tests.plugin.support.kubelet import FakeKubelet
 from tests.support.plugin.parts import DRIVER, Rig
 from tests.support.waiting import until
@@ -79,7 +79,7 @@ def test_the_whole_list_comes_at_once_and_on_a_change(watched, service):
 
 
 def test_the_list_is_sent_again_without_a_change(watched, monkeypatch):
-    monkeypatch.setattr(health_stream, "RESEND_SECONDS", 0.05)
+    monkeypatch.setattr(methods, "RESEND_SECONDS", 0.05)
     lists = watched.watch()
     assert [next(lists).devices[0].health for _ in range(3)] == [1, 1, 1]
     lists.cancel()
@@ -97,7 +97,7 @@ def test_streams_end_with_the_server_and_do_not_delay_it(watched):
 
 
 def test_streams_above_the_limit_are_refused(watched):
-    open_ones = [watched.watch() for _ in range(health_stream.STREAMS)]
+    open_ones = [watched.watch() for _ in range(methods.STREAMS)]
     for lists in open_ones:
         next(lists)
     with pytest.raises(grpc.RpcError, match="4 health streams are open"):

@@ -15,14 +15,14 @@ from typing import Any
 import grpc
 import pytest
 
-from dra_driver.model.errors import NodeError
-from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.kubelet import server as server_module
-from dra_driver.plugin.kubelet.methods import VERSIONS, CallPool
-from dra_driver.plugin.kubelet.server import PluginServer
-from dra_driver.plugin.locks import claim_lock
-from dra_driver.plugin.prepare import planner
+from dra_driver.base.errors import NodeError
+from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.node.kubelet import server
+from dra_driver.node.kubelet.methods import VERSIONS, CallPool
+from dra_driver.node.kubelet.server import PluginServer
+from dra_driver.node.ledger.locks import claim_lock
+from dra_driver.node.prepare import preparer
 from tests.plugin.support.kubelet import FakeKubelet, claim
 from tests.support.plugin.parts import DRIVER, Rig, inventory
 from tests.support.waiting import unhindered, until
@@ -64,13 +64,13 @@ class Served:
         """Have more Prepares wait than there are threads for."""
         uids = [self.rig.allocate(f"u{number}", f"gpu-{number}") for number in range(WAITING)]
         calls = [self.prepare_later(uid, 600) for uid in uids]
-        until(lambda: self.rig.api.requests["get"] >= server_module.PREPARES)
+        until(lambda: self.rig.api.requests["get"] >= server.PREPARES)
         return calls
 
 
 @pytest.fixture
 def served(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr(planner, "NODE_SECONDS", 600.0)
+    monkeypatch.setattr(preparer, "NODE_SECONDS", 600.0)
     served = Served(short_path)
     yield served
     served.rig.hardware.missing = set()

@@ -10,9 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dra_driver.plugin.kubelet.methods import CallPool
-from dra_driver.plugin.kubelet.registration import Registration
-from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers, ask
+from dra_driver.node.kubelet.methods import CallPool
+from dra_driver.node.kubelet.registration import Registration, SameNameDrivers, ask
 from tests.support.plugin.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from dra_driver.model.errors import ApiError, NodeError, Retry
-from dra_driver.plugin import deadline
-from dra_driver.plugin.kubelet import registration as registration_module
-from dra_driver.plugin.kubelet.server import PluginServer
-from dra_driver.plugin.prepare import planner
+from dra_driver.base.errors import ApiError, NodeError, Retry
+from dra_driver.node.claims import claim_on_node
+from dra_driver.node.kubelet import registration as registration_module
+from dra_driver.node.kubelet.server import PluginServer
+from dra_driver.node.prepare import preparer
 from tests.plugin.support.kubelet import FakeKubelet, claim
 from tests.support.plugin.parts import DRIVER, Rig, claim_wire, in_thread, result
 from tests.support.thread_starts import no_thread_starts
@@ -178,7 +178,7 @@ def test_a_second_instance_without_a_pod_uid_is_refused_and_removes_nothing(serv
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls wait for missing device nodes as long as they may, so that the tests decide when a call goes on."""
-    monkeypatch.setattr(planner, "NODE_SECONDS", 600.0)
+    monkeypatch.setattr(preparer, "NODE_SECONDS", 600.0)
 
 
 def takes_calls(served: Served) -> bool:
@@ -240,8 +240,8 @@ def test_stop_removes_the_registration_first_and_lets_a_running_call_finish(serv
 
 @pytest.mark.usefixtures("_patient")
 def test_stop_ends_a_call_that_waits(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadline, "KUBELET_SECONDS", 600.0)
-    monkeypatch.setattr(deadline, "BUDGET_SECONDS", 600.0)
+    monkeypatch.setattr(claim_on_node, "KUBELET_SECONDS", 600.0)
+    monkeypatch.setattr(claim_on_node, "BUDGET_SECONDS", 600.0)
     served.rig.allocate("u1", "gpu-0")
     served.rig.hardware.missing = {0}
     server = served.start()

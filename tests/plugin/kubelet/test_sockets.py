@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.model.errors import NodeError
-from dra_driver.plugin.kubelet import sockets
-from dra_driver.plugin.kubelet.sockets import (
+from dra_driver.base.errors import NodeError
+from dra_driver.node.kubelet import sockets
+from dra_driver.node.kubelet.sockets import (
     SocketPaths,
     bind_privately,
     choose_paths,
@@ -161,7 +161,7 @@ class Listening:
 OPEN_SLOWLY = """
 import socket, sys
 from pathlib import Path
-from dra_driver.plugin.kubelet.sockets import open_socket
+from dra_driver.node.kubelet.sockets import open_socket
 def listen(path):
     server.bind(str(path))
     print("bound", flush=True)

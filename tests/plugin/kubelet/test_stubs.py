@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.plugin._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
-from dra_driver.plugin._proto.k8s.dra_health.v1alpha1 import api_pb2 as health
-from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as registration
-from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as pod_resources
-from dra_driver.plugin.kubelet.methods import REGISTRATION_SERVICE, VERSIONS
-from dra_driver.plugin.node_claims.pod_resources import SERVICE
+from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
+from dra_driver.node._proto.k8s.dra_health.v1alpha1 import api_pb2 as health
+from dra_driver.node._proto.k8s.pluginregistration.v1 import api_pb2 as registration
+from dra_driver.node._proto.k8s.podresources.v1 import api_pb2 as pod_resources
+from dra_driver.node.kubelet.methods import REGISTRATION_SERVICE, VERSIONS
+from dra_driver.node.neighbours.pod_resources import SERVICE
 
 ROOT = Path(__file__).parents[3]
-GENERATED = ROOT / "dra_driver/plugin/_proto"
+GENERATED = ROOT / "dra_driver/node/_proto"
 
 # Numbers and types of the kubelet's contract: field → (number, type, is repeated).
 STRING, BOOL, MESSAGE, INT64, ENUM = 9, 8, 11, 3, 14

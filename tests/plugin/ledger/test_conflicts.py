@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dra_driver.plugin.ledger.conflicts import Conflict, by_holder
-from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.ledger.unreleased import Conflict, by_holder
 
 
 def record(uid: str) -> ClaimRecord:

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import LedgerError, PrepareError
-from dra_driver.model.sharing import SharedDevice, TimeSlicingSettings
-from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.database import Database
-from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR
-from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.ledger.recorded_steps import (
+from dra_driver.base.errors import LedgerError, PrepareError
+from dra_driver.base.wire import SharedDevice, TimeSlicingSettings
+from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.node.ledger.connections import WAL_PAGES, has_claims
+from dra_driver.node.ledger.database import Database
+from dra_driver.node.ledger.ledger import Ledger
+from dra_driver.node.ledger.ledger_file import MAJOR, MINOR
+from dra_driver.node.ledger.record import ClaimState
+from dra_driver.node.ledger.recorded_steps import (
     GpuReference,
     RecordedFile,
     RecordedMode,
@@ -27,8 +28,7 @@ from dra_driver.plugin.ledger.recorded_steps import (
     ends_with_power,
     is_only_file,
 )
-from dra_driver.plugin.repair.reaper import Reaper
-from dra_driver.store.connections import WAL_PAGES, has_claims
+from dra_driver.node.prepare.repair import Reaper
 from tests.plugin.support.ledger_file import sql
 from tests.support.plugin.parts import DRIVER, Rig, claim_wire, result
 from tests.support.waiting import until
@@ -151,7 +151,7 @@ def test_has_claims_is_answered_without_an_open_ledger(rig: Rig, tmp_path: Path)
 
 def test_importing_the_ledger_does_not_import_grpc() -> None:
     code = (
-        "import sys, dra_driver.plugin.ledger.ledger;"
+        "import sys, dra_driver.node.ledger.ledger;"
         "print([m for m in sys.modules if m.split('.')[0] in ('grpc', 'google')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

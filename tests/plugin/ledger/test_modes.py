@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.allocated.allocated_claim import AllocatedClaim, AllocatedDevice
-from dra_driver.model.names import gpu_name
-from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.ledger_rows import ModeEnd
-from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
+from dra_driver.base.names import gpu_name
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.node.ledger.ledger import Ledger
+from dra_driver.node.ledger.ledger_file import ModeEnd
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState
 
 BOOT, GPU, OTHER_GPU = "boot", "0000:1b:00.0", "0001:1b:00.0"
 

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.node.ledger.ledger import Ledger
 from tests.support.plugin.parts import Rig
 
 

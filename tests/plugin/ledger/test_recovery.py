@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import ClaimError
-from dra_driver.plugin.deadline import Deadline
+from dra_driver.base.errors import ClaimError
+from dra_driver.node.claims.claim_on_node import Deadline
 from tests.plugin.support.ledger_file import sql
 from tests.support.plugin.parts import Rig, claim_wire, result
 

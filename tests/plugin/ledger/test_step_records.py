@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from dra_driver.model.records import json_text
-from dra_driver.plugin.ledger.recorded_steps import (
+from dra_driver.base.wire import json_text
+from dra_driver.node.ledger.record import step_of_record, steps_of_records, text_of_step, text_of_steps
+from dra_driver.node.ledger.recorded_steps import (
     GpuReference,
     RecordedFile,
     RecordedMode,
@@ -15,7 +16,6 @@ from dra_driver.plugin.ledger.recorded_steps import (
     RecordedStep,
     UnknownStep,
 )
-from dra_driver.plugin.ledger.step_records import step_of_record, steps_of_records, text_of_step, text_of_steps
 
 GPU = GpuReference("GPU-1", "0000:01:00.0", 3)
 GPU_TEXT = '{"minor":3,"pci":"0000:01:00.0","uuid":"GPU-1"}'

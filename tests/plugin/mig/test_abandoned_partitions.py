@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dra_driver.model.errors import HardwareError
-from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
-from dra_driver.plugin.other_drivers.nvidia_checkpoint import read_checkpoint
+from dra_driver.base.errors import HardwareError
+from dra_driver.node.neighbours.device_plugin import read_checkpoint
+from dra_driver.node.prepare.steps.standing_partitions import AbandonedPartitions
 from tests.support.plugin.mig_parts import WHOLE, MigRig, small
 from tests.support.plugin.nvidia_checkpoint import write_checkpoint
 

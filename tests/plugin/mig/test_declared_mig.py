@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.inventory.mig.geometry import wanted_of
-from dra_driver.inventory.mig.geometry_rules import read_rules
-from dra_driver.model.errors import HardwareError, NodeError
-from dra_driver.plugin.mig.declared_mig import DeclaredMig
-from dra_driver.plugin.mig.geometry_source import LABEL, MANAGER_LABEL, GeometrySource
-from dra_driver.plugin.node_claims.pod_resources import NodePods
+from dra_driver.base.errors import HardwareError, NodeError
+from dra_driver.node.devices.geometry import wanted_of
+from dra_driver.node.devices.geometry_rules import read_rules
+from dra_driver.node.neighbours.pod_resources import NodePods
+from dra_driver.node.prepare.steps.geometry_source import LABEL, MANAGER_LABEL, GeometrySource
+from dra_driver.node.prepare.steps.standing_partitions import DeclaredMig
 from tests.support.plugin.mig_parts import MigRig, small
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dra_driver.base.errors import DriverError
 from dra_driver.hardware.simulated import partitioning
-from dra_driver.model.errors import DriverError
 from tests.support.plugin.mig_parts import WHOLE, MigRig, small
 from tests.support.plugin.parts import in_thread
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from dra_driver.base.errors import HardwareError
 from dra_driver.hardware.facts import Facts
-from dra_driver.model.errors import HardwareError
-from dra_driver.plugin.node_claims.gone_claims import GONE_SECONDS
+from dra_driver.node.neighbours.gone_claims import GONE_SECONDS
 from tests.support.plugin.mig_parts import small
 
 
@@ -36,8 +36,8 @@ def test_after_a_lost_ledger_our_partition_is_recognized_by_the_cdi_file(rig):
     rig.ledger.close()
     for path in rig.data.glob("ledger.db*"):
         path.unlink()
-    from dra_driver.plugin.ledger.ledger import Ledger
-    from dra_driver.plugin.repair.recovery import CdiClaimFiles
+    from dra_driver.node.ledger.ledger import Ledger
+    from dra_driver.node.prepare.repair import CdiClaimFiles
 
     Ledger(rig.data / "ledger.db", files=CdiClaimFiles(rig.store, "gpu.nvidia.com")).close()
     rig.restart()

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from dra_driver.base.errors import ClaimError, DriverError, HardwareError, NodeError
 from dra_driver.hardware.simulated import partitioning
-from dra_driver.model.errors import ClaimError, DriverError, HardwareError, NodeError
-from dra_driver.plugin.effects.file_records import OWNER_ENV
+from dra_driver.node.prepare.steps.cdi_file import OWNER_ENV
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
 from tests.support.plugin.parts import claim_wire, in_thread, result
 from tests.support.thread_starts import no_thread_starts
@@ -140,7 +140,7 @@ def test_mig_mode_that_an_administrator_switched_on_after_the_intent_stays_on(ri
 
 def test_mig_mode_of_an_administrator_whose_partition_leaves_no_room_stays_on(rig, monkeypatch):
     after_inspection(rig, monkeypatch, lambda: rig.by_hand("3g.40gb", 0))
-    monkeypatch.setattr("dra_driver.plugin.mig.partitioner.ROOM_SECONDS", 0.0)
+    monkeypatch.setattr("dra_driver.node.prepare.steps.partitioner.ROOM_SECONDS", 0.0)
     with pytest.raises(HardwareError, match="no room"):
         rig.now_prepare("u1", small(0))
     rig.hardware.destroy_partition(rig.gpu(), rig.partitions()[0].uuid, 5)

@@ -2,18 +2,11 @@
 
 import pytest
 
-from dra_driver.model.errors import ApiError, LedgerError, NodeError
-from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
-from dra_driver.plugin.node_claims.listed_claims import LIST_SECONDS, ListedClaims
-from dra_driver.plugin.node_claims.node_claims import (
-    FRESH_SECONDS,
-    PATIENCE_SECONDS,
-    SILENT,
-    VERSION_SECONDS,
-    NodeClaims,
-)
-from dra_driver.plugin.node_claims.pod_resources import HeldDevice, NodePods, PodClaim
-from dra_driver.plugin.node_identity import NodeIdentity
+from dra_driver.base.errors import ApiError, LedgerError, NodeError
+from dra_driver.node.claims.claim_on_node import NodeIdentity
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.neighbours.node_claims import FRESH_SECONDS, PATIENCE_SECONDS, SILENT, VERSION_SECONDS, NodeClaims
+from dra_driver.node.neighbours.pod_resources import LIST_SECONDS, HeldDevice, ListedClaims, NodePods, PodClaim
 
 DRIVER, NODE = "gpu.nvidia.com", "node-1"
 POOL = f"{NODE}/{DRIVER}"

@@ -7,10 +7,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dra_driver.model.errors import NodeError
-from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as messages
-from dra_driver.plugin.node_claims import pod_resources
-from dra_driver.plugin.node_claims.pod_resources import SERVICE, HeldDevice, PodClaim, PodResources
+from dra_driver.base.errors import NodeError
+from dra_driver.node._proto.k8s.podresources.v1 import api_pb2 as messages
+from dra_driver.node.neighbours import pod_resources
+from dra_driver.node.neighbours.pod_resources import SERVICE, HeldDevice, PodClaim, PodResources
 
 DRIVER = "gpu.nvidia.com"
 

@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.base.errors import NodeError
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.inventory.build import build_inventory
-from dra_driver.model.errors import NodeError
-from dra_driver.plugin.other_drivers.foreign_claims import ForeignClaims, resolve_names
-from dra_driver.plugin.other_drivers.leftovers import UNNAMED, read_leftovers, remove_leftover
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.neighbours.allocations import (
+    UNNAMED,
+    ForeignClaims,
+    read_leftovers,
+    remove_leftover,
+    resolve_names,
+)
 from tests.support.waiting import until
 
 DRIVER, NODE = "gpu.nvidia.com", "node-1"

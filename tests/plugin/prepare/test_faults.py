@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import DriverError
+from dra_driver.base.errors import DriverError
 from tests.support.plugin.parts import Rig
 from tests.support.small_disk import (
     fill,

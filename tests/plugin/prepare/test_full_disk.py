@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cdi.store import CdiStore
-from dra_driver.model.errors import DriverError, LedgerError
-from dra_driver.plugin.ledger.claim_files import NoClaimFiles
-from dra_driver.plugin.ledger.unprepared import SLOTS, UnpreparedClaims
+from dra_driver.base.errors import DriverError, LedgerError
+from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node.ledger.access import SLOTS, UnpreparedClaims
+from dra_driver.node.ledger.record import NoClaimFiles
 from tests.plugin.support.full_disk import Disk, on_disk
 from tests.plugin.support.running_pods import CONTAINER, OLD, Machine
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small

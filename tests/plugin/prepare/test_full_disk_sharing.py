@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import DriverError, SharingError
-from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
+from dra_driver.base.errors import DriverError, SharingError
+from dra_driver.base.wire import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
 from tests.plugin.support.full_disk import Disk, on_disk
 from tests.support.plugin.mig_parts import WHOLE
 from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, replica, time_slicing

@@ -2,11 +2,11 @@
 
 import pytest
 
-from dra_driver.model.errors import ApiError, ClaimError, Retry
-from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
-from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.node_claims.gone_claims import GONE_SECONDS
-from dra_driver.plugin.repair.reaper import Reaper
+from dra_driver.base.errors import ApiError, ClaimError, Retry
+from dra_driver.node.claims.claim_on_node import HOLDER_SECONDS, Deadline
+from dra_driver.node.ledger.record import ClaimState
+from dra_driver.node.neighbours.gone_claims import GONE_SECONDS
+from dra_driver.node.prepare.repair import Reaper
 from tests.support.plugin.parts import DRIVER, BlindHardware, Rig, claim_wire, in_thread, result
 from tests.support.waiting import until
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dra_driver.model.errors import ClaimError, PrepareError, Retry
-from dra_driver.plugin.ledger.record import ClaimState
+from dra_driver.base.errors import ClaimError, PrepareError, Retry
+from dra_driver.node.ledger.record import ClaimState
 from tests.support.plugin.parts import Rig, claim_wire, inventory, result
 
 DEVICES = ["gpu-0", "gpu-1", "gpu-2", "mig-0"]

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cli.main import run as main
-from dra_driver.inventory.device import Device
-from dra_driver.inventory.offering import Inventory, Offering
-from dra_driver.model.errors import ClaimError
-from dra_driver.model.shares import DeviceType
-from dra_driver.plugin.ledger import unreleased
-from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.prepare import node_users
-from dra_driver.plugin.prepare.node_users import look_at_nodes
-from dra_driver.views.node import unreleased_devices
+from dra_driver.base.errors import ClaimError
+from dra_driver.base.wire import DeviceType
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.devices.offering import Inventory, Offering
+from dra_driver.node.ledger import unreleased
+from dra_driver.node.ledger.record import ClaimState
+from dra_driver.node.prepare import node_users
+from dra_driver.node.prepare.node_users import look_at_nodes
+from dra_driver.tools.main import run as main
+from dra_driver.tools.node import fault_rows
 from tests.plugin.support.running_pods import OLD, OTHER
 from tests.support.plugin.containers import Container
 from tests.support.plugin.parts import Rig, claim_wire, gpu, in_thread, result
@@ -251,7 +251,7 @@ def test_what_cannot_be_looked_at_keeps_the_device_for_the_bound_and_is_reported
 def test_a_person_sees_why_a_device_is_not_released_and_can_release_it(
     here: Rig, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(unreleased_devices, "read_boot_id", lambda _proc: here.boot_id)
+    monkeypatch.setattr(fault_rows, "read_boot_id", lambda _proc: here.boot_id)
     where = ["--driver-name", here.driver, "--kubelet-plugins-directory-path", str(here.data.parent)]
     start(OTHER, NODES, OPEN)
     end_claim(here)

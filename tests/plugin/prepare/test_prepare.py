@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from dra_driver.base.errors import ApiError, ClaimError, HardwareError, LedgerError, PrepareError, Retry
 from dra_driver.hardware.facts import Problem
-from dra_driver.inventory.offering import Inventory, Offering
-from dra_driver.model.errors import ApiError, ClaimError, HardwareError, LedgerError, PrepareError, Retry
-from dra_driver.plugin import deadline
-from dra_driver.plugin.deadline import NODE_SECONDS
-from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.prepare import planner
+from dra_driver.node.claims import claim_on_node
+from dra_driver.node.claims.claim_on_node import NODE_SECONDS
+from dra_driver.node.devices.offering import Inventory, Offering
+from dra_driver.node.ledger.record import ClaimState
+from dra_driver.node.prepare import preparer
 from tests.support.plugin.parts import DRIVER, POOL, Clock, Rig, claim_wire, config, in_thread, inventory, result
 
 
@@ -251,7 +251,7 @@ def test_a_lost_gpu_that_is_still_published_is_refused_at_once_too(rig: Rig) -> 
 
 
 def test_a_missing_device_node_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "NODE_SECONDS", 600.0)
+    monkeypatch.setattr(preparer, "NODE_SECONDS", 600.0)
     rig.allocate("u1", "gpu-0")
     rig.hardware.missing = {0}
     with pytest.raises(HardwareError, match="/dev/nvidia0"):
@@ -277,7 +277,7 @@ def test_a_device_node_that_stays_missing_is_refused_soon_with_the_name_of_its_d
 def test_the_wait_for_a_device_node_begins_when_it_is_first_missed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The nodes come after the driver, for which the same call may have waited longer than for any node."""
     clock = Clock()
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(claim_on_node, "time", SimpleNamespace(monotonic=clock))
     rig.allocate("u1", "gpu-0")
     there, rig.inventory = rig.inventory, Inventory(Offering(()), waiting_for="the GPU driver")
     rig.hardware.missing = {0}
@@ -404,7 +404,7 @@ def test_waiting_calls_end_with_the_agent(rig: Rig) -> None:
 
 
 def _deadline(seconds: float):
-    from dra_driver.plugin.deadline import Deadline
+    from dra_driver.node.claims.claim_on_node import Deadline
 
     return Deadline.after(seconds)
 
@@ -429,7 +429,7 @@ def test_a_claim_that_an_earlier_agent_left_half_done_is_prepared_again(rig: Rig
 
 
 def test_only_the_first_call_waits_for_a_device_that_is_not_here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "LATE_SECONDS", 0.3)
+    monkeypatch.setattr(preparer, "LATE_SECONDS", 0.3)
     looked: list[float] = []
     monkeypatch.setattr(
         rig.preparer._wait._pause, "pause", lambda seconds: looked.append(seconds) or time.sleep(seconds)

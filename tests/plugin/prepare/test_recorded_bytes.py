@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.plugin.ledger.record import record_of_row, row_of_record
+from dra_driver.node.ledger.record import record_of_row, row_of_record
 from tests.plugin.support.recorded_calls import FILE, SCENES, partitions, record
 
 RECORDED: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text())

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import ClaimError
-from dra_driver.plugin.ledger import unreleased
-from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.prepare import release_watch, running_pods
-from dra_driver.plugin.prepare.running_pods import pods_with_processes
+from dra_driver.base.errors import ClaimError
+from dra_driver.node.ledger import unreleased
+from dra_driver.node.ledger.record import ClaimState
+from dra_driver.node.prepare import node_users, release_watch
+from dra_driver.node.prepare.node_users import pods_with_processes
 from tests.plugin.support.ledger_file import sql
 from tests.plugin.support.running_pods import CONTAINER, OLD, OTHER, Machine
 from tests.support.plugin.parts import Rig, claim_wire, in_thread, result
@@ -246,7 +246,7 @@ def test_only_a_process_that_has_ended_counts_as_ended(
     def refuse(*_: object) -> tuple[str, bytes]:
         raise OSError(number, "refused")
 
-    monkeypatch.setattr(running_pods, "_view", refuse)
+    monkeypatch.setattr(node_users, "_view", refuse)
     if is_an_end:
         assert pods_with_processes({OLD}, machine.proc) == frozenset()
     else:

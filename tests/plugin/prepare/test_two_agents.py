@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import PrepareError
-from dra_driver.plugin.deadline import Deadline
+from dra_driver.base.errors import PrepareError
+from dra_driver.node.claims.claim_on_node import Deadline
 from tests.support.plugin.parts import Rig
 
 ROOT = Path(__file__).parents[3]
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 AGENT = """
 import json, sys
 from pathlib import Path
-from dra_driver.model.errors import DriverError
+from dra_driver.base.errors import DriverError
 from tests.support.plugin.parts import Rig
 rig, me = Rig(Path(sys.argv[1])), sys.argv[2]
 print("ready", flush=True)
@@ -69,7 +69,7 @@ def test_a_claim_prepared_by_one_agent_is_unprepared_by_the_other(rig: Rig, tmp_
 
 
 def test_repair_leaves_a_claim_alone_that_the_other_agent_works_on(rig: Rig, tmp_path: Path) -> None:
-    from dra_driver.plugin.ledger.record import ClaimState
+    from dra_driver.node.ledger.record import ClaimState
 
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")

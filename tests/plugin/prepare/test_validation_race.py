@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.inventory.device import Device, DeviceType
-from dra_driver.inventory.offering import Inventory, Offering
-from dra_driver.model.errors import PrepareError
-from dra_driver.model.names import gpu_name
-from dra_driver.plugin.node_claims.device_holders import holding_claims
-from dra_driver.validation import validator as module
-from dra_driver.validation.child import TestChild
-from dra_driver.validation.result import ValidationLevel
-from dra_driver.validation.validation_lock import ValidationLock
-from dra_driver.validation.validator import Validator
+from dra_driver.base.errors import PrepareError
+from dra_driver.base.names import gpu_name
+from dra_driver.base.wire import DeviceType
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.devices.offering import Inventory, Offering
+from dra_driver.node.health import validator
+from dra_driver.node.health.validation import ValidationLevel
+from dra_driver.node.health.validation_child import TestChild
+from dra_driver.node.health.validator import Validator
+from dra_driver.node.ledger.locks import ValidationLock
+from dra_driver.node.neighbours.gone_claims import holding_claims
 from tests.support.plugin.parts import Rig, gpu
 from tests.support.waiting import until
 
@@ -57,7 +58,7 @@ def started(monkeypatch):
         return process
 
     monkeypatch.setattr(TestChild, "_started", sleeping)
-    monkeypatch.setattr(module, "make_cgroup", lambda limit: None)
+    monkeypatch.setattr(validator, "make_cgroup", lambda limit: None)
     return pids
 
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.model.errors import NodeError
-from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
-from dra_driver.plugin.prepare import preparer
-from dra_driver.plugin.prepare.interruptible_pause import CheckTimer, InterruptiblePause
+from dra_driver.base.errors import NodeError
+from dra_driver.node.kubelet.server import PREPARES, PluginServer
+from dra_driver.node.prepare import preparer
+from dra_driver.node.prepare.release_watch import CheckTimer, InterruptiblePause
 from tests.plugin.support.kubelet import FakeKubelet, claim
 from tests.support.plugin.parts import DRIVER, Rig, in_thread, inventory
 from tests.support.thread_starts import no_thread_starts

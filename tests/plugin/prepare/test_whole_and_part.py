@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.inventory.device import Device
-from dra_driver.inventory.offering import Inventory, Offering
-from dra_driver.model.errors import ClaimError
-from dra_driver.model.shares import DeviceType
-from dra_driver.plugin.ledger.conflicts import names_in_conflict
+from dra_driver.base.errors import ClaimError
+from dra_driver.base.wire import DeviceType
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.devices.offering import Inventory, Offering
+from dra_driver.node.ledger.unreleased import names_in_conflict
 from tests.support.plugin.parts import Rig, gpu
 
 WHOLE, PART, OTHER = "gpu-0000-01-00-0", "gpu-0000-01-00-0-mig-1g10gb-19-0", "gpu-0000-01-00-0-mig-1g10gb-19-1"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.plugin.node_claims.gone_claims import GONE_SECONDS
-from dra_driver.plugin.repair.reaper import ASKED_AT_ONCE, EXISTS_SECONDS, Reaper
+from dra_driver.node.neighbours.gone_claims import GONE_SECONDS
+from dra_driver.node.prepare.repair import ASKED_AT_ONCE, EXISTS_SECONDS, Reaper
 from tests.support.plugin.parts import DRIVER, Rig, inventory
 
 COUNT = 40

@@ -9,7 +9,7 @@ what was found wrong.
 
 from pathlib import Path
 
-from dra_driver.plugin.ledger.record import UNFINISHED
+from dra_driver.node.ledger.record import UNFINISHED
 from tests.support.plugin.killing import Trace, expect, print_report, traced_call
 from tests.support.plugin.parts import Rig
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import grpc
 
-from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as registration
-from dra_driver.plugin.kubelet.methods import MESSAGES, REGISTRATION_SERVICE, VERSIONS
+from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node._proto.k8s.pluginregistration.v1 import api_pb2 as registration
+from dra_driver.node.kubelet.methods import MESSAGES, REGISTRATION_SERVICE, VERSIONS
 
 KUBELET_SECONDS = 45.0
 

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dra_driver.model.errors import DriverError
-from dra_driver.model.sharing import MpsSettings
+from dra_driver.base.errors import DriverError
+from dra_driver.base.wire import MpsSettings
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
 from tests.support.plugin.parts import Rig, claim_wire, result
 from tests.support.plugin.sharing_parts import POD, SharingRig, mps, replica, time_slicing

@@ -10,8 +10,8 @@ other claim belongs to the same pod, and to a second one.
 
 from pathlib import Path
 
-from dra_driver.model.sharing import MpsSettings
-from dra_driver.plugin.repair.reaper import Reaper
+from dra_driver.base.wire import MpsSettings
+from dra_driver.node.prepare.repair import Reaper
 from tests.support.plugin.killing import Trace, expect, print_report, traced_call
 from tests.support.plugin.mig_parts import OTHER, WHOLE
 from tests.support.plugin.parts import DRIVER

@@ -26,10 +26,10 @@ from typing import Any
 
 import grpc
 
-from dra_driver.embedded.api.kinds import CLAIMS
-from dra_driver.model.names import NVIDIA_DRIVER
-from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.plugin.kubelet.methods import VERSIONS
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node.kubelet.methods import VERSIONS
+from dra_driver.simulator.store import CLAIMS
 from tests.support.agents.agent_process import NODE, Stage, stage
 
 KUBELETS = 6

@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from dra_driver.hardware.amd.edits import compute_unit_edits
-from dra_driver.plugin.ledger.recorded_steps import RecordedComputeUnits
+from dra_driver.hardware.amd.hardware import compute_unit_edits
+from dra_driver.node.ledger.recorded_steps import RecordedComputeUnits
 from tests.support.plugin.sharing_parts import SharingRig
 
 DRIVER_GROUP = "gpu.resource.amd.com/v1alpha1"

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from dra_driver.base.errors import ApiError, HardwareError, Retry
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.model.errors import ApiError, HardwareError, Retry
-from dra_driver.remediation.policy import SiteCommand
-from dra_driver.validation.result import ValidationLevel, ValidationResult, ValidationVerdict
+from dra_driver.node.health.cases import SiteCommand
+from dra_driver.node.health.faults import Fault, FaultKey, Subject
+from dra_driver.node.health.validation import ValidationLevel, ValidationResult, ValidationVerdict
 
 ONE, TWO = "0000:1b:00.0", "0000:43:00.0"
 BOOT = "1b4e28ba"

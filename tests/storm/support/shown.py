@@ -15,10 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dra_driver.embedded.api.kinds import SLICES
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.model.machine import read_boot_id
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.machine import read_boot_id
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.store import SLICES
 from tests.storm.support import sandbox
 from tests.storm.support.eyes.counters import Counters
 from tests.storm.support.eyes.hours import Hours

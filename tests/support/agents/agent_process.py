@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dra_driver.embedded.api.kinds import SLICES
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.kubelet import EmbeddedKubelet
+from dra_driver.simulator.store import SLICES
 from tests.support.agents.warm_agents import WarmAgent, forker
 
 NODE = "node-1"

@@ -1,7 +1,7 @@
 """Claims that are already allocated, for an agent on a stage."""
 
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
-from dra_driver.model.names import NVIDIA_DRIVER, pool_name
+from dra_driver.base.names import NVIDIA_DRIVER, pool_name
+from dra_driver.simulator.plugin_watcher import ClaimRef
 from tests.support.agents.agent_process import NODE
 
 

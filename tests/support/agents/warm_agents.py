@@ -131,9 +131,6 @@ def forker() -> AgentForker:
 def main() -> int:
     """Serve requests until the other end closes; in a forked child, be the agent."""
     line = socket.socket(fileno=int(sys.argv[1]))
-    import dra_driver.agent.node
-    import dra_driver.agent.node_process
-    import dra_driver.hardware.simulated  # noqa: F401
 
     gc.freeze()
     while request := _request(line):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dra_driver.embedded.api.httpd import HttpRequest, Response, Stream
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import ApiRefusal, unauthorized
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.http import HttpRequest, Response, Stream
+from dra_driver.simulator.shapes import ApiRefusal, unauthorized
 
 NAMESPACED = ("resourceclaims", "resourceclaimtemplates", "pods")
 EVERYTHING = ("nodes", "namespaces", "resourceslices", "deviceclasses", *NAMESPACED)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS, SLICES
-from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.store import CLAIMS, CLASSES, PODS, SLICES
 from tests.support.api.embedded_client import slice_wire
 
 SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "any"}}]}}

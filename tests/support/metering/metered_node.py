@@ -4,8 +4,8 @@ import json
 import urllib.request
 from urllib.error import URLError
 
-from dra_driver.embedded.api.kinds import CLAIMS
-from dra_driver.model.names import NVIDIA_DRIVER, pool_name
+from dra_driver.base.names import NVIDIA_DRIVER, pool_name
+from dra_driver.simulator.store import CLAIMS
 from tests.support.agents.agent_process import NODE
 from tests.support.metering.snapshots import samples
 from tests.support.ports import free_port

@@ -8,11 +8,10 @@ from dra_driver.hardware.metered import Measure, MeterReport, Reading
 from dra_driver.hardware.nvidia.dcgm_names import DCGM_NAMES
 from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.hardware.simulated.profile_facts import facts_of
-from dra_driver.metering.holders import Holder
-from dra_driver.metering.selection import default_selection
-from dra_driver.metering.series import MeterSnapshot, lines_of
-from dra_driver.metering.subjects import LabelStyle
-from dra_driver.plugin.node_claims.pod_resources import ClaimUser
+from dra_driver.node.metering.billing import default_selection
+from dra_driver.node.metering.holders import Holder
+from dra_driver.node.metering.series import LabelStyle, MeterSnapshot, lines_of
+from dra_driver.node.neighbours.pod_resources import ClaimUser
 
 USUAL = default_selection(DCGM_NAMES)
 STYLE = LabelStyle("node-1", "gpu.nvidia.com", DCGM_NAMES, fields=USUAL.labels)

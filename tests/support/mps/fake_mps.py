@@ -11,20 +11,20 @@ import socket
 import sys
 from pathlib import Path
 
-from dra_driver.mps.simulated.server_process import read_line
+from dra_driver.node.mps.simulated_daemon import read_line
 
 # The program is started often: its modules are compiled once, and a process that only sends a command loads no daemon.
 _PROGRAM = """#!{python} -IS
 import sys
 sys.path.append({repository!r})
-from dra_driver.mps.simulated import control
+from dra_driver.node.mps import simulated_control
 
 def faulty():
     from tests.support.mps.faulty_daemon import FaultyDaemon
     FaultyDaemon.FAULTS = {faults!r}
     return FaultyDaemon
 
-sys.exit(control.main(faulty))
+sys.exit(simulated_control.main(faulty))
 """
 
 

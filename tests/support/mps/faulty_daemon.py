@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from dra_driver.mps.simulated.control_daemon import Daemon, Refused
+from dra_driver.node.mps.simulated_daemon import Daemon, Refused
 
 
 class FaultyDaemon(Daemon):

@@ -13,15 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dra_driver.model.errors import SharingError
-from dra_driver.model.names import NVIDIA_DRIVER
-from dra_driver.model.sharing import MpsSettings, SharedDevice
-from dra_driver.mps import mounts, processes
-from dra_driver.mps.client import MpsClient, socket_path
-from dra_driver.mps.daemon_folder import DaemonFolder, key_of
-from dra_driver.mps.launch import find_program
-from dra_driver.mps.supervision.supervisor import DaemonSupervisor
-from dra_driver.mps.supervisor_call import call_supervisor
+from dra_driver.base.errors import SharingError
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.base.wire import MpsSettings, SharedDevice
+from dra_driver.node.mps import daemon_folder, processes
+from dra_driver.node.mps.client import MpsClient, call_supervisor, socket_path
+from dra_driver.node.mps.daemon_folder import DaemonFolder, key_of
+from dra_driver.node.mps.launch import find_program
+from dra_driver.node.mps.supervision import DaemonSupervisor
 from tests.support.mps.fake_mps import FakeMps
 from tests.support.waiting import until
 
@@ -64,7 +63,7 @@ def unmount(folder: Path) -> None:
         point = Path(line.split()[4])
         if folder in point.parents:
             with suppress(SharingError):
-                mounts.remove(point)
+                daemon_folder.remove(point)
 
 
 def processes_below(folder: Path) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.sysfs import dmem
+from dra_driver.hardware import sysfs
 
 VRAM = "drm/0000:05:00.0/vram"
 
@@ -89,4 +89,4 @@ class DmemTree:
 
 def serve(tree: DmemTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redirect the writes of this process to the kernel's files to a tree."""
-    monkeypatch.setattr(dmem, "write_kernel_file", tree.write)
+    monkeypatch.setattr(sysfs, "write_kernel_file", tree.write)

@@ -24,15 +24,19 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import dra_driver
-import dra_driver.claims.config.schema  # imported on first use, like the next one: each child would do it again
 import dra_driver.hardware.nvidia.vendor
+import dra_driver.node.claims.config_schema  # imported on first use, like the next one: each child would do it again
 from tests.support.plugin.tree_changes import TreeChanges
 from tests.support.waiting import until
 
 KILLED_IN = (
-    "plugin/",
-    "cdi/",
-    "hardware/passthrough/",
+    "node/prepare/",
+    "node/kubelet/",
+    "node/ledger/",
+    "node/neighbours/",
+    "node/cdi/",
+    "hardware/driver_binding.py",
+    "hardware/vfio.py",
     "hardware/simulated/state_file.py",
     "hardware/simulated/kernel.py",
 )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dra_driver.plugin import locks
+from dra_driver.node.ledger import locks
 
 _Holder = tuple[int, int]  # a thread, and the locks of an agent: in tests, one thread may play two agents
 _RANKS = {"claim": 0, "device": 1, "gpu": 2}  # the locks of single effects come last

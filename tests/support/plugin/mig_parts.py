@@ -9,10 +9,10 @@ from typing import Any
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.mig.partitions import MigPolicy
-from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.mig.partition_owners import PartitionOwners
+from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.partitions import MigPolicy
+from dra_driver.node.prepare.steps.standing_partitions import PartitionOwners
 from tests.support.plugin.parts import Rig
 
 WHOLE = "gpu-0000-01-00-0"

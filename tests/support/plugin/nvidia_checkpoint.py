@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
 
 Made = tuple[str, str, str]  # device name, UUID of the partition, UUID of its GPU
 

@@ -11,27 +11,24 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from dra_driver.cdi.store import CdiStore
-from dra_driver.claims.allocated.allocated_claim import AllocatedClaim
-from dra_driver.claims.allocated.decoding import decode_claim
+from dra_driver.base.edits import DeviceNode, Edits
+from dra_driver.base.errors import ApiError, HardwareError, Retry
+from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.inventory.device import Device
-from dra_driver.inventory.offering import Inventory, Offering
-from dra_driver.model.edits import DeviceNode, Edits
-from dra_driver.model.errors import ApiError, HardwareError, Retry
-from dra_driver.model.shares import DeviceType
-from dra_driver.plugin.composition import ClaimContext, NodeFolders, compose
-from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.effects.device_metadata import DeviceMetadata
-from dra_driver.plugin.effects.passthrough.services import PassthroughServices
-from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.locks import NodeLocks
-from dra_driver.plugin.node_claims.gone_claims import GoneClaims
-from dra_driver.plugin.node_identity import NodeIdentity
-from dra_driver.plugin.prepare.preparer import Preparer
-from dra_driver.plugin.repair.recovery import CdiClaimFiles
-from dra_driver.validation.validation_lock import ValidationLock
+from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node.claims.allocated import AllocatedClaim, decode_claim
+from dra_driver.node.claims.claim_on_node import Deadline, NodeIdentity
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.devices.offering import Inventory, Offering
+from dra_driver.node.ledger.ledger import Ledger
+from dra_driver.node.ledger.locks import NodeLocks, ValidationLock
+from dra_driver.node.neighbours.gone_claims import GoneClaims
+from dra_driver.node.prepare.composition import ClaimContext, NodeFolders, compose
+from dra_driver.node.prepare.preparer import Preparer
+from dra_driver.node.prepare.repair import CdiClaimFiles
+from dra_driver.node.prepare.steps.cdi_file import DeviceMetadata
+from dra_driver.node.prepare.steps.passthrough import PassthroughServices
 
 DRIVER = "gpu.nvidia.com"
 POOL = f"n1/{DRIVER}"

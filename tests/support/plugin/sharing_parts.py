@@ -11,12 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dra_driver.inventory.device import Device, RequestPolicy
-from dra_driver.inventory.offering import Inventory
-from dra_driver.model.errors import Retry, SharingError
-from dra_driver.model.shares import DeviceType, Share, ShareMode
-from dra_driver.model.sharing import MpsSettings, SharedDevice, SharingSettings, Tenants
-from dra_driver.mps.settings import MpsChannel, RunningDaemon, UnusedDevice
+from dra_driver.base.errors import Retry, SharingError
+from dra_driver.base.wire import DeviceType, MpsSettings, Share, SharedDevice, ShareMode, SharingSettings, Tenants
+from dra_driver.node.devices.describing import Device, RequestPolicy
+from dra_driver.node.devices.offering import Inventory
+from dra_driver.node.mps.client import MpsChannel, RunningDaemon, UnusedDevice
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig
 from tests.support.plugin.parts import claim_wire, config, result
 

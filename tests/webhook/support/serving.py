@@ -10,9 +10,9 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from dra_driver.webhook.identity import load_certificate_pair, make_certificate_pair
-from dra_driver.webhook.review import refuse_unread, review_configs
-from dra_driver.webhook.server import LIMITS, ReviewServer
+from dra_driver.tools.webhook.certificates import load_certificate_pair, make_certificate_pair
+from dra_driver.tools.webhook.review import refuse_unread, review_configs
+from dra_driver.tools.webhook.server import LIMITS, ReviewServer
 from tests.webhook.support.reviews import DRIVER, claim, review
 
 NAME = "localhost"

@@ -1,1 +1,1 @@
-"""Edits for containers with NVIDIA's GPUs. In: facts and a driver root. Out: device nodes, libraries and hooks."""
+"""What a container needs of NVIDIA's driver: device nodes, libraries, programs, hooks."""

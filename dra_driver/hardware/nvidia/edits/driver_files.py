@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.base.edits import Hook
 from dra_driver.hardware.nvidia.edits.driver_root import (
     BINARIES,
     BINARY_FOLDERS,
@@ -35,7 +36,6 @@ from dra_driver.hardware.nvidia.edits.driver_root import (
     DriverRoot,
     find_driver,
 )
-from dra_driver.model.edits import Hook
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dra_driver.model.stamp import Stamp, stamp_of, stamp_of_status
+from dra_driver.base.machine import Stamp, stamp_of, stamp_of_status
 
 _MAX_LINKS = 40  # the same as the kernel's own limit (ELOOP)
 _SETTLED_NS = 50_000_000  # file systems take time stamps from the kernel's coarse clock (4 to 10 ms)

@@ -17,8 +17,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dra_driver.base.edits import DeviceNode, Edits, Hook, Mount
+from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.hardware.nvidia import sysfs
+from dra_driver.hardware.nvidia import library as sysfs
 from dra_driver.hardware.nvidia.edits import nodes
 from dra_driver.hardware.nvidia.edits.driver_files import (
     DriverFile,
@@ -30,8 +32,6 @@ from dra_driver.hardware.nvidia.edits.driver_files import (
 )
 from dra_driver.hardware.nvidia.edits.driver_root import TRIPLETS, DriverRoot, is_same_version
 from dra_driver.hardware.port import Roots
-from dra_driver.model.edits import DeviceNode, Edits, Hook, Mount
-from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 SOCKET_BIND = ("nosuid", "nodev", "rbind", "rprivate", "noexec")

@@ -17,14 +17,14 @@ import re
 import stat
 from pathlib import Path
 
+from dra_driver.base.edits import DeviceNode, Edits
+from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.hardware.facts import ChannelFacts, Facts, Problem
 from dra_driver.hardware.nvidia.edits.driver_root import BINARY_FOLDERS, DriverRoot
-from dra_driver.hardware.nvidia.sysfs import read_majors
+from dra_driver.hardware.nvidia.library import read_majors
 from dra_driver.hardware.pci import read_at_once
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.programs import run_program
-from dra_driver.model.edits import DeviceNode, Edits
-from dra_driver.model.errors import HardwareError, Retry
 
 _ANYBODY = 0o666
 _CAPABILITY_MODE = 0o444

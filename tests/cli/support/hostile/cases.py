@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dra_driver.cli import main
+from dra_driver.tools import main
 from tests.cli.support.hostile.objects import BATCH, OBJECTS, SCENARIO
 from tests.cli.support.hostile.spoiling import places, spoiled, yaml_of
 from tests.cli.support.hostile.texts import TEXTS, VALUES

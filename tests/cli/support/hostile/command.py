@@ -9,8 +9,8 @@ import sys
 import traceback
 from typing import Any
 
-from dra_driver.cli import main
-from dra_driver.model.errors import ExitCode
+from dra_driver.base.errors import ExitCode
+from dra_driver.tools import main
 
 SECONDS = 20  # CPU time of this process, so that other work on the machine does not look like a bug
 WAIT_SECONDS = 300

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dra_driver.model.errors import ExitCode
+from dra_driver.base.errors import ExitCode
 from tests.cli.support.hostile.cases import argument_cases, object_cases
 from tests.cli.support.hostile.command import ran
 from tests.cli.support.hostile.files import hostile_files

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.__main__ import main
-from dra_driver.model.errors import ExitCode
+from dra_driver.base.errors import ExitCode
 
 SERVE_SECONDS = 10.0  # a process that neither serves nor ends is asked to end after this
 END_SECONDS = 60.0
@@ -41,12 +41,12 @@ class Ran:
 
 def import_all() -> None:
     """Import what the processes need, so that a fork has it."""
-    import dra_driver.agent.main
-    import dra_driver.agent.node
-    import dra_driver.cli.demo.command
-    import dra_driver.cli.webhook
-    import dra_driver.mps.main
-    import dra_driver.webhook.server  # noqa: F401
+    import dra_driver.node.daemon.main
+    import dra_driver.node.daemon.node
+    import dra_driver.node.mps.supervisor
+    import dra_driver.tools.demo.demo
+    import dra_driver.tools.servers
+    import dra_driver.tools.webhook.server  # noqa: F401
 
 
 def served(arguments: list[str], folder: Path, environment: dict[str, str] | None = None) -> Ran:

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from dra_driver.cli import main
-from dra_driver.model.flags import FLAGS
-from dra_driver.mps.main import _FLAGS as MPS_FLAGS
+from dra_driver.base.flags import FLAGS
+from dra_driver.node.mps.supervisor import _FLAGS as MPS_FLAGS
+from dra_driver.tools import main
 from tests.cli.support.hostile.node_files import (
     DEVICE_PLUGIN,
     EXAMPLE,

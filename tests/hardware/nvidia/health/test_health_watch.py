@@ -2,8 +2,8 @@
 
 import pytest
 
-from dra_driver.hardware.bus import bus_state
 from dra_driver.hardware.evidence import BusState
+from dra_driver.hardware.pci import bus_state
 from dra_driver.hardware.port import HealthReporter
 from tests.hardware.nvidia.support.watching import Watching, healed
 from tests.support.nodes.fake_node import FakeNode

@@ -2,7 +2,7 @@
 
 import threading
 
-from dra_driver.model.errors import Retry
+from dra_driver.base.errors import Retry
 from tests.hardware.nvidia.conftest import Machine
 from tests.hardware.nvidia.support.mig_bench import Bench, refusal
 from tests.support.fake_nvml import Code

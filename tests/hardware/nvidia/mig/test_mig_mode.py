@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from dra_driver.base.errors import Retry
 from dra_driver.hardware.nvidia import partitioning
-from dra_driver.model.errors import Retry
 from tests.hardware.nvidia.conftest import Machine
 from tests.hardware.nvidia.support.mig_bench import PCI, Bench, refusal
 from tests.support.fake_nvml import a100_40, h100

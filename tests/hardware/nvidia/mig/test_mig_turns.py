@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
-from dra_driver.model.errors import HardwareError, Retry
 from tests.hardware.nvidia.conftest import Machine
 from tests.hardware.nvidia.support.mig_bench import PCI, Bench, refusal
 from tests.support.fake_nvml import MIG_STEPS, Code, h100, hgx_h100

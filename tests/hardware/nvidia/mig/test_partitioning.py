@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from dra_driver.base.errors import Retry
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.model.errors import Retry
 from tests.hardware.nvidia.conftest import Machine, codes
 from tests.hardware.nvidia.support.mig_bench import PCI, Bench, refusal
 from tests.support.fake_nvml import Code, a100_40, h100

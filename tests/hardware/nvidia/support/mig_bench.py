@@ -2,9 +2,9 @@
 
 import pytest
 
+from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.hardware.facts import MigProfile, PartitionFacts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.model.errors import HardwareError, Retry
 from tests.hardware.nvidia.conftest import Machine
 from tests.support.fake_nvml import Gpu, h100
 

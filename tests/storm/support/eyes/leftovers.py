@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from dra_driver.embedded.api.kinds import LEASES
+from dra_driver.simulator.store import LEASES
 from tests.storm.support.node.devices import ADDRESSES
 
 _CGROUPS = Path("/sys/fs/cgroup")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from dra_driver.model.errors import NodeError
+from dra_driver.base.errors import NodeError
 from tests.storm.support.node.cluster import Claim
 from tests.storm.support.node.container_host import Container, Node
 from tests.storm.support.node.devices import (

@@ -12,10 +12,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.embedded.api.kinds import SLICES
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import ApiRefusal
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.shapes import ApiRefusal
+from dra_driver.simulator.store import SLICES
 from tests.storm.support.node.cluster import offered_in
 from tests.storm.support.node.devices import address_of
 from tests.storm.support.node.machine import Machine

@@ -16,9 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dra_driver.embedded.api.httpd import HttpRequest
-from dra_driver.embedded.api.injected_faults import InjectedFaults
-from dra_driver.embedded.api_rules.refusals import ApiRefusal
+from dra_driver.simulator.http import HttpRequest, InjectedFaults
+from dra_driver.simulator.shapes import ApiRefusal
 from tests.storm.support.hands.clock import Clock
 from tests.storm.support.sandbox import mount
 from tests.support.small_disk import fill

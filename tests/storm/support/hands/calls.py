@@ -17,8 +17,8 @@ from typing import Any
 
 import grpc
 
-from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.plugin.kubelet.methods import VERSIONS
+from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node.kubelet.methods import VERSIONS
 from tests.storm.support.node.agents import Agent, Agents
 from tests.storm.support.node.cluster import Claim
 from tests.storm.support.node.devices import Unit

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.health.cordons import Cordon, CordonFile
-from dra_driver.health.forgetting import ForgetFile
-from dra_driver.model.errors import InputError
-from dra_driver.remediation.requests import RemediationRequest, RequestFile
+from dra_driver.base.errors import InputError
+from dra_driver.node.health.cordons import Cordon, CordonFile
+from dra_driver.node.health.monitor import ForgetFile
+from dra_driver.node.health.remediation import RemediationRequest, RequestFile
 from tests.storm.support.eyes.outages import Outage, Outages
 from tests.storm.support.node.devices import ADDRESSES, CUT, HOT, gpu_name
 from tests.storm.support.node.machine import Machine

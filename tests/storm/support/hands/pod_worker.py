@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Protocol
 
-from dra_driver.model.errors import NodeError
+from dra_driver.base.errors import NodeError
 from tests.storm.support.eyes.hours import Hours
 from tests.storm.support.eyes.observer import Observer
 from tests.storm.support.hands.calls import Calls

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache, wraps
 from typing import Any
 
-from dra_driver.plugin.kubelet.claim_calls import PrepareCall, UnprepareCall
+from dra_driver.node.kubelet.server import PrepareCall, UnprepareCall
 from tests.support.agents import warm_agents
 
 JOURNAL = "STORM_JOURNAL"  # the variable with the path of the file

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.embedded.api.kinds import CLAIMS, PODS, SLICES
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.api_rules.refusals import ApiRefusal
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.shapes import ApiRefusal
+from dra_driver.simulator.store import CLAIMS, PODS, SLICES
 from tests.storm.support.node.devices import ADDRESSES, HOT, SHARED, Unit, address_of, partition_of, units_of
 
 NODE = "node-1"

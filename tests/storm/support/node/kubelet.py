@@ -11,13 +11,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.kubelet.container_view import resolve
-from dra_driver.embedded.kubelet.plugin_watcher import PluginWatcher
-from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
-from dra_driver.embedded.kubelet.slice_wiper import SliceWiper
-from dra_driver.model.errors import NodeError
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.base.errors import NodeError
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.simulator.api_server import EmbeddedApi
+from dra_driver.simulator.container_view import resolve
+from dra_driver.simulator.foreign_plugin import SliceWiper
+from dra_driver.simulator.kubelet import EmbeddedPodResources
+from dra_driver.simulator.plugin_watcher import PluginWatcher
 from tests.storm.support.node.cluster import NODE, Claim, Pod
 from tests.storm.support.node.container_host import Container, ContainerHost, Node
 from tests.storm.support.node.terminals import Terminals

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dra_driver.base.machine import read_boot_id
 from dra_driver.hardware.simulated.kernel import SimulatedKernel
 from dra_driver.hardware.simulated.state_file import StateFile
-from dra_driver.model.machine import read_boot_id
 from tests.storm.support.node.devices import (
     ADDRESSES,
     CUT,

@@ -1,1 +1,0 @@
-"""The status page of the agent: what it shows, who may read it, and its options."""

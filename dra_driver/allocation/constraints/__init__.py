@@ -1,1 +1,0 @@
-"""Constraints between the devices of a claim: they must agree, or differ, in one attribute. `make` makes each kind."""

@@ -1,1 +1,0 @@
-"""The search for devices on one node: candidates in order, what is placed, and where the search may stop."""

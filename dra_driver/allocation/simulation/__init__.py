@@ -1,1 +1,0 @@
-"""The simulation of a cluster over time: events come in; placements and waiting jobs go out."""

@@ -1,0 +1,99 @@
+"""This machine: its boot, files that were replaced, and a cache of limited size."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+# This machine: the boot, whose id shows whether earlier changes to the hardware can still be in effect.
+
+_BOOT_ID = "sys/kernel/random/boot_id"
+STEP_SECONDS = 1.0  # a smaller difference is drift, which changes no time that was shown
+
+
+def boot_id_file(proc_root: str | os.PathLike[str]) -> Path:
+    """Return the path of the boot id's file below a mount of /proc."""
+    return Path(proc_root, _BOOT_ID)
+
+
+def read_boot_id(proc_root: str | os.PathLike[str]) -> str:
+    """Return the id of this boot. Raises: OSError where it can't be read."""
+    return boot_id_file(proc_root).read_text(encoding="ascii").strip()
+
+
+def boot_time() -> float:
+    """Return the seconds since this machine was booted, including those in which it was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class PeopleTime:
+    """The time that people read, of moments in boot time; it is the same for a moment until the clock is set."""
+
+    def __init__(self, clock: Callable[[], float] = boot_time, wall: Callable[[], float] = time.time) -> None:
+        self._clock, self._wall = clock, wall
+        self._offset = wall() - clock()
+
+    @property
+    def offset(self) -> float:
+        """Return how many seconds the time that people read is ahead of the boot time."""
+        now = self._wall() - self._clock()
+        if abs(now - self._offset) > STEP_SECONDS:
+            self._offset = now
+        return self._offset
+
+
+# A cache of a limited number of values by key; the oldest value goes first.
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class FifoCache(Generic[K, V]):
+    """At most `maximum` values; the value that was stored first is dropped first. Any thread may use it."""
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._mutex = threading.Lock()
+        self._values: dict[K, V] = {}
+
+    def get(self, key: K) -> V | None:
+        """Return the value of a key, or None if there is none."""
+        return self._values.get(key)
+
+    def keep(self, key: K, value: V) -> None:
+        """Store a value, replacing any earlier value of the key."""
+        with self._mutex:
+            values = self._values
+            values.pop(key, None)
+            values[key] = value
+            if len(values) > self._maximum:
+                del values[next(iter(values))]
+
+
+# Stamps: how to notice that a file was replaced or rewritten, without reading it.
+
+
+class Stamp(NamedTuple):
+    """The properties in which a file differs from the next one at the same path."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+
+def stamp_of(path: str | os.PathLike[str], *, follows_links: bool = True) -> Stamp | None:
+    """Return the stamp of the file at `path`, or of the link itself; None if there is none or it can't be seen."""
+    try:
+        return stamp_of_status(os.stat(path, follow_symlinks=follows_links))  # noqa: PTH116 - called for many paths
+    except OSError:
+        return None
+
+
+def stamp_of_status(status: os.stat_result) -> Stamp:
+    """Return the stamp of a file whose status is known."""
+    return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,1 +1,0 @@
-"""`dra-driver usage`: its arguments, table, spreadsheet and page."""

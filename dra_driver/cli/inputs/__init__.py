@@ -1,4 +1,0 @@
-"""The inputs of commands.
-
-In: options that several commands have. Out: what they select: selectors, devices, classes, worlds, settings of a node.
-"""

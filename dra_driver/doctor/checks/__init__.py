@@ -1,1 +1,0 @@
-"""The checks: each module examines evidence of one kind and returns findings."""

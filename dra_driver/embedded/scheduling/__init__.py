@@ -1,1 +1,0 @@
-"""The embedded scheduler step and workload controllers: pods in, allocated claims and bound pods out."""

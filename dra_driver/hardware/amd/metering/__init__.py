@@ -1,1 +1,0 @@
-"""Measurements of AMD's GPUs from sysfs, and the names under which they are published."""

@@ -1,1 +1,0 @@
-"""Labels of GPU feature discovery, and what devices publish in their place."""

@@ -1,0 +1,1 @@
+"""CDI files: their content, and the folder in which they are kept."""

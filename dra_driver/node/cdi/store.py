@@ -1,0 +1,276 @@
+"""The CDI folder: contents come in, whole files come out, and a reader never sees half a file.
+
+A file is written under a hidden name that no runtime reads (they read .json and .yaml only), synced, and renamed. A
+crash in between leaves the hidden file behind; it is removed by the sweep at startup or overwritten by the next write
+of the same file. The folder is shared with other drivers: files that no caller named are never touched.
+Source: CDI specification and its reference library: spec files end in .json or .yaml, last rename wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dra_driver.base.errors import PrepareError, Retry
+from dra_driver.base.wire import CdiWire
+
+# Records: the part of a claim's CDI document that only this driver reads, kept beside it so that no container sees
+# it.
+
+PREFIX = "DRA_DRIVER_"
+
+
+def record_text(entries: Mapping[str, Sequence[str]]) -> bytes:
+    """Return the bytes of records, given by device name; empty if there are none."""
+    records = {name: list(own) for name, own in sorted(entries.items()) if own}
+    return f"{json.dumps(records, separators=(',', ':'), ensure_ascii=False)}\n".encode() if records else b""
+
+
+def join(document: CdiWire, records: object) -> CdiWire:
+    """Return a document with its devices' records; entries that are not records are left out."""
+    known: Mapping[Any, Any] = records if isinstance(records, Mapping) else {}
+    devices = []
+    for device in document.get("devices") or ():
+        own = known.get(device.get("name")) if isinstance(device, Mapping) else None
+        entries = (
+            [one for one in own if isinstance(one, str) and one.startswith(PREFIX)] if isinstance(own, list) else []
+        )
+        if entries:
+            edits = device.get("containerEdits") or {}
+            device = {**device, "containerEdits": {**edits, "env": [*(edits.get("env") or ()), *entries]}}  # noqa: PLW2901
+        devices.append(device)
+    return {**document, "devices": devices} if known else document
+
+
+FILE_MODE = 0o644  # runtimes that run without root read the files too
+FOLDER_MODE = 0o755
+SUFFIX = ".json"
+RECORD_MODE = 0o600
+_PIECE_BYTES = 16 * 1024
+_UNFINISHED = ".unfinished"
+_RECORD = ".record"  # a file beside the CDI file, with the part of its document that only this driver reads
+_HINTS = {
+    errno.EROFS: "mount the CDI folder writable, or set --cdi-root",
+    errno.ENOSPC: "free space on the file system of the CDI folder",
+    errno.EDQUOT: "free space on the file system of the CDI folder",
+    errno.EACCES: "the agent needs write access to the CDI folder",
+    errno.EPERM: "the agent needs write access to the CDI folder",
+    errno.ENOTDIR: "the CDI folder, or one above it, is a file; set --cdi-root",
+    errno.ENAMETOOLONG: "set a shorter --cdi-root",
+}
+
+
+class CdiStore:
+    """The CDI folder `root`, usually /var/run/cdi. It is created when missing (it vanishes at every reboot).
+
+    Any number of threads and processes may use one folder.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root, self._root = Path(root), os.fspath(root)
+
+    def write(self, file_name: str, content: bytes, record: bytes = b"") -> bool:
+        """Make the file hold `content` (from `cdi.spec.render`), durably, and return whether it changed. Idempotent.
+
+        `record` is what only this driver reads (from `cdi.records.record_text`), for a file beside it.
+
+        Raises: PrepareError("prepare.cdi-write", LATER) when the folder is read-only, full or can't be created;
+        PrepareError("prepare.cdi-file-name") for a name that is hidden, has a slash or does not end in .json.
+        """
+        path, record_path = self._path(file_name), self._hidden(file_name, _RECORD)
+        if _content(path) == content and _content(record_path) == record:
+            return False
+        try:
+            self._replace(path, self._hidden(file_name, _UNFINISHED), content, FILE_MODE)
+            if record:  # written after its document, so that no sweep takes it for a lone record
+                self._replace(record_path, f"{record_path}{_UNFINISHED}", record, RECORD_MODE)
+            else:
+                _unlink(record_path)
+            self._sync_folder()
+        except OSError as exc:
+            raise self._fault("cdi-write", f"CDI file {file_name} can't be written to {self.root}", exc) from exc
+        return True
+
+    def remove(self, file_name: str) -> bool:
+        """Remove the file and what a crash left of it, and return whether the file was there. Idempotent.
+
+        Raises: PrepareError("prepare.cdi-remove", LATER), PrepareError("prepare.cdi-file-name").
+        """
+        path, record_path = self._path(file_name), self._hidden(file_name, _RECORD)
+        try:
+            _unlink(self._hidden(file_name, _UNFINISHED))
+            _unlink(f"{record_path}{_UNFINISHED}")
+            was_there = _unlink(path)
+            _unlink(record_path)
+        except OSError as exc:
+            raise self._fault("cdi-remove", f"CDI file {file_name} can't be removed from {self.root}", exc) from exc
+        return was_there
+
+    def list(self, prefix: str = "") -> tuple[str, ...]:
+        """Return the names of the specification files that begin with `prefix`, sorted; a missing folder holds none.
+
+        Raises: PrepareError("prepare.cdi-read", LATER).
+        """
+        return tuple(n for n in self._names() if n.startswith(prefix) and n.endswith(SUFFIX) and not n.startswith("."))
+
+    def read(self, file_name: str) -> CdiWire | None:
+        """Return the document in a file with its records, or None when the file is missing or holds no JSON object."""
+        document = _json(self._path(file_name))
+        return join(document, _json(self._hidden(file_name, _RECORD))) if isinstance(document, dict) else None
+
+    def sweep(self, prefix: str) -> int:
+        """Remove the unfinished files and lone records with `prefix` that crashed writers left; return their number.
+
+        The file of a writer that is still at work is locked and left alone.
+        Raises: PrepareError("prepare.cdi-remove", LATER), PrepareError("prepare.cdi-read", LATER).
+        """
+        swept = 0
+        for name in self._names():
+            try:
+                if name.startswith(f".{prefix}"):
+                    swept += self._sweep(name)
+            except (FileNotFoundError, BlockingIOError):
+                continue
+            except OSError as exc:
+                raise self._fault("cdi-remove", f"CDI file {name} can't be removed from {self.root}", exc) from exc
+        return swept
+
+    def _sweep(self, name: str) -> bool:
+        """Remove a lone record or an unfinished file; return whether it was one. Raises: OSError."""
+        path = self.root / name
+        if name.endswith(_UNFINISHED):
+            with _locked(path):
+                path.unlink()
+            return True
+        if name.endswith(_RECORD) and not os.path.lexists(self.root / name[1:].removesuffix(_RECORD)):
+            return _unlink(str(path))
+        return False
+
+    def _names(self) -> tuple[str, ...]:
+        """Return the names of all files, sorted. Raises: PrepareError("prepare.cdi-read", LATER)."""
+        try:
+            return tuple(sorted(os.listdir(self.root)))  # noqa: PTH208 - names alone
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except OSError as exc:
+            raise self._fault("cdi-read", f"the CDI folder {self.root} can't be read", exc) from exc
+
+    # Paths are strings from here on, because pathlib is slower and every call of the kubelet comes here.
+
+    def _path(self, file_name: str) -> str:
+        if "/" in file_name or "\0" in file_name or file_name.startswith(".") or not file_name.endswith(SUFFIX):
+            raise PrepareError(
+                "cdi-file-name",
+                f"{file_name!r} can't name a CDI file: it must end in {SUFFIX}, have no slash and not start with a dot",
+            )
+        return f"{self._root}/{file_name}"
+
+    def _hidden(self, file_name: str, ending: str) -> str:
+        """Return the path of a hidden file beside a CDI file: its record, or the file that is being written."""
+        return f"{self._root}/.{file_name}{ending}"
+
+    def _replace(self, path: str, unfinished: str, content: bytes, mode: int) -> None:
+        """Replace a file by a new one, whose name is durable once the folder has been synced."""
+        fd = self._open_unfinished(unfinished)
+        try:
+            try:
+                os.ftruncate(fd, 0)
+                _write_all(fd, content)
+                os.fchmod(fd, mode)
+                os.fsync(fd)
+                os.rename(unfinished, path)  # noqa: PTH104
+            except OSError:
+                with contextlib.suppress(OSError):
+                    _unlink(unfinished)
+                raise
+        finally:
+            os.close(fd)
+
+    def _open_unfinished(self, unfinished: str) -> int:
+        """Open the hidden file and return it locked; retry when another writer or a sweep replaced it in between."""
+        while True:
+            try:
+                fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                self.root.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+                continue
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                if os.fstat(fd).st_ino == os.stat(unfinished).st_ino:  # noqa: PTH116
+                    return fd
+            except FileNotFoundError:
+                pass  # it was renamed or swept before we held the lock: start over
+            except OSError:
+                os.close(fd)
+                raise
+            os.close(fd)
+
+    def _sync_folder(self) -> None:
+        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _fault(self, code: str, message: str, exc: OSError) -> PrepareError:
+        hint = _HINTS.get(exc.errno or 0, "")
+        return PrepareError(code, f"{message}: {exc.strerror or exc}", hint=hint, retry=Retry.LATER)
+
+
+def _content(path: str) -> bytes:
+    """Return a file's content, or b"" if it is missing or can't be read, so that it is written again."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return _read_all(fd)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _read_all(fd: int) -> bytes:
+    content = piece = os.read(fd, _PIECE_BYTES)
+    while len(piece) == _PIECE_BYTES:  # a file ends where less than that is read
+        piece = os.read(fd, _PIECE_BYTES)
+        content += piece
+    return content
+
+
+def _json(path: str) -> object:
+    try:
+        return json.loads(_content(path))
+    except ValueError:
+        return None
+
+
+def _unlink(path: str) -> bool:
+    try:
+        os.unlink(path)  # noqa: PTH108
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, content: bytes) -> None:
+    written = os.write(fd, content)
+    while written < len(content):
+        written += os.write(fd, memoryview(content)[written:])

@@ -1,0 +1,1 @@
+"""Faults: noticed, remembered, told as taints, tested, and mended."""

@@ -1,0 +1,1 @@
+"""What claims use of their GPUs, and what it costs."""

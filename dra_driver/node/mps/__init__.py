@@ -1,0 +1,1 @@
+"""The supervisor of MPS control daemons, in a process of its own."""

@@ -1,0 +1,1 @@
+"""What a step does on the node: partitions, sharing, passthrough, limits, files."""

@@ -1,0 +1,1 @@
+"""ResourceSlices: from the devices of the node to what stands in the API server."""

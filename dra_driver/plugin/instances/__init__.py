@@ -1,1 +1,0 @@
-"""Several agents on one node, as during an upgrade: one of them holds the role, and the last one removes the folder."""

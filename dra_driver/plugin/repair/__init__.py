@@ -1,1 +1,0 @@
-"""Work beside the kubelet's calls: repairs after crashes, the removal of leftovers, the recovery of a lost ledger."""

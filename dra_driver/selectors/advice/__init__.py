@@ -1,0 +1,1 @@
+"""What is wrong with a selector that compiles, and how to write it better."""

@@ -1,0 +1,1 @@
+"""Types, names and costs of an expression, before it is evaluated."""

@@ -1,0 +1,1 @@
+"""Evaluation of a checked expression, with the costs that Kubernetes counts."""

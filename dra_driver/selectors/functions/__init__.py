@@ -1,0 +1,1 @@
+"""The functions that Kubernetes adds to CEL, and those of CEL itself."""

@@ -1,0 +1,1 @@
+"""From text to a tree, with the errors that Kubernetes prints."""

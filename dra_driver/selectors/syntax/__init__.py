@@ -1,1 +1,0 @@
-"""From text to a syntax tree that has the position of every node; macros are expanded."""

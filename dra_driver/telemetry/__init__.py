@@ -1,1 +1,0 @@
-"""What the agent reports about itself: logs and metrics, with closed sets of keys and names."""

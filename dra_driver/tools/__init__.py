@@ -1,0 +1,1 @@
+"""What people run: one folder for each command, which computes and draws."""

@@ -1,0 +1,1 @@
+"""`dra-driver cel`: selectors tried, explained and linted offline."""

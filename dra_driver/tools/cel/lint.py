@@ -1,0 +1,274 @@
+"""`dra-driver cel lint`: find selectors that compile but cause trouble, and show how to write them better.
+
+In: selectors, and devices if there are any. Out: findings; with --fix, better expressions written into the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from dra_driver.base.errors import DriverError, ExitCode, InputError
+from dra_driver.base.wire import Wire
+from dra_driver.selectors.advice.findings import RULES
+from dra_driver.selectors.advice.lint import Autoscaler
+from dra_driver.selectors.kubernetes import BatchChecker, has_defaults
+from dra_driver.tools.cel.linting import (
+    ExpressionChange,
+    LintedSelector,
+    SelectorPlace,
+    findings_document,
+    lint_queries,
+    lint_rewritten,
+    with_new_expressions,
+)
+from dra_driver.tools.cel.match import print_heading, print_problems
+from dra_driver.tools.cel.verdicts import QueryVerdicts, judge
+from dra_driver.tools.options import input_options, output_option, read_inputs
+from dra_driver.tools.output import console, print_code, print_text, write_document
+from dra_driver.tools.world.access import DocumentKind, OutputDocument, batch_fault
+from dra_driver.tools.world.documents import STDIN, read_text, shown
+from dra_driver.tools.world.fields import plural
+from dra_driver.tools.world.queries import SelectorInputs
+
+
+@click.command(name="lint", epilog="Rules: " + ", ".join(RULES) + ". Each is described in docs/selectors.md.")
+@input_options
+@click.option(
+    "--disable", "disabled", multiple=True, type=click.Choice(list(RULES)), metavar="ID", help="disable a rule"
+)
+@click.option(
+    "--autoscaler",
+    type=click.Choice([one.value for one in Autoscaler]),
+    help="also find what this autoscaler can't know of a node that it has not started yet",
+)
+@click.option("--fix", is_flag=True, help="write safe fixes into the files; for -e, print the better expression")
+@output_option
+def cel_lint_command(
+    disabled: tuple[str, ...], autoscaler: str | None, output: str, *, fix: bool, **options: Any
+) -> int:
+    """Find selectors that compile but cause trouble.
+
+    If there are devices (ResourceSlices, --fleet, a cluster), every selector is evaluated on each of them; without
+    devices, only the expression itself is checked. A fix is safe if no verdict on any of the devices changes.
+
+    \b
+      dra-driver cel lint deviceclasses/ --fleet dgx-h100
+      dra-driver cel lint --fix claim.yaml --fleet mixed
+      dra-driver cel lint --autoscaler karpenter-aws claim.yaml
+
+    \b
+    Exit status:
+      0  nothing found, or everything fixed       3  an expression does not compile, a file is wrong
+      1  findings                                 5  the cluster does not answer
+      2  the command line is wrong
+    """  # noqa: D301
+    given = read_inputs(options, needs_devices=False, refuses_configs=True)
+    judged = judge(given.queries, given.fleet, given.engine(), given.environment)
+    scaler = Autoscaler(autoscaler) if autoscaler else None
+    found = list(lint_queries(judged, given, frozenset(disabled), scaler))
+    broken = [one for query in judged for one in query.compiled if one.error is not None]
+    fixed = _write(found) if fix else frozenset()
+    if fix:
+        found = [lint_rewritten(one, fixed, frozenset(disabled), scaler) for one in found]
+    if output == "table":
+        _show(judged, found, given, fixed, fix=fix)
+    else:
+        write_document(findings_document(judged, found, given, fixed), output)
+    if broken:
+        return ExitCode.BAD_INPUT
+    return ExitCode.NO_MATCH if any(one.findings for one in found) else ExitCode.OK
+
+
+def _write(found: list[LintedSelector]) -> frozenset[SelectorPlace]:
+    """Write better expressions into their files and return those that were written."""
+    by_file: dict[str, list[LintedSelector]] = {}
+    written: set[SelectorPlace] = set()
+    for one in found:
+        document = one.compiled.written.document
+        if one.better is not None and document is not None and document.origin != STDIN:
+            by_file.setdefault(document.origin, []).append(one)
+    for origin, rows in by_file.items():
+        changes = [
+            ExpressionChange(one.compiled.written.document.number, one.compiled.written.steps, one.better)
+            for one in rows
+            if one.compiled.written.document is not None and one.better is not None
+        ]
+        text = with_new_expressions(read_text(origin), origin, changes)
+        if text is None:
+            continue  # the findings stay, and show the better expression, which the user can write by hand
+        try:
+            Path(origin).write_text(text, encoding="utf-8")
+        except OSError as fault:
+            raise InputError("unwritable", f"{shown(origin)} can't be written: {fault.strerror}") from fault
+        written |= {one.place for one in rows}
+    return frozenset(written)
+
+
+def _show(
+    judged: list[QueryVerdicts],
+    found: list[LintedSelector],
+    given: SelectorInputs,
+    fixed: frozenset[SelectorPlace],
+    *,
+    fix: bool,
+) -> None:
+    out = console()
+    print_heading(out, given)
+    if not given.fleet.devices:
+        print_text(out, "there are no devices: only the expressions are checked", style="dim")
+    for query in judged:
+        if not query.compiles:
+            out.print()
+            print_text(out, query.query.title, style="bold")
+            print_problems(out, query, given)
+    for one in found:
+        _show_linted(out, one, fixed, fix=fix)
+    count = sum(len(one.findings) for one in found)
+    out.print()
+    print_text(
+        out, f"{plural(count, 'finding')} in {plural(len(found), 'selector')}", style="bold" if count else "green"
+    )
+
+
+def _show_linted(out: Any, one: LintedSelector, fixed: frozenset[SelectorPlace], *, fix: bool) -> None:
+    written = one.compiled.written
+    where = f"{shown(written.document.origin)}: " if written.document else ""
+    if not one.findings and one.place not in fixed:
+        return
+    out.print()
+    print_text(out, f"{where}{written.label}", style="bold")
+    for finding in one.findings:
+        print_text(out, f"{finding.rule}: {finding.message}", indent=2, style="yellow")
+        if finding.clause and finding.clause != written.expression:
+            print_text(out, f"in: {finding.clause}", indent=4, style="dim")
+        if finding.fix and not finding.is_safe:
+            print_code(out, f"perhaps: {finding.fix}", indent=4)
+        if finding.effect:
+            print_text(out, f"but {finding.effect}", indent=4)
+    if one.place in fixed:
+        print_text(out, "fixed:", indent=2, style="green")
+    elif one.better is not None:
+        print_text(out, "better:" if fix else "better (--fix writes it):", indent=2, style="green")
+    if one.better is not None:
+        print_code(out, one.better, indent=4)
+
+
+# `dra-driver cel batch`: evaluate many expressions for another program.
+
+_MAX_LINE = 256 << 20  # in bytes
+
+
+@click.command(name="batch")
+@click.argument("path", metavar="FILE")
+def cel_batch_command(path: str) -> int:
+    """Evaluate many expressions for another program: each line of FILE (- is standard input) is a JSON object.
+
+    The output has a line for each, in the same order.
+
+    \b
+    echo '{"id": 1, "expression": "device.driver == 2"}' | dra-driver cel batch -
+
+    \b
+    A line:    {"id", "expression", "driver", "devices": [resource.k8s.io/v1 Device...],
+                "kubernetes": "1.35", "gates": {"NAME": bool}, "environment": "stored"|"new"}
+    Defaults:  a first line without "expression" sets them for all others
+    Answer:    {"apiVersion", "kind": "SelectorVerdict", "id", "compileError": null|text, "errorKind", "type",
+                "maxCost", "admissible", "results": [{"match": bool} | {"error": text}]}
+    A line that can't be read: {"apiVersion", "kind": "BatchFault", "id", "line", "error"}
+
+    \b
+    Exit status:
+      0  every line was answered       3  the file or some of its lines could not be read
+      2  the command line is wrong
+    """  # noqa: D301
+    return answer_file(path)
+
+
+def answer_file(path: str) -> int:
+    """Answer every line of a file, "-" for standard input, and return the exit status. Raises: InputError."""
+    with _opened(path) as file:
+        return _answer(file)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    if path == STDIN:
+        yield sys.stdin.buffer
+        return
+    try:
+        file = Path(path).open("rb")  # noqa: SIM115  (closed below; only a failure to open is an input error)
+    except OSError as fault:
+        raise InputError("unreadable", f"{shown(path)} can't be read: {fault.strerror}") from fault
+    with file:
+        yield file
+
+
+def _answer(file: IO[bytes]) -> int:
+    """Answer line by line. Each answer is written at once, because the program at the other end may wait for it."""
+    checker = BatchChecker({})
+    has_begun, bad = False, 0
+    for number, raw in enumerate(_lines(file), 1):
+        if not raw.strip():
+            continue
+        try:
+            line = _parsed(raw)
+            if not has_begun and has_defaults(line):
+                checker, has_begun = BatchChecker(line), True
+                continue
+            has_begun = True
+            answer = _verdict(checker.check(line))
+        except DriverError as fault:
+            bad += 1
+            answer = _unread(raw, number, fault.message)
+        except Exception as fault:  # noqa: BLE001  (a fault in one line must not stop the others)
+            bad += 1
+            text = f"this is a bug in dra-driver: {type(fault).__name__}: {fault}"
+            answer = _unread(raw, number, text)
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+    return ExitCode.BAD_INPUT if bad else ExitCode.OK
+
+
+def _verdict(answer: Wire) -> Wire:
+    """Return the document of an answer. Its `kind` becomes `errorKind`, because a document has a `kind` of its own."""
+    content = {("errorKind" if key == "kind" else key): value for key, value in answer.items()}
+    return OutputDocument(DocumentKind.SELECTOR_VERDICT, content).wire()
+
+
+def _unread(raw: bytes, number: int, error: str) -> Wire:
+    return batch_fault(_id(raw), number, error).wire()
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines. A line longer than `_MAX_LINE` is truncated, and is then reported because it is not JSON."""
+    while raw := file.readline(_MAX_LINE):
+        yield raw
+        while raw and not raw.endswith(b"\n"):
+            raw = file.readline(_MAX_LINE)
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    try:
+        line = json.loads(raw.decode("utf-8-sig"))
+    except RecursionError as fault:
+        raise InputError("batch", "the line is nested too deeply") from fault
+    except ValueError as fault:
+        raise InputError("batch", f"the line is not JSON: {fault}") from fault
+    if not isinstance(line, dict):
+        raise InputError("batch", "the line is not a JSON object")
+    return line
+
+
+def _id(raw: bytes) -> Any:
+    """Return the id of an invalid line, or None if the id can't be read."""
+    try:
+        return _parsed(raw).get("id")
+    except InputError:
+        return None

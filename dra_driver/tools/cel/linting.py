@@ -1,0 +1,308 @@
+"""The findings of lint about the selectors that a user gave, and a better expression for each.
+
+In: evaluated queries. Out: `LintedSelector`s, and the document. It changes no file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from dra_driver.base.errors import InputError, UsageError
+from dra_driver.base.wire import Wire
+from dra_driver.selectors.advice.findings import LintFinding, LintSubject
+from dra_driver.selectors.advice.lint import Autoscaler, apply_safe_fixes, lint
+from dra_driver.selectors.engine import SelectorRuntimeError
+from dra_driver.selectors.explain import Explanation, ExpressionPart, explain
+from dra_driver.tools.cel.verdicts import (
+    ABORT,
+    MATCH,
+    NO_MATCH,
+    CompiledSelector,
+    QueryVerdicts,
+    VerdictGroup,
+    compiled_document,
+    inputs_document,
+    miss_document,
+    misses,
+)
+from dra_driver.tools.world.access import DocumentKind, OutputDocument
+from dra_driver.tools.world.documents import Step, load_text
+from dra_driver.tools.world.fleet import Fleet
+from dra_driver.tools.world.queries import SelectorInputs
+
+SelectorPlace = tuple[str, int, tuple[str | int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class LintedSelector:
+    """One selector with its findings; `better` is its expression after all safe fixes."""
+
+    compiled: CompiledSelector
+    subject: LintSubject
+    findings: tuple[LintFinding, ...]
+    better: str | None
+
+    @property
+    def place(self) -> SelectorPlace:
+        """Where the selector was found."""
+        document = self.compiled.written.document
+        return (
+            (document.origin, document.number, self.compiled.written.steps)
+            if document
+            else ("", 0, (self.compiled.written.label,))
+        )
+
+
+def lint_queries(
+    judged: list[QueryVerdicts], given: SelectorInputs, disabled: frozenset[str], autoscaler: Autoscaler | None = None
+) -> Iterator[LintedSelector]:
+    """Lint the selectors that the user gave, each once."""
+    seen: set[Any] = set()
+    engine = given.engine()
+    for query in judged:
+        reached = list(query.groups)
+        own = [one for one in query.compiled if one.written.document is not None or not one.written.in_class]
+        for position, one in enumerate(query.compiled):
+            written, selector = one.written, one.selector
+            if selector is None:
+                break
+            where = (written.document.origin, written.document.number) if written.document else None
+            key = where, written.label, written.path, () if written.in_class else query.query.request
+            following = query.compiled[position + 1 :]
+            if one in own and key not in seen:
+                seen.add(key)
+                subject = LintSubject(
+                    selector,
+                    engine,
+                    [group.view for group in reached],
+                    [len(group.devices) for group in reached],
+                    in_class=written.in_class,
+                    is_first=position == 0,
+                    is_last=not following or (written.in_class and not following[0].written.in_class),
+                )
+                found = tuple(lint(subject, disabled, autoscaler))
+                yield LintedSelector(one, subject, found, apply_safe_fixes(subject, disabled))
+            reached = [group for group in reached if _holds(one, group.view)]
+
+
+def _holds(one: CompiledSelector, view: Any) -> bool:
+    assert one.selector is not None  # noqa: S101  (checked by the caller)
+    try:
+        return one.selector.matches_view(view)
+    except SelectorRuntimeError:
+        return False
+
+
+def lint_rewritten(
+    one: LintedSelector, fixed: frozenset[SelectorPlace], disabled: frozenset[str], autoscaler: Autoscaler | None = None
+) -> LintedSelector:
+    """Lint a selector again if its place is in `fixed`, because it was rewritten there."""
+    if one.better is None or one.place not in fixed:
+        return one
+    selector = one.subject.engine.compile(one.better, environment=one.subject.selector.declarations.environment)
+    subject = replace(one.subject, selector=selector)
+    return replace(one, subject=subject, findings=tuple(lint(subject, disabled, autoscaler)))
+
+
+def findings_document(
+    judged: Sequence[QueryVerdicts],
+    found: Sequence[LintedSelector],
+    given: SelectorInputs,
+    fixed: frozenset[SelectorPlace],
+) -> OutputDocument:
+    """Return the document of all selectors; `fixed` lists the places that were rewritten."""
+    content = {
+        **inputs_document(given),
+        "compileErrors": [
+            compiled_document(one, query, given) for query in judged for one in query.compiled if one.error is not None
+        ],
+        "selectors": [_selector_document(one, is_mended=one.place in fixed) for one in found],
+    }
+    return OutputDocument(DocumentKind.SELECTOR_FINDINGS, content)
+
+
+def _selector_document(one: LintedSelector, *, is_mended: bool) -> Wire:
+    return {
+        "source": one.compiled.written.label,
+        "file": one.compiled.written.document.origin if one.compiled.written.document else None,
+        "expression": one.compiled.written.expression,
+        "better": one.better,
+        "mended": is_mended,
+        "findings": [
+            {
+                "rule": finding.rule,
+                "message": finding.message,
+                "clause": finding.clause,
+                "fix": finding.fix,
+                "safe": finding.is_safe,
+                "effect": finding.effect,
+            }
+            for finding in one.findings
+        ],
+    }
+
+
+# Replace expressions inside a YAML or JSON file, without changing the rest of its text, comments included.
+
+_NEWLINE = "\n"
+_PLAIN = re.compile(r"[A-Za-z0-9(/][^\n\t]*[^\s:]")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressionChange:
+    """One expression to replace: document `number` of the file, the path in it, the new text."""
+
+    number: int
+    path: tuple[Step, ...]
+    expression: str
+
+
+def with_new_expressions(text: str, origin: str, changes: Sequence[ExpressionChange]) -> str | None:
+    """Return the text with the expressions replaced, or None if that can't be done safely."""
+    import yaml
+
+    # The caller has already read this text, so its nesting is bounded.
+    roots = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+    edits = []
+    for one in changes:
+        node = _scalar(roots[one.number], one.path)
+        if node is None:
+            return None
+        edits.append((node.start_mark.index, node.end_mark.index, _written(text, node, one.expression)))
+    made = text
+    for start, end, new in sorted(edits, reverse=True):
+        made = made[:start] + new + made[end:]
+    return made if _reads_back(text, made, origin, changes) else None
+
+
+def _scalar(node: Any, path: Sequence[Step]) -> Any:
+    """Return the scalar at a path, or None if an alias or a merge key hides it."""
+    for step in path:
+        if isinstance(step, int):
+            if not isinstance(node.value, list) or step >= len(node.value):
+                return None
+            node = node.value[step]
+            continue
+        pairs = node.value if isinstance(node.value, list) else []
+        node = next((value for key, value in pairs if getattr(key, "value", None) == step), None)
+        if node is None:
+            return None
+    return node if isinstance(node.value, str) else None
+
+
+def _written(text: str, node: Any, expression: str) -> str:
+    """Write an expression in the YAML style of the one it replaces."""
+    if node.style in {"|", ">"}:
+        start = text.rfind("\n", 0, node.start_mark.index) + 1
+        margin = " " * (len(text[start:]) - len(text[start:].lstrip(" ")) + 2)
+        first = text.find("\n", node.start_mark.index)
+        body = text[first + 1 : node.end_mark.index]
+        if (found := re.search(r"^( +)\S", body, re.MULTILINE)) is not None:
+            margin = found[1]
+        lines = "\n".join(margin + line if line else "" for line in expression.rstrip("\n").split("\n"))
+        return f"|{'' if expression.endswith(_NEWLINE) else '-'}\n{lines}\n"
+    if node.style == '"':
+        return json.dumps(expression, ensure_ascii=False)
+    if node.style is None and _PLAIN.fullmatch(expression) and ": " not in expression and " #" not in expression:
+        return expression
+    if "\n" in expression:
+        return json.dumps(expression, ensure_ascii=False)
+    return "'" + expression.replace("'", "''") + "'"
+
+
+def _reads_back(before: str, after: str, origin: str, changes: Sequence[ExpressionChange]) -> bool:
+    """Return whether the new text holds the old objects with the new expressions, and no other change."""
+    wanted = deepcopy(load_text(before, origin))
+    for one in changes:
+        holder = wanted[one.number]
+        for step in one.path[:-1]:
+            holder = holder[step]
+        holder[one.path[-1]] = one.expression
+    try:
+        return load_text(after, origin) == wanted
+    except InputError:
+        return False
+
+
+# Why devices match or do not: the explanation for each group of equal devices, and the document.
+
+
+def narrowed(given: SelectorInputs, names: tuple[str, ...]) -> SelectorInputs:
+    """Return the inputs with only the named devices. Raises: UsageError for a name that no device has."""
+    known = {device.name for device in given.fleet.devices}
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            raise UsageError(
+                "no-device",
+                f"--device {name}: no device has this name",
+                hint=f"did you mean {near[0]}?" if near else "",
+            )
+    kept = tuple(device for device in given.fleet.devices if device.name in names)
+    fleet = Fleet(kept, given.fleet.sources, given.fleet.notes)
+    return SelectorInputs(fleet, given.queries, given.kubernetes, given.gates, given.environment)
+
+
+def explanations_of(judged: QueryVerdicts, group: VerdictGroup) -> list[tuple[int, Explanation]]:
+    """Explain the selectors in order, up to and including the one that decides."""
+    last = len(judged.compiled) if group.verdict.step is None else group.verdict.step + 1
+    found = []
+    for number, one in enumerate(judged.compiled[:last]):
+        assert one.selector is not None  # noqa: S101  (checked by the caller)
+        found.append((number, explain(one.selector, group.view)))
+    return found
+
+
+def explanations_document(judged: Sequence[QueryVerdicts], given: SelectorInputs) -> OutputDocument:
+    """Return the document of all queries."""
+    content = {**inputs_document(given), "queries": [_document(one, given) for one in judged]}
+    return OutputDocument(DocumentKind.SELECTOR_EXPLANATIONS, content)
+
+
+def _document(judged: QueryVerdicts, given: SelectorInputs) -> Wire:
+    return {
+        "query": judged.query.title,
+        "usedBy": judged.query.users,
+        "selectors": [compiled_document(one, judged, given) for one in judged.compiled],
+        "counts": {kind: judged.count(kind) for kind in (MATCH, NO_MATCH, ABORT)},
+        "groups": [_group(judged, group) for group in judged.groups],
+        "nearestMisses": [miss_document(miss) for miss in misses(judged)],
+    }
+
+
+def _group(judged: QueryVerdicts, group: VerdictGroup) -> Wire:
+    return {
+        "verdict": group.verdict.kind,
+        "selector": group.verdict.step,
+        "error": group.verdict.error,
+        "devices": [
+            {"node": one.node, "driver": one.driver, "pool": one.pool, "device": one.name} for one in group.devices
+        ],
+        "explanations": [
+            {
+                "selector": number,
+                "match": explanation.match,
+                "error": explanation.error,
+                "deciding": explanation.deciding.text if explanation.deciding else None,
+                "tree": _tree(explanation.tree) if explanation.tree else None,
+            }
+            for number, explanation in explanations_of(judged, group)
+        ],
+    }
+
+
+def _tree(part: ExpressionPart) -> Wire:
+    return {
+        "text": part.text,
+        "value": part.value,
+        "type": part.type,
+        "error": part.error,
+        "decides": part.decides,
+        "parts": [_tree(inner) for inner in part.parts],
+    }

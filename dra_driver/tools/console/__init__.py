@@ -1,0 +1,1 @@
+"""The console: fleet, claims and selectors in a browser."""

@@ -1,0 +1,1 @@
+"""`dra-driver doctor`: what is wrong with this cluster or node, and what to do about it."""

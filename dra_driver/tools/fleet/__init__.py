@@ -1,0 +1,1 @@
+"""`dra-driver slices`, `claims`, `devices`, `in-use`: the fleet as a tree."""

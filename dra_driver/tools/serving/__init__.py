@@ -1,0 +1,1 @@
+"""How the console and the webhook serve HTTP, with their bounds."""

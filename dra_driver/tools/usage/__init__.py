@@ -1,0 +1,1 @@
+"""`dra-driver usage`: what GPUs were used for, what that cost, and what could be saved."""

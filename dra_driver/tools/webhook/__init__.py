@@ -1,0 +1,1 @@
+"""The admission webhook: refuses invalid configs, warns of selectors."""

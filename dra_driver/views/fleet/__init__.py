@@ -1,1 +1,0 @@
-"""Fleets: the devices of slices, simulated profiles, a cluster or this node, and the claims that hold them."""

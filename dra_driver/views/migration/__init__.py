@@ -1,1 +1,0 @@
-"""Migrated manifests: checks of whether their requests find devices, and the report."""

@@ -1,1 +1,0 @@
-"""What this node would publish, and the settings on which that depends."""

@@ -1,1 +1,0 @@
-"""Kubernetes objects as people write them: read from files, checked, and converted to the newest API version."""

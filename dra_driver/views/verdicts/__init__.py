@@ -1,1 +1,0 @@
-"""What selectors match in a fleet: verdicts, explanations, nearest misses, findings, and their documents."""
