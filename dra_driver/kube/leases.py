@@ -91,20 +91,24 @@ class LeaseSlots:
 
     def renew(self, holder: str) -> bool:
         """Restart the period of the holder's slot; return whether it has one. Raises: ApiError."""
-        slot = self._of(holder)
+        slot = self._of(holder, self._clock())
         if slot is not None:
             self._write(slot, holder, self._clock())
         return slot is not None
 
     def release(self, holder: str) -> None:
-        """Free the holder's slot before its period is over; do nothing if it has none. Raises: ApiError."""
-        slot = self._of(holder)
+        """Free the slot that is in the holder's name; do nothing if there is none. Raises: ApiError.
+
+        Its period may be over: the clock may have been wrong when it was taken.
+        """
+        slot = self._of(holder, 0.0)
         if slot is not None:
             self._put(slot, {})
 
-    def _of(self, holder: str) -> _LeaseSlot | None:
+    def _of(self, holder: str, after: float) -> _LeaseSlot | None:
+        """Return the holder's slot whose period is over later than that."""
         slots, fault = self._read()
-        found = next((slot for slot in slots if slot.holder == holder and slot.until > self._clock()), None)
+        found = next((slot for slot in slots if slot.holder == holder and slot.until > after), None)
         if found is None and fault is not None:
             raise fault
         return found

@@ -171,10 +171,16 @@ def test_a_slot_that_is_kept_ends_later_and_one_that_is_given_back_is_free_at_on
     assert holders(server) == ["n1", "n2", "n3"]
 
 
-def test_a_slot_that_another_holds_or_that_has_expired_is_neither_kept_nor_given_back(server, slots):
+def test_a_slot_that_has_expired_is_not_kept_and_no_longer_in_the_holders_name_when_it_is_given_back(server, slots):
     slots().acquire("n0")
-    slots(lambda: 1601.0).release("n0")
-    assert not slots(lambda: 1601.0).renew("n0")
+    assert not slots(lambda: 5200.0).renew("n0"), "the clock was an hour behind when it was taken"
+    assert "n0" in holders(server)
+    slots(lambda: 5200.0).release("n0")
+    assert "n0" not in holders(server)
+
+
+def test_a_slot_that_another_holds_is_neither_kept_nor_given_back(server, slots):
+    slots().acquire("n0")
     assert not slots().renew("n9")
     slots().release("n9")
     assert "n0" in holders(server)
