@@ -73,6 +73,25 @@ def test_a_fault_is_reported_once_and_keeps_its_time_over_ten_restarts(tmp_path)
     assert len(bench.notified) == 1
 
 
+def test_nothing_is_known_before_the_gpus_were_asked_because_a_fault_may_not_have_been_written(tmp_path):
+    """The agent before knew of a fault and could not write it to a full disk: this one finds it in its first turn."""
+    Bench(tmp_path).turn()
+    bench = Bench(tmp_path)
+    bench.monitor._cordons.refresh()
+    assert bench.monitor.is_loaded
+    assert not bench.monitor.is_known
+    bench.turn(report(reading(bench.at + 0.5, recovery_action=1)))
+    assert bench.monitor.is_known
+    assert bench.monitor.now.faults
+
+
+def test_a_node_without_gpus_knows_all_after_a_turn(tmp_path):
+    bench = Bench(tmp_path, looked=False)
+    bench.monitor.completed(Facts("nvidia"))
+    bench.turn()
+    assert bench.monitor.is_known
+
+
 def test_the_turn_that_completes_what_is_known_says_so_without_any_fault(tmp_path):
     """A turn before the first scan found nothing, and the scan's own question came before the turn after it."""
     bench = Bench(tmp_path, looked=False)

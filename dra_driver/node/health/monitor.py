@@ -181,6 +181,7 @@ class HealthMonitor:
         self._bus_at = self._hurried_until = float("-inf")
         self._pace = SavePace()
         self._has_turned = self._has_told = self._is_complete = False  # complete: the last scan has the missing GPUs
+        self._has_asked = False  # whether the vendor was asked about the GPUs since the node's role was gained
         self._remediated: set[str] = set()  # GPUs whose earlier errors are to be forgotten; guarded by the mutex
         self._problems: tuple[Problem, ...] = ()
         self._meaning: Hashable = None
@@ -190,6 +191,7 @@ class HealthMonitor:
 
     def start(self) -> None:
         """Load the record from disk, report its faults, and start to watch."""
+        self._has_asked = False
         self._load(has_role=True)
         self._cordons.refresh()
         self._conclude(self._clock())
@@ -208,8 +210,12 @@ class HealthMonitor:
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known which GPUs must not be offered: what was known before, or what a new look has shown."""
-        return self.is_loaded and self._is_complete and self._look.is_over and self._cordons.last is not None
+        """Whether it is known which GPUs must not be offered: what was known before, and what a look has shown.
+
+        The agent before may have known of a fault that it could not write to disk.
+        """
+        is_complete = self._is_complete and self._has_asked and self._look.is_over
+        return self.is_loaded and is_complete and self._cordons.last is not None
 
     def stop(self) -> None:
         """Stop watching."""
@@ -279,8 +285,10 @@ class HealthMonitor:
         """
         with self._mutex:
             if not self._known.by_address:
+                self._has_asked = self._is_complete  # a scan has shown that there is none
                 return HealthReport()
         report = self._reporter.health(is_urgent=self._is_hurried(now), patience_s=PATIENCE_SECONDS)
+        self._has_asked = True
         if 0 <= now - self._bus_at < BUS_SECONDS:
             return report
         self._bus_at = now
