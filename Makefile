@@ -75,7 +75,7 @@ image: $(READY)  ## Build the container image for amd64 and arm64, build/image/i
 	@$(BIN)/python deploy/image/build.py $(if $(REFERENCE),--reference $(REFERENCE))
 
 dist: $(READY)   ## Make what is handed out into dist/: wheel, chart, image, bills of materials, checksums.
-	@$(BIN)/python deploy/dist.py --helm "$$(command -v helm || $(BIN)/python -m lane helm)"
+	@$(BIN)/python deploy/dist.py --helm "$$(command -v helm || $(BIN)/python -m cluster helm)"
 
 storm: $(READY)  ## Kill agents in a storm over one node after another, with everything on (root; about an hour).
 	$(BIN)/python -m tests.storm.support
@@ -93,4 +93,4 @@ pythons:         ## Run the tests under every Python 3.11 to 3.14 that is found.
 clean:           ## Remove the virtual environments and caches.
 	rm -rf .venv .venv-3.* .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
--include lane/cluster.mk
+-include cluster/cluster.mk

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from cluster.components.parts import ETCD, BinariesMissing, Part, kubernetes
+from cluster.pki import Authority
 from dra_driver.base.errors import DriverError
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load_credentials
-from lane.components.parts import ETCD, BinariesMissing, Part, kubernetes
-from lane.pki import Authority
 
 START_S = 60.0
 

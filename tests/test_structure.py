@@ -11,11 +11,11 @@ from pathlib import Path
 import dra_driver
 
 ROOT = Path(dra_driver.__file__).parent
-LAYERS_BESIDE = ("benchmarks", "lane", "deploy")  # each may import those to its right, and `dra_driver`
+LAYERS_BESIDE = ("benchmarks", "cluster", "deploy")  # each may import those to its right, and `dra_driver`
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if "_proto" not in path.parts]
-BESIDE = [path for name in ("benchmarks", "deploy", "lane", "tests") for path in (ROOT.parent / name).rglob("*.py")]
+BESIDE = [path for name in ("benchmarks", "deploy", "cluster", "tests") for path in (ROOT.parent / name).rglob("*.py")]
 OTHER_LANGUAGES = [path for path in ROOT.rglob("*.js") if path.parent.name != "vendor"] + [
-    *(ROOT.parent / "lane").rglob("*.go")
+    *(ROOT.parent / "cluster").rglob("*.go")
 ]
 MAX_FILES = 20
 MAX_LINES = 450

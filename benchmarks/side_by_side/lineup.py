@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.side_by_side.driver import OURS, THEIRS, Driver
+from cluster.components.parts import FLOOR
+from cluster.machines.nvml_machine import NvmlMachine
 from dra_driver.base.wire import Wire
 from dra_driver.simulator.kubelet import EmbeddedPodResources
-from lane.components.parts import FLOOR
-from lane.machines.nvml_machine import NvmlMachine
 
 SHARING = """version: rules/v1
 rules:

@@ -1,6 +1,6 @@
 """A device with compatibility groups that one request takes and another gets with admin access, on Kubernetes 1.37.
 
-What is expected was asked of Kubernetes' own allocator (`python -m lane.oracle`).
+What is expected was asked of Kubernetes' own allocator (`python -m cluster.oracle`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lane.oracle.outcomes import our_outcomes
-from lane.oracle.written.parts import apart, make_claim, make_device, world
+from cluster.oracle.outcomes import our_outcomes
+from cluster.oracle.written.parts import apart, make_claim, make_device, world
 
 Wire = dict[str, Any]
 ADMIN = {"adminAccess": True}

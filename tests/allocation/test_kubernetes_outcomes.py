@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lane.components import parts
-from lane.oracle import recordings
-from lane.oracle.allocations import is_judged
-from lane.oracle.outcomes import our_outcomes
-from lane.oracle.written_worlds import written_worlds
+from cluster.components import parts
+from cluster.oracle import recordings
+from cluster.oracle.allocations import is_judged
+from cluster.oracle.outcomes import our_outcomes
+from cluster.oracle.written_worlds import written_worlds
 
 
 @pytest.mark.parametrize("version", parts.VERSIONS)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cluster.oracle.outcomes import comparable
 from dra_driver.allocation.allocator import simulate_batch_line
-from lane.oracle.outcomes import comparable
 
 SHARED = Path(os.environ.get("DRA_SHARED") or Path(__file__).resolve().parents[3] / "shared")
 FILE = SHARED / "vectors" / "allocation.jsonl"

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from lane.components import parts
+from cluster.components import parts
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lane import cluster
-from lane.agent import remove_dead_sockets
-from lane.balance import SECONDS, SHORT, spread
-from lane.components import building, compiler, parts
-from lane.sandbox import Sandbox
-from lane.stage import namespace_name
+from cluster import cluster
+from cluster.agent import remove_dead_sockets
+from cluster.balance import SECONDS, SHORT, spread
+from cluster.components import building, compiler, parts
+from cluster.sandbox import Sandbox
+from cluster.stage import namespace_name
 
 MAX_NAME = 63  # of a namespace, and of the part of a resource's name after the slash
 NAMES = st.lists(st.sampled_from([*SECONDS, "short"]), max_size=40).map(
@@ -99,7 +99,7 @@ def test_a_sandbox_is_an_orphan_only_when_its_owner_has_ended(tmp_path: Path) ->
 
 
 FAKE_PYTHON = """#!/bin/sh
-case "$*" in *lane/scenarios*) echo "$GATES $*" >> "$RUNS";; *) exit 0;; esac
+case "$*" in *cluster/scenarios*) echo "$GATES $*" >> "$RUNS";; *) exit 0;; esac
 case " $FAILING " in *" $GATES "*) case "$*" in *--last-failed*) exit 0;; esac; exit 1;; esac
 """
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.components import parts
 from dra_driver import __version__
-from lane.components import parts
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGEST = "sha256:" + "0" * 64

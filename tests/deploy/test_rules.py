@@ -1,4 +1,4 @@
-"""The rules of deploy/rules: their metrics exist, and each alert is on the page. Their effect: lane/prometheus."""
+"""The rules of deploy/rules: their metrics exist, and each alert is on the page. Their effect: cluster/prometheus."""
 
 import json
 import re

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
-PYTHON = [path for folder in ("tests", "lane", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
+PYTHON = [path for folder in ("tests", "cluster", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 @cache

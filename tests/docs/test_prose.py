@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("dra_driver", "lane", "benchmarks", "tests", "deploy")
+FOLDERS = ("dra_driver", "cluster", "benchmarks", "tests", "deploy")
 FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")) if "_proto" not in path.parts]
 NOT_FIRST = {"Give", "Say", "Tell", "Note", "Name", "Learn"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

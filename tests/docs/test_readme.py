@@ -1,6 +1,6 @@
 """The README's links and flags, and the rooms that CONTRIBUTING names.
 
-The README's first screen is compared in `tests/cli/test_demo.py`. Not covered: its figures.
+The README's first screen is compared in `tests/tools/test_demo.py`. Not covered: its figures.
 """
 
 import re

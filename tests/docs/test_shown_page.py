@@ -33,7 +33,7 @@ def places(folder: str) -> dict[str, Path]:
     return found
 
 
-ROWS, TESTS, SCENARIOS = rows(), places("tests"), places("lane/scenarios")
+ROWS, TESTS, SCENARIOS = rows(), places("tests"), places("cluster/scenarios")
 
 
 @pytest.mark.parametrize("feature", ROWS)

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = (ROOT / "docs/security.md").read_text().partition("## Threat model")[2]
-NAMED = sorted(set(re.findall(r"`((?:tests|lane)/[^`]+)`", MODEL)) - {"lane/scenarios"})
+NAMED = sorted(set(re.findall(r"`((?:tests|cluster)/[^`]+)`", MODEL)) - {"cluster/scenarios"})
 
 
 @pytest.mark.parametrize("named", NAMED)
@@ -26,4 +26,4 @@ def test_every_row_of_the_threat_model_names_a_test() -> None:
         rows = [line for line in attacker.splitlines() if line.startswith("| ")][1:]
         assert len(rows) >= 5, attacker.partition("\n")[0]
         for row in rows:
-            assert re.search(r"`(tests|lane)/\S+::test_\w+`( \||,)", row), row
+            assert re.search(r"`(tests|cluster)/\S+::test_\w+`( \||,)", row), row

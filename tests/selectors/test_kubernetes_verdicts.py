@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
+from cluster.components import parts
+from cluster.oracle import recordings
+from cluster.oracle.editions import SELECTOR_EDITIONS, Edition
+from cluster.oracle.ours import differs, our_selector_verdict
 from dra_driver.selectors import CompileErrorKind, SelectorCompileError, compile_selector
-from lane.components import parts
-from lane.oracle import recordings
-from lane.oracle.editions import SELECTOR_EDITIONS, Edition
-from lane.oracle.ours import differs, our_selector_verdict
 
 _MIN_EQUAL_TEXTS = 0.995
 

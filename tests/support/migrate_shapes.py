@@ -1,7 +1,7 @@
 """Manifests written for the device plugin, as they occur in practice, and what they are expected to become.
 
-Out: the shapes below tests/migrate/shapes, by number and name. `python -m tests.support.migrate_shapes` writes what the
-migration makes of them now into tests/migrate/expected: to be looked at, line by line, before it is committed.
+The shapes lie in tests/tools/migrate/shapes. `python -m tests.support.migrate_shapes` writes what the
+migration makes of them now into tests/tools/migrate/expected: to be looked at, line by line, before it is committed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dra_driver.tools.migrate import SourceText, migrate
 
-HERE = Path(__file__).resolve().parents[1] / "migrate"
+HERE = Path(__file__).resolve().parents[1] / "tools" / "migrate"
 SHAPES = sorted((HERE / "shapes").iterdir())
 
 
