@@ -150,7 +150,7 @@ def test_in_a_pod_kubernetes_is_never_imported(service_account):
         f"""
         import sys, json
         from dra_driver.kube import api
-        from dra_driver.kube.answers import load_credentials
+        from dra_driver.kube.credentials import load_credentials
         api.KubeApi(load_credentials(None, **{service_account!r}))
         heavy = ("requests", "oauthlib", "websocket", "yaml", "pydantic", "aiohttp", "kubernetes")
         print(json.dumps([name for name in sys.modules if name.partition(".")[0] in heavy]))
@@ -176,7 +176,7 @@ def test_a_static_kubeconfig_in_json_imports_neither_kubernetes_nor_yaml(tmp_pat
         f"""
         import sys
         from dra_driver.kube import api
-        from dra_driver.kube.answers import load_credentials
+        from dra_driver.kube.credentials import load_credentials
         api.KubeApi(load_credentials({str(path)!r}))
         print([name for name in ("kubernetes", "yaml", "requests") if name in sys.modules])
         """
