@@ -25,9 +25,11 @@ def imported(path: Path) -> set[str]:
 
 
 def room_of(path: Path) -> str:
-    """Return the room whose tests a file belongs to; the lane and the benchmarks are rooms too."""
-    parts = path.relative_to(ROOT).parts
-    return parts[1] if parts[0] == "tests" else parts[0]
+    """Return the folder whose tests a file belongs to, "" for tests/support; cluster and benchmarks are rooms too."""
+    folders = path.relative_to(ROOT).parts[:-1]
+    if folders[0] != "tests":
+        return folders[0]
+    return "/".join(folders[1 : folders.index("support")] if "support" in folders else folders[1:])
 
 
 def module_of(path: Path) -> str:
@@ -42,20 +44,22 @@ def rooms_that_use(helper: Path) -> set[str]:
     name, rooms = module_of(helper), set()
     for path in PYTHON:
         if path != helper and name in imported(path):
-            rooms |= rooms_that_use(path) if room_of(path) == "support" else {room_of(path)}
+            rooms |= rooms_that_use(path) if not room_of(path) else {room_of(path)}
     return rooms
 
 
 def fault_of(helper: Path) -> str:
     """Return where a helper belongs instead, or "" if it is in the right folder."""
     rooms = rooms_that_use(helper)
-    if room_of(helper) != "support":
-        return "" if rooms <= {room_of(helper)} else f"several rooms use it: it belongs to tests/support: {rooms}"
+    if home := room_of(helper):
+        others = {room for room in rooms if room != home and not room.startswith(f"{home}/")}
+        return f"others use it: it belongs to tests/support: {others}" if others else ""
     if helper.parent.name == "fake_nvml" and helper.name != "__init__.py":
         return ""
     if helper.name == "faulty_daemon.py":  # imported by the program that fake_mps.py writes
         return ""
-    return "" if len(rooms) > 1 else f"one room uses it: it belongs to tests/{rooms}/support"
+    several = len({tuple(room.split("/")[:2]) for room in rooms}) > 1
+    return "" if several else f"one room uses it: it belongs to tests/{rooms}/support"
 
 
 def test_helpers_are_in_the_folder_of_their_users():

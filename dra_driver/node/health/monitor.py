@@ -170,9 +170,8 @@ class HealthMonitor:
         self._people = people = PeopleTime(clock, wall or clock)
         self._reporter, self._forget_file, self._policy = reporter, forget, policy
         self._store, self._stored, self._look = store, StoredHealth(store, boot_id, people), FreshLook()
-        self._cordons = KnownCordons(cordons)
-        self._changed, self._clock, self._failed_tests = changed, clock, failed_tests
-        self._application_error, self._started_at = application_error, clock()
+        self._cordons, self._started_at, self._clock = KnownCordons(cordons), clock(), clock
+        self._changed, self._failed_tests, self._application_error = changed, failed_tests, application_error
         self._mutex = threading.Lock()  # guards the known GPUs, which the scanner's thread completes
         self._known = KnownGpus(reporter.bus_states)
         self._record = HealthRecord(boot_id)
