@@ -34,11 +34,22 @@ class Machine:
         (self.pods / pod).mkdir(exist_ok=True)
 
     def begin_to_end(self, pid: int, state: str = "D", cgroup: str = "/") -> None:
-        """Leave of a process what the kernel shows while it ends: neither mounts nor open files."""
-        self.end(pid)
-        (self.proc / str(pid) / "fd").mkdir(parents=True)
-        (self.proc / str(pid) / "cgroup").write_text(f"0::{cgroup}\n")
-        (self.proc / str(pid) / "stat").write_text(f"{pid} (a ) b) {state} 1 {pid} {pid} 0 -1 {0x40054C} 0 0\n")
+        """Leave of a process what the kernel shows while it ends: neither mounts nor open files.
+
+        At no moment does it look as if it had ended: somebody may be looking.
+        """
+        process = self.proc / str(pid)
+        stat = f"{pid} (a ) b) {state} 1 {pid} {pid} 0 -1 {0x40054C} 0 0\n"
+        for name, text in (("cgroup", f"0::{cgroup}\n"), ("stat", stat)):
+            (process / f"{name}.new").write_text(text)
+            (process / f"{name}.new").replace(process / name)
+        for path in process.iterdir():
+            if path.name == "fd":
+                for link in path.iterdir():
+                    link.unlink()
+            elif path.name not in {"cgroup", "stat"}:
+                path.unlink() if not path.is_dir() or path.is_symlink() else shutil.rmtree(path)
+        (process / "fd").mkdir(exist_ok=True)
 
     def end(self, pid: int) -> None:
         shutil.rmtree(self.proc / str(pid))
