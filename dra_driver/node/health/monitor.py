@@ -250,6 +250,8 @@ class HealthMonitor:
         self._has_turned = True
         self._drop_forgotten()
         self._drop_remediated(now)
+        with self._mutex:
+            has_asked = bool(self._known.by_address) or self._is_complete  # a scan may have shown that there is none
         report = self._report(now)
         with self._mutex:
             known, missing = self._known.by_address, self._known.missing
@@ -263,7 +265,7 @@ class HealthMonitor:
         self._cordons.refresh()
         self._look.follow(self._record, known, now)
         self._update_problems(report)
-        self._conclude(now)
+        self._conclude(now, has_asked=has_asked)
         self.turned_at = now
         return RECHECK_SECONDS if self._is_hurried(now) else TURN_SECONDS
 
@@ -284,10 +286,8 @@ class HealthMonitor:
         """
         with self._mutex:
             if not self._known.by_address:
-                self._has_asked = self._is_complete  # a scan has shown that there is none
                 return HealthReport()
         report = self._reporter.health(is_urgent=self._is_hurried(now), patience_s=PATIENCE_SECONDS)
-        self._has_asked = True
         if 0 <= now - self._bus_at < BUS_SECONDS:
             return report
         self._bus_at = now
@@ -306,7 +306,7 @@ class HealthMonitor:
             log.warning("a source of health information can't be read", extra=fields(err=report.problem))
         self._problems = problems
 
-    def _conclude(self, now: float) -> None:
+    def _conclude(self, now: float, *, has_asked: bool = False) -> None:
         """Save what has changed, and then report it. A save that fails is tried again later."""
         offset = self._people.offset
         found = self._record.faults(now, self._policy.ignored_xids)
@@ -324,6 +324,7 @@ class HealthMonitor:
         self._meaning = meaning
         read = {gpu: state.action_at for gpu, state in self._record.gpus.items()}
         self.now = HealthNow(faults, cordons, self._problems, self._xid_counts.counts, read)
+        self._has_asked |= has_asked  # only now, because other threads then take these faults for all
         if is_changed:
             self._log(before.faults, faults)
         # What holds the devices back waits for the first turn after which everything is known, faults or not.

@@ -80,7 +80,10 @@ def test_nothing_is_known_before_the_gpus_were_asked_because_a_fault_may_not_hav
     bench.monitor._cordons.refresh()
     assert bench.monitor.is_loaded
     assert not bench.monitor.is_known
+    during: list[bool] = []
+    bench.monitor._failed_tests = lambda _: during.append(bench.monitor.is_known)
     bench.turn(report(reading(bench.at + 0.5, recovery_action=1)))
+    assert during == [False], "the fault was read, and is not told yet"
     assert bench.monitor.is_known
     assert bench.monitor.now.faults
 
