@@ -168,7 +168,7 @@ class Observer:
                 self._found(f"{use} has lost {sorted(gone)}")
             for device in use.claim.devices:
                 driver = drivers[address_of(device)]
-                if is_passed(device) and driver != "vfio-pci":
+                if is_passed(device) and driver != "vfio-pci" and not _is_ending(use):
                     self._found(f"{use}: the GPU for its virtual machine is bound to {driver!r}")
                 elif not is_passed(device) and driver == "vfio-pci":
                     self._found(f"{use}: its GPU is bound to {driver!r}")
@@ -209,6 +209,11 @@ class Observer:
 def _is_alive(use: Use) -> bool:
     """Return whether a process lives and still has its devices open."""
     return use.container is not None and use.container.is_alive()
+
+
+def _is_ending(use: Use) -> bool:
+    """Return whether a process only ends: a kernel takes no GPU from a virtual machine before its files are closed."""
+    return use.container is not None and use.container.is_ending()
 
 
 def _device_numbers(nodes: list[Node]) -> Iterator[int]:

@@ -26,6 +26,7 @@ from tests.storm.support.node.devices import MAJOR
 from tests.storm.support.sandbox import MS_BIND, MS_NOSUID, end_with_parent, leave_administration, leave_mounts, mount
 
 ROOT = Path(__file__).resolve().parents[4]
+PF_EXITING = 4  # a flag of a process
 Node = tuple[str, int, int]  # path in the container, major, minor
 
 
@@ -42,6 +43,13 @@ class Container:
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         return not poll.poll(0)
+
+    def is_ending(self) -> bool:
+        """Return whether the process has begun to end: its files are not listed any more, and closed later."""
+        with suppress(OSError):
+            columns = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            return bool(int(columns[6]) & PF_EXITING)
+        return True
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
