@@ -27,10 +27,10 @@ def run(report: Report, *, many: int = MANY) -> None:
         here.wait_for_slices()
         plugin = here.plugin()
         names = [d["name"] for s in here.slices() for d in s["spec"]["devices"]]
-        report.add("memory at start", here.rss_mib(), "MiB", budget=52, peer="55 to 76 (NVIDIA), 42 to 45 (example)")
+        report.add("memory at start", here.rss_mib(), "MiB", budget=70, peer="55 to 76 (NVIDIA), 42 to 45 (example)")
         _latencies(report, here, plugin, names)
         after_500 = here.rss_mib()
-        report.add(f"memory after {ROUNDS} prepares", after_500, "MiB", budget=52)
+        report.add(f"memory after {ROUNDS} prepares", after_500, "MiB", budget=70)
         claim = here.allocated_claim(names[0])
         for _ in range(many - ROUNDS):
             _prepare(plugin, claim)
@@ -49,7 +49,7 @@ def _starts(report: Report) -> None:
         with world() as here:
             here.start_agent("simulated:dgx-h100")
             seconds.append(here.wait_for_slices())
-    report.add("start to first slice accepted", statistics.median(seconds), "s", budget=0.5, peer="1.2 (NVIDIA)")
+    report.add("start to first slice accepted", statistics.median(seconds), "s", budget=1, peer="1.2 (NVIDIA)")
 
 
 def _latencies(report: Report, here: World, plugin: Plugin, names: Sequence[str]) -> None:
@@ -80,7 +80,7 @@ def _partitions(report: Report) -> None:
         with world("1.36") as here:
             here.start_agent("simulated:dgx-h100")
             seconds.append(here.wait_for_slices(208))
-    report.add("start to 208 devices in 9 slices accepted", statistics.median(seconds), "s", budget=0.6, peer="1.2")
+    report.add("start to 208 devices in 9 slices accepted", statistics.median(seconds), "s", budget=1, peer="1.2")
     with world("1.36") as here:
         here.start_agent("simulated:dgx-h100")
         here.wait_for_slices(208)

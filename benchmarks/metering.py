@@ -40,7 +40,7 @@ def _off(report: Report) -> None:
         _start(here, _profile(here.folder, parts=0), "--telemetry=off")
         here.wait_for_slices()
         time.sleep(3.0)
-        report.add("memory with health, telemetry off", here.rss_mib(), "MiB", budget=52)
+        report.add("memory with health, telemetry off", here.rss_mib(), "MiB", budget=70)
 
 
 def _whole_gpus(report: Report) -> None:
@@ -57,7 +57,7 @@ def _whole_gpus(report: Report) -> None:
         time.sleep(IDLE_SECONDS)
         share = (here.cpu_seconds() - cpu) / (time.monotonic() - started) * 100
         report.add("idle agent with health and telemetry, 8 GPUs in use", share, "% of a core", budget=0.5)
-        report.add("memory with health and telemetry, 8 GPUs in use", here.rss_mib(), "MiB", budget=60)
+        report.add("memory with health and telemetry, 8 GPUs in use", here.rss_mib(), "MiB", budget=70)
         report.add("series of 8 GPUs in use", _scrape(port)[1], "series", budget=MAX_SERIES)
 
 
@@ -81,7 +81,7 @@ def _crowd(report: Report) -> None:
         _, _, p99 = percentiles(seconds)
         report.add("scrape with 8 x 7 partitions x 4 tenants p99", p99, "ms", budget=50)
         report.add("series of 224 tenants", _scrape(port)[1], "series", budget=MAX_SERIES)
-        report.add("memory with 224 tenants", here.rss_mib(), "MiB", budget=72)
+        report.add("memory with 224 tenants", here.rss_mib(), "MiB", budget=80)
         document = json.loads(path.read_text())
         document["gpuDefaults"]["health"] = {"hangs": True}
         (here.folder / "new").write_text(json.dumps(document))
