@@ -23,9 +23,9 @@ from dra_driver.base.errors import ApiError, Retry
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import Wire
 from dra_driver.kube import answers
+from dra_driver.kube.answers import Changed, Connected, Deleted, Event, Listed, read_line
 from dra_driver.kube.api import REQUEST_SECONDS, KubeApi
 from dra_driver.kube.connections import LineStream
-from dra_driver.kube.watch_events import Changed, Connected, Deleted, Event, Listed, read_line
 
 # How long to wait before trying again: a sequence of delays with full jitter.
 

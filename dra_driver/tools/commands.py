@@ -1,6 +1,7 @@
 """The table of commands.
 
-In: nothing. Out: the group `cli`. The module of a command is imported when the command is run or its help is shown.
+In: nothing. Out: the group `cli`, and the group `cel_command` below it. The module of a command is imported when the
+command is run or its help is shown.
 """
 
 from __future__ import annotations
@@ -138,10 +139,10 @@ COMMANDS: dict[str, CommandEntry] = {
         _WHY,
     ),
     "cel": CommandEntry(
-        "dra_driver.tools.cel.group:cel_command", "CEL selectors offline: test, explain, lint, repl, batch.", _WHY
+        "dra_driver.tools.commands:cel_command", "CEL selectors offline: test, explain, lint, repl, batch.", _WHY
     ),
     "doctor": CommandEntry(
-        "dra_driver.tools.doctor_command:doctor_command",
+        "dra_driver.tools.doctor.command:doctor_command",
         "What is wrong on this node or in the cluster, the evidence, how to fix it.",
         _WHY,
     ),
@@ -170,7 +171,7 @@ COMMANDS: dict[str, CommandEntry] = {
         _WHY,
     ),
     "remediation": CommandEntry(
-        "dra_driver.tools.node.remediation:remediation_command",
+        "dra_driver.tools.node.commands:remediation_command",
         "GPUs that need a reset or a reboot: show, retry, give up.",
         _CHANGE,
     ),
@@ -180,7 +181,7 @@ COMMANDS: dict[str, CommandEntry] = {
         _CHANGE,
     ),
     "demo": CommandEntry(
-        "dra_driver.tools.demo.demo:demo_command",
+        "dra_driver.tools.demo:demo_command",
         "Run the driver from end to end on this machine: no GPU, no cluster.",
         _RUN,
     ),
@@ -234,3 +235,33 @@ def cli() -> None:
 # The option `--exit-code`, with which a command for people ends with status 1 if there are findings, for scripts.
 
 exit_code_option = click.option("--exit-code", "fails", is_flag=True, help="End with 1 if there are findings.")
+
+
+_CEL_COMMANDS = {
+    "test": CommandEntry("dra_driver.tools.cel.match:cel_test_command", "Which devices match, node by node."),
+    "explain": CommandEntry(
+        "dra_driver.tools.cel.match:cel_explain_command",
+        "Why a selector matches devices or not: the value of each part, the nearest miss.",
+    ),
+    "lint": CommandEntry(
+        "dra_driver.tools.cel.lint:cel_lint_command",
+        "Selectors that compile but cause trouble, and how to write them better.",
+    ),
+    "repl": CommandEntry(
+        "dra_driver.tools.cel.repl:cel_repl_command",
+        "Try expressions interactively, with completion from the given devices.",
+    ),
+    "batch": CommandEntry(
+        "dra_driver.tools.cel.lint:cel_batch_command",
+        "Evaluate many expressions for another program, one on each line.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, table=_CEL_COMMANDS)
+def cel_command() -> None:
+    """Evaluate, explain and improve the CEL selectors of DeviceClasses and ResourceClaims.
+
+    The verdicts are those of the Kubernetes scheduler and API server; no cluster is needed. docs/selectors.md teaches
+    selectors, with examples for each command.
+    """

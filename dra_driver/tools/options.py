@@ -23,8 +23,7 @@ from dra_driver.base.wire import Tenants
 from dra_driver.hardware.choose import AUTO, choose, roots_of, vendors_here, vendors_listed
 from dra_driver.selectors.check.declarations import SELECTOR_GATES
 from dra_driver.selectors.engine import Environment
-from dra_driver.tools.inputs import TerminalProgress, stdin_has_something
-from dra_driver.tools.output import printable
+from dra_driver.tools.output import TerminalProgress, printable, stdin_has_something
 from dra_driver.tools.world.access import ClusterAccess, unseen_sentences
 from dra_driver.tools.world.documents import STDIN, Classes, Document, read_documents, shown
 from dra_driver.tools.world.fields import nearest

@@ -1,4 +1,4 @@
-"""The parts of the JSON schemas of documents: types, lists, records, and objects of the API.
+"""The parts of the JSON schemas of documents: types, lists, records, objects of the API, and the use of GPUs.
 
 In: names and schemas. Out: schemas (draft 2020-12). Devices have only the fields that this driver writes; allocation
 results, which it passes on, may have others.
@@ -12,6 +12,7 @@ from dra_driver.allocation.funnel import STAGES
 from dra_driver.allocation.rules import Category
 from dra_driver.allocation.simulation import KINDS
 from dra_driver.base.wire import Wire
+from dra_driver.tools.usage.usage_document import Grouping
 
 TEXT: Wire = {"type": "string"}
 MAYBE_TEXT: Wire = {"type": ["string", "null"]}
@@ -268,3 +269,56 @@ NODE_FIGURES = record(
     held=COUNT,
     sick=COUNT,
 )
+
+
+_MONEY = maybe({"type": "number"})
+_ROW = record(
+    name=TEXT,
+    allocatedHours=SHARE,
+    busyHours=SHARE,
+    idleHours=SHARE,
+    unmeasuredHours=SHARE,
+    unclaimedHours=SHARE,
+    gpuHours=SHARE,
+    cost=_MONEY,
+    idleCost=_MONEY,
+    unclaimedCost=_MONEY,
+)
+_CLAIM = {"namespace": TEXT, "name": TEXT, "model": TEXT, "profile": TEXT}
+_TIME: Wire = {"type": "string", "format": "date-time"}
+_POINT: Wire = {"type": "array", "prefixItems": [{"type": "number"}, {"type": ["number", "null"]}], "minItems": 2}
+DASHBOARD: dict[str, Wire] = {
+    "name": TEXT,
+    "title": TEXT,
+    "about": TEXT,
+    "begin": _TIME,
+    "end": _TIME,
+    "panels": list_of(
+        record(
+            row=TEXT,
+            title=TEXT,
+            kind=one_of("figure", "lines"),
+            unit=TEXT,
+            note=TEXT,
+            stacked=FLAG,
+            series=list_of(record(name=TEXT, points=list_of(_POINT))),
+            more=COUNT,
+            fault=MAYBE_TEXT,
+        )
+    ),
+    "others": list_of(record(name=TEXT, title=TEXT)),
+}
+USAGE: dict[str, Wire] = {
+    "source": TEXT,
+    "begin": maybe(_TIME),
+    "end": _TIME,
+    "by": one_of(*map(str, Grouping)),
+    "currency": TEXT,
+    "rows": list_of(_ROW),
+    "total": _ROW,
+    "idleClaims": list_of(record(**_CLAIM, devices=COUNT, hours=SHARE, cost=_MONEY)),
+    "sizes": list_of(record(**_CLAIM, advice=MAYBE_TEXT, reason=TEXT, gpusSaved=SHARE, savedPerHour=_MONEY)),
+    "whatIf": maybe(record(changes=COUNT, gpus=COUNT, nodes=TEXTS, unplaced=TEXTS)),
+    "unpriced": TEXTS,
+    "notes": TEXTS,
+}

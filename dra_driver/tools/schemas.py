@@ -24,6 +24,7 @@ from dra_driver.tools.schema_parts import (
     COUNT,
     COUNTER_SET,
     COUNTS,
+    DASHBOARD,
     DEVICE,
     EXPLANATION,
     FAILED,
@@ -48,13 +49,13 @@ from dra_driver.tools.schema_parts import (
     TEXT,
     TEXTS,
     UNSEEN,
+    USAGE,
     list_of,
     map_of,
     maybe,
     one_of,
     record,
 )
-from dra_driver.tools.usage_schemas import DASHBOARD, USAGE
 from dra_driver.tools.world.access import API_VERSION, DocumentKind
 
 # The schemas of the documents from which the console's pages are drawn.

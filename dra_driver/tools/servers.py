@@ -14,8 +14,8 @@ import click
 
 from dra_driver.base.errors import ExitCode, UsageError
 from dra_driver.base.names import NVIDIA_DRIVER, check_driver_name
-from dra_driver.tools.inputs import read_address
 from dra_driver.tools.options import access_of, context_option, kubeconfig_option, mig_option, namespace_option
+from dra_driver.tools.output import read_address
 
 if TYPE_CHECKING:
     from dra_driver.tools.console.board import Board

@@ -10,12 +10,11 @@ import pytest
 
 from dra_driver.base.errors import ApiError
 from dra_driver.kube import answers
-from dra_driver.kube.answers import COSTLIEST, memory_of
+from dra_driver.kube.answers import COSTLIEST, memory_of, read_line
 from dra_driver.kube.api import CLAIM_MEMORY, KubeApi
 from dra_driver.kube.connection import LARGE_BYTES, LargeTurn
 from dra_driver.kube.kubeconfig import Credentials, StaticToken
 from dra_driver.kube.watch import Listing
-from dra_driver.kube.watch_events import read_line
 from tests.kube.support.http_script import ScriptedServer
 from tests.kube.support.raw_server import OK, RawServer
 from tests.support.waiting import unhindered

@@ -118,7 +118,7 @@ def test_an_interrupt_has_the_status_that_shells_expect(monkeypatch, capsys):
 def test_a_command_is_imported_only_when_it_is_called():
     code = (
         "import sys; from dra_driver.tools import main; main.run(['--help']);"
-        "heavy = {'rich', 'yaml', 'grpc', 'dra_driver.tools.demo.demo', 'dra_driver.tools.fleet.devices',"
+        "heavy = {'rich', 'yaml', 'grpc', 'dra_driver.tools.demo', 'dra_driver.tools.fleet.devices',"
         " 'dra_driver.simulator'};"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )

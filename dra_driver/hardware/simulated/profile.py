@@ -21,14 +21,15 @@ from dra_driver.hardware.evidence import BusState
 from dra_driver.hardware.metered import Measure, ProcessUse, Values
 from dra_driver.hardware.simulated.models import (
     DATE,
+    ForeignDriver,
     Model,
     Placement,
+    decode_foreign,
     decode_model,
     model_names,
     placement_faults,
     read_model,
 )
-from dra_driver.hardware.simulated.other_services import ForeignDriver, decode_foreign
 
 # The `health` section of a GPU in a profile: what a simulated GPU reports about itself.
 

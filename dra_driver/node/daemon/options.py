@@ -16,7 +16,7 @@ from dra_driver.base.wire import Tenants
 from dra_driver.hardware.choose import AUTO, roots_of, vendors_listed
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
-from dra_driver.node.devices.geometry_rules import GeometryRule, read_rules
+from dra_driver.node.devices.geometry import GeometryRule, read_rules
 from dra_driver.node.health.validation import NO_VALIDATION, ValidationLevel, ValidationSetting, read_setting
 
 MAX_INTERVAL_SECONDS = 60

@@ -1,19 +1,21 @@
 """Geometry: the permanent partitions that an administrator declares, where none are created on demand.
 
 In: a name or a list, the configurations of a file, and a GPU. Out: MIG mode and placements, or why they are impossible.
-Pure. A name is looked up in a file in the MIG manager's format (`geometry_file`); if it is not there, it is one of
-`all-disabled`, `all-enabled`, `all-balanced` and `all-<profile>` (`all-1g.10gb`, `all-1g.10gb.me`). A list has the form
-`1g.10gb=4,3g.40gb=1`.
+Pure. Rules say which nodes get which geometry, by their names or labels. A name is looked up in a file in the MIG
+manager's format (`geometry_file`); if it is not there, it is one of `all-disabled`, `all-enabled`, `all-balanced` and
+`all-<profile>` (`all-1g.10gb`, `all-1g.10gb.me`). A list has the form `1g.10gb=4,3g.40gb=1`.
 Source: NVIDIA mig-parted, default configurations.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dra_driver.base.errors import UsageError
 from dra_driver.hardware.facts import GpuFacts, MigProfile
 from dra_driver.node.devices.describing import MigPlacement
 from dra_driver.node.devices.partitions import counters_of_gpu, counters_of_placement, placements_of
@@ -160,3 +162,54 @@ def _profile(gpu: GpuFacts, name: str) -> MigProfile | None:
 
 def _compute_slices(gpu: GpuFacts) -> int:
     return max((profile.slices for profile in gpu.mig_profiles), default=0)
+
+
+# Geometry rules: which geometry a node gets, by its name or its labels.
+
+FROM_LABEL = "label"
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.+]*[A-Za-z0-9])?")
+_PATTERN = re.compile(r"[-a-z0-9.*?\[\]]+")
+_LABEL = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9][-A-Za-z0-9_.]*=[-A-Za-z0-9_.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class GeometryRule:
+    """One rule. `selector` is a pattern of node names, a label as `key=value`, or "" for every node."""
+
+    selector: str
+    geometry: str
+
+    def fits(self, node: str, labels: Mapping[str, str]) -> bool:
+        """Return whether the rule applies to this node."""
+        key, is_label, value = self.selector.partition("=")
+        if is_label:
+            return labels.get(key) == value
+        return not self.selector or fnmatch.fnmatchcase(node, self.selector)
+
+
+def read_rules(text: str, *, has_file: bool) -> tuple[GeometryRule, ...]:
+    """Read the flag's value. Without a file of configurations every name must be a built-in one.
+
+    Raises: UsageError("usage.mig-geometry") with every fault.
+    """
+    rules, faults = [], []
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        selector, colon, geometry = (word.strip() for word in part.rpartition(":"))
+        rules.append(GeometryRule(selector, geometry))
+        if colon and not (_PATTERN.fullmatch(selector) or _LABEL.fullmatch(selector)):
+            faults.append(f"{selector!r} is neither a pattern of node names nor a label KEY=VALUE")
+        is_built_in = geometry == FROM_LABEL or geometry.startswith(ALL) or listed(geometry) is not None
+        if not is_built_in and not (has_file and _NAME.fullmatch(geometry)):
+            faults.append(f"{geometry!r} is neither label, all-disabled, all-balanced, all-PROFILE nor a list")
+    if faults:
+        raise UsageError(
+            "mig-geometry",
+            f"--mig-geometry: {'; '.join(faults)}",
+            hint="use for example all-1g.10gb, or gpu-a-*:1g.10gb=4,3g.40gb=1; label. Other names need --mig-config",
+        )
+    return tuple(rules)
+
+
+def geometry_of(rules: tuple[GeometryRule, ...], node: str, labels: Mapping[str, str]) -> str:
+    """Return a node's geometry, or "" for none."""
+    return next((rule.geometry for rule in rules if rule.fits(node, labels)), "")

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 
 from dra_driver.base.errors import ApiError, Retry
 from dra_driver.base.wire import SliceWire, Wire
-from dra_driver.kube.answers import memory_of
-from dra_driver.kube.watch_events import Changed, Deleted, Listed
+from dra_driver.kube.answers import Changed, Deleted, Listed, memory_of
 from dra_driver.node.slices.compare import differing_fields
 from dra_driver.node.slices.layout import is_ours, pool_of
 

@@ -26,10 +26,9 @@ from dra_driver.base.names import is_dns_label, is_dns_subdomain
 from dra_driver.base.versions import nearest_version
 from dra_driver.base.wire import Wire
 from dra_driver.kube import paths
-from dra_driver.kube.answers import FORBIDDEN
+from dra_driver.kube.answers import FORBIDDEN, Changed, Deleted, Event, Listed
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.watch import Watch
-from dra_driver.kube.watch_events import Changed, Deleted, Event, Listed
 from dra_driver.tools.console.board import trimmed
 from dra_driver.tools.console.board_updates import BoardUpdate, KindUnreadable, ObjectChanged, PageRead, VersionRead
 from dra_driver.tools.console.events import KINDS, Notices, SharedPlaces, WatchedKind

@@ -23,10 +23,9 @@ from starlette.routing import Route
 from dra_driver.base.errors import DriverError
 from dra_driver.kube.credentials import load_credentials, load_server
 from dra_driver.tools.console.cluster_reader import WorkBudget, container_limit
-from dra_driver.tools.console.console import WebServer, listening_socket, settings
+from dra_driver.tools.console.console import WebServer, document_of, listening_socket, routes, settings
 from dra_driver.tools.console.guard import RequestGuard, document
 from dra_driver.tools.console.lookups import UsageSource
-from dra_driver.tools.console.pages import document_of, routes
 from dra_driver.tools.console.rights_resolvers import OwnRights, ReviewedRights, RightsResolver
 from dra_driver.tools.console.sign_in import MAX_TOKEN, PresentedIdentity, TrustedProxy, ViewerSessions, is_token
 from dra_driver.tools.console.viewers import (

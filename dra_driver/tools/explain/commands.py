@@ -105,8 +105,8 @@ def simulate_command(scenario: str | None, batch: str | None, output: str, *, de
         return _batch(batch)
     from dra_driver.allocation.moves import moves_for_waiting
     from dra_driver.tools.explain.scenario import moments_document
-    from dra_driver.tools.inputs import TerminalProgress
     from dra_driver.tools.options import print_unseen
+    from dra_driver.tools.output import TerminalProgress
     from dra_driver.tools.world.world import headline, unknown_reason
 
     run = _read_run(scenario, given)
@@ -292,8 +292,8 @@ def explain_command(words: tuple[str, ...], output: str, **given: Any) -> int:
         is_one_object,
         subjects_of,
     )
-    from dra_driver.tools.inputs import TerminalProgress
     from dra_driver.tools.options import apply_options, print_unseen
+    from dra_driver.tools.output import TerminalProgress
     from dra_driver.tools.world.world import headline
 
     asked = _asked_words(words, given)

@@ -20,12 +20,18 @@ import click
 
 from dra_driver.base.errors import ExitCode, InputError, UsageError
 from dra_driver.base.versions import VERSIONS
-from dra_driver.tools.inputs import TerminalProgress, stdin_has_something
 from dra_driver.tools.migrate import Migrated, SourceText
 from dra_driver.tools.migrate.placement_check import Check
 from dra_driver.tools.migrate.report import MigrationLoss
 from dra_driver.tools.options import mig_option, output_option
-from dra_driver.tools.output import console, print_text, printable, write_document
+from dra_driver.tools.output import (
+    TerminalProgress,
+    console,
+    print_text,
+    printable,
+    stdin_has_something,
+    write_document,
+)
 from dra_driver.tools.world.access import unseen_sentences
 from dra_driver.tools.world.documents import STDIN, Document, files_of, read_documents, read_text, shown
 from dra_driver.tools.world.fields import plural

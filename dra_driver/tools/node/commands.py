@@ -1,6 +1,6 @@
-"""`dra-driver health`: show the faults that this node's agent has found, and forget GPUs that are gone for good.
+"""`dra-driver health`, `cordon`, `uncordon`, `release`, `remediation`: what a node's agent knows and shall do.
 
-In: the agent's files. Out: a table of faults and cordons, or a request that the agent carries out.
+In: the agent's files. Out: a table of faults, cordons or remediations, or a request that the agent carries out.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from dra_driver.base.flags import FLAGS
 from dra_driver.base.names import check_driver_name, gpu_name, is_dns_label, normal_pci_address
 from dra_driver.base.wire import Wire
 from dra_driver.hardware.facts import GpuFacts
+from dra_driver.node.health.cases import RemediationCase, RemediationJournal, Stage
 from dra_driver.node.health.cordons import Cordon, CordonFile
 from dra_driver.node.health.faults import read_gpus
 from dra_driver.node.health.monitor import ForgetFile
+from dra_driver.node.health.remediation import RemediationRequest, RequestFile
 from dra_driver.node.health.stored_health import GPUS, HealthStore
 from dra_driver.tools.node.fault_rows import (
+    action_rows,
     cordon_document,
     device_names,
     fault_place,
     fault_rows,
     reason,
     release,
+    remediation_rows,
     time_text,
     unreleased_claims,
 )
@@ -263,3 +267,100 @@ def uncordon_command(device: str, output: str, **where: str) -> int:
     else:
         click.echo(f"{name} is not cordoned any more." if was_cordoned else f"{name} was not cordoned.")
     return ExitCode.OK if was_cordoned else ExitCode.NO_MATCH
+
+
+_REMEDIATION_COLUMNS = ("device", "fault", "action", "tries", "stage", "since", "what it waits for")
+
+
+@click.group(name="remediation")
+def remediation_command() -> None:
+    """Show and control what the agent of this node does about GPUs that need a reset or a reboot."""
+
+
+@remediation_command.command(name="show")
+@click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@folder_options
+def show_remediations(output: str, **where: str) -> int:
+    """Show the last remediation of each GPU, and the actions of the last weeks.
+
+    Exit status 1: the remediation of a GPU is under way, or waits for a person.
+
+    \b
+      dra-driver remediation show
+    """  # noqa: D301 - \b is for click
+    folder = data_folder(**where)
+    rows = remediation_rows(folder)
+    if output != "table":
+        content = {"remediations": rows, "actions": action_rows(folder)}
+        write_document(OutputDocument(DocumentKind.NODE_REMEDIATION, content), output)
+    elif rows:
+        show_table(console(), "", [Column(name) for name in _REMEDIATION_COLUMNS], map(_remediation_cells, rows))
+    else:
+        click.echo("No GPU was ever remediated.")
+    return ExitCode.NO_MATCH if any(row["stage"] != Stage.RETURNED for row in rows) else ExitCode.OK
+
+
+@remediation_command.command(name="retry", short_help="Start the remediation of a GPU again.")
+@click.argument("device")
+@folder_options
+def retry(device: str, **where: str) -> int:
+    """Start the remediation of a GPU again, as if nothing had been tried. The weekly budgets still apply.
+
+    DEVICE is the GPU's name, PCI address or UUID. The agent begins within seconds.
+
+    \b
+      dra-driver remediation retry gpu-0000-1b-00-0
+    """  # noqa: D301 - \b is for click
+    return _ask(device, RemediationRequest.RETRY, "start again with", where)
+
+
+@remediation_command.command(name="give-up", short_help="Stop trying, and keep a GPU out of use.")
+@click.argument("device")
+@folder_options
+def give_up(device: str, **where: str) -> int:
+    """Stop trying, and keep a GPU out of use until a person has looked at it.
+
+    DEVICE is the GPU's name, PCI address or UUID. The agent stops when the present step has ended.
+
+    \b
+      dra-driver remediation give-up gpu-0000-1b-00-0
+    """  # noqa: D301 - \b is for click
+    return _ask(device, RemediationRequest.GIVE_UP, "stop trying with", where)
+
+
+@remediation_command.command(name="done", short_help="Test a GPU that a person has repaired, and offer it again.")
+@click.argument("device")
+@folder_options
+def done(device: str, **where: str) -> int:
+    """Let the agent test a GPU that a person has repaired, and offer it again.
+
+    DEVICE is the GPU's name, PCI address or UUID. The agent begins within seconds.
+
+    \b
+      dra-driver remediation done gpu-0000-1b-00-0
+    """  # noqa: D301 - \b is for click
+    return _ask(device, RemediationRequest.DONE, "test and return", where)
+
+
+def _ask(device: str, request: RemediationRequest, words: str, where: dict[str, str]) -> int:
+    folder = data_folder(**where)
+    name = device_name(device, folder)
+    case = _unfinished_case(RemediationJournal(folder).cases(), name)
+    RequestFile(folder).ask(case.gpu, request)
+    click.echo(f"The agent will {words} {name}.")
+    return ExitCode.OK
+
+
+def _unfinished_case(cases: tuple[RemediationCase, ...], name: str) -> RemediationCase:
+    """Return the unfinished remediation of a GPU. Raises: InputError("input.device") if it has none."""
+    found = {gpu_name(case.gpu): case for case in cases if case.stage is not Stage.RETURNED}
+    if name not in found:
+        hint = f"in remediation: {', '.join(sorted(found))}" if found else "dra-driver remediation show"
+        raise InputError("device", f"{name} is not in remediation", hint=hint)
+    return found[name]
+
+
+def _remediation_cells(row: Wire) -> list[str]:
+    """Return a remediation as the cells of a table."""
+    fault = f"{row['fault']} {row['value']}".rstrip()
+    return [row["device"], fault, row["action"], str(row["tries"]), row["stage"], row["stageSince"], row["message"]]

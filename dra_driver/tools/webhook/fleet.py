@@ -22,10 +22,10 @@ from typing import Any
 from dra_driver.base.errors import NodeError
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import ClassWire, DeviceWire, SliceWire, Wire
+from dra_driver.kube.answers import Changed, Deleted, Listed
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import CLASSES, SLICES
 from dra_driver.kube.watch import Watch
-from dra_driver.kube.watch_events import Changed, Deleted, Listed
 from dra_driver.selectors.evaluate.program import DeviceView, prepare_device
 from dra_driver.tools.webhook.review import selectors
 

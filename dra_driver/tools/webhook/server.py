@@ -23,7 +23,7 @@ from dra_driver.base.wire import Wire
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load_credentials
 from dra_driver.node.claims.config import validate
-from dra_driver.tools.serving.http_server import ConnectionLimits, HttpServer, configuration
+from dra_driver.tools.http_server import ConnectionLimits, HttpServer, configuration
 from dra_driver.tools.webhook.certificates import (
     CertificateFolder,
     CertificateSecret,

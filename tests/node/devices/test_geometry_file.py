@@ -5,8 +5,8 @@ import json
 import pytest
 
 from dra_driver.base.errors import InputError, UsageError
+from dra_driver.node.devices.geometry import geometry_of, read_rules
 from dra_driver.node.devices.geometry_file import read_configurations
-from dra_driver.node.devices.geometry_rules import geometry_of, read_rules
 
 
 @pytest.fixture

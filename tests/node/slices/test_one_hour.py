@@ -14,8 +14,8 @@ import pytest
 from dra_driver.base.errors import ApiError, Retry
 from dra_driver.base.wire import DeviceTaint, TaintEffect
 from dra_driver.kube import api
+from dra_driver.kube.answers import Connected
 from dra_driver.kube.paths import SLICES
-from dra_driver.kube.watch_events import Connected
 from dra_driver.node.slices.pool_sync import SPREAD_SECONDS, WritePace
 from dra_driver.node.slices.publisher import Publisher
 from dra_driver.simulator.registry import Registry

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from dra_driver.tools.console.console import LIMITS, WebServer, listening_socket, settings
-from dra_driver.tools.serving.http_server import OpenConnections
+from dra_driver.tools.http_server import OpenConnections
 from tests.support.api.certificates import make_ca, make_leaf
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.console.cluster import fill

@@ -16,8 +16,8 @@ from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.health.cordons import Cordon
 from dra_driver.node.kubelet.registration import RegisteredPlugin
+from dra_driver.tools.doctor.command import examine
 from dra_driver.tools.doctor.evidence import NodeFaults, RuntimeConfig
-from dra_driver.tools.doctor.examination import examine
 from dra_driver.tools.doctor.finding import CATALOGUE, Severity
 from dra_driver.tools.doctor.node_evidence import PluginSocket
 from dra_driver.tools.doctor.version_checks import older_release

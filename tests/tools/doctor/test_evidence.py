@@ -24,8 +24,8 @@ from dra_driver.simulator.api_server import EmbeddedApi
 from dra_driver.simulator.http import Response
 from dra_driver.simulator.store import SLICES
 from dra_driver.tools.doctor.bundle import write_bundle
+from dra_driver.tools.doctor.command import examine
 from dra_driver.tools.doctor.evidence import ClusterEvidence, read_cluster, read_kernel_driver, read_runtimes
-from dra_driver.tools.doctor.examination import examine
 from dra_driver.tools.doctor.finding import Unexamined
 from dra_driver.tools.doctor.node_evidence import EvidenceFolders, read_node
 from dra_driver.tools.world.access import PROBES

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dra_driver.tools.doctor.examination import examine
+from dra_driver.tools.doctor.command import examine
 from dra_driver.tools.doctor.finding import Finding
 from tests.tools.doctor.support import evidence as e
 from tests.tools.doctor.support import fabric

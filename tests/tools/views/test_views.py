@@ -61,7 +61,7 @@ def world(tmp_path):
 
 
 FOLDERS = ("world", "cel", "explain", "fleet", "usage", "node")
-DRAWS = re.compile(r"^ *(import|from) (click|rich|prompt_toolkit|dra_driver.tools.inputs)\b", re.MULTILINE)
+DRAWS = re.compile(r"^ *(import|from) (click|rich|prompt_toolkit|dra_driver.tools.output)\b", re.MULTILINE)
 
 
 def modules():

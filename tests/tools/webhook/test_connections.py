@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from dra_driver.tools.serving.http_server import READ_BYTES
+from dra_driver.tools.http_server import READ_BYTES
 from dra_driver.tools.webhook.handler import MAX_BYTES
 from tests.support.waiting import until
 from tests.tools.webhook.support.serving import Serving, ask, is_closed

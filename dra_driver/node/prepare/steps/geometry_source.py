@@ -16,8 +16,7 @@ from dra_driver.base.errors import InputError, NodeError
 from dra_driver.base.machine import Stamp, stamp_of
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.kube.paths import NodeApi
-from dra_driver.node.devices.geometry import Configurations
-from dra_driver.node.devices.geometry_rules import FROM_LABEL, GeometryRule, geometry_of
+from dra_driver.node.devices.geometry import FROM_LABEL, Configurations, GeometryRule, geometry_of
 from dra_driver.node.neighbours.pod_resources import NodePods
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from dra_driver.base.errors import HardwareError, NodeError
-from dra_driver.node.devices.geometry import wanted_of
-from dra_driver.node.devices.geometry_rules import read_rules
+from dra_driver.node.devices.geometry import read_rules, wanted_of
 from dra_driver.node.neighbours.pod_resources import NodePods
 from dra_driver.node.prepare.steps.geometry_source import LABEL, MANAGER_LABEL, GeometrySource
 from dra_driver.node.prepare.steps.standing_partitions import DeclaredMig

@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.base.errors import DriverError
 from dra_driver.node.devices.build import build_inventory
-from dra_driver.node.devices.geometry_rules import read_rules
+from dra_driver.node.devices.geometry import read_rules
 from dra_driver.node.devices.partitions import MigPolicy
 from dra_driver.node.ledger.locks import device_lock
 from dra_driver.node.prepare.preparer import Preparer

@@ -44,7 +44,7 @@ def import_all() -> None:
     import dra_driver.node.daemon.main
     import dra_driver.node.daemon.node
     import dra_driver.node.mps.supervisor
-    import dra_driver.tools.demo.demo
+    import dra_driver.tools.demo
     import dra_driver.tools.servers
     import dra_driver.tools.webhook.server  # noqa: F401
 

@@ -1,1 +1,0 @@
-"""How the console and the webhook serve HTTP, with their bounds."""
