@@ -25,7 +25,7 @@ from dra_driver.node.health.faults import read_gpus
 from dra_driver.node.health.monitor import ForgetFile
 from dra_driver.node.health.remediation import RemediationRequest, RequestFile
 from dra_driver.node.health.stored_health import GPUS, HealthStore
-from dra_driver.tools.node.fault_rows import (
+from dra_driver.tools.node.report import (
     action_rows,
     cordon_document,
     device_names,

@@ -31,7 +31,7 @@ from dra_driver.node.ledger.locks import ValidationLock
 from dra_driver.node.neighbours.allocations import read_leftovers
 from dra_driver.node.neighbours.gone_claims import held_among, holding_claims, processes_on
 from dra_driver.node.neighbours.pod_resources import PodResources
-from dra_driver.tools.fleet.devices import withheld_reason
+from dra_driver.tools.node.report import withheld_reason
 from dra_driver.tools.options import hardware_options, settings_of_node
 from dra_driver.tools.output import Column, console, show_table, write_document
 from dra_driver.tools.world.access import DocumentKind, OutputDocument

@@ -9,7 +9,7 @@ from dra_driver.node.health.cordons import Cordon, CordonFile
 from dra_driver.node.health.fault_record import HealthRecord
 from dra_driver.node.health.faults import KnownGpus, read_gpus
 from dra_driver.node.health.stored_health import RECORD, HealthStore, record_wire
-from dra_driver.tools.node.fault_rows import fault_rows
+from dra_driver.tools.node.report import fault_rows
 from tests.node.health.support.parts import BOOT, KNOWN, ONE, TWO, gpu, partition, report, xid
 
 
