@@ -22,7 +22,7 @@ from dra_driver.node.ledger.record import ClaimState
 from dra_driver.node.prepare import node_users
 from dra_driver.node.prepare.node_users import look_at_nodes
 from dra_driver.tools.main import run as main
-from dra_driver.tools.node import fault_rows
+from dra_driver.tools.node import report
 from tests.node.support.running_pods import OLD, OTHER
 from tests.support.plugin.containers import Container
 from tests.support.plugin.parts import Rig, claim_wire, gpu, in_thread, result
@@ -251,7 +251,7 @@ def test_what_cannot_be_looked_at_keeps_the_device_for_the_bound_and_is_reported
 def test_a_person_sees_why_a_device_is_not_released_and_can_release_it(
     here: Rig, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fault_rows, "read_boot_id", lambda _proc: here.boot_id)
+    monkeypatch.setattr(report, "read_boot_id", lambda _proc: here.boot_id)
     where = ["--driver-name", here.driver, "--kubelet-plugins-directory-path", str(here.data.parent)]
     start(OTHER, NODES, OPEN)
     end_claim(here)
