@@ -34,8 +34,6 @@ from dra_driver.allocation.usage import (
 )
 from dra_driver.base.versions import COMPATIBILITY_GROUPS, LIST_ATTRIBUTES
 
-# The context of a search: the state that all attempts for one pod share, on whichever node.
-
 
 @dataclass(slots=True)
 class Context:

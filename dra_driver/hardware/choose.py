@@ -11,8 +11,6 @@ from dra_driver.base.flags import DEFAULT_VENDOR, VENDORS, RegisteredVendor, reg
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import load_vendor
 
-# Which vendor implements the port on this node
-
 AUTO = "auto"
 
 

@@ -198,7 +198,7 @@ COMMANDS: dict[str, CommandEntry] = {
         _RUN,
     ),
     "completion": CommandEntry(
-        "dra_driver.tools.completion_command:completion_command",
+        "dra_driver.tools.main:completion_command",
         "Print the completion script for bash, zsh or fish.",
         _RUN,
     ),

@@ -20,7 +20,7 @@ import yaml
 from cluster.components import parts
 from dra_driver.simulator.api_server import EmbeddedApi
 from dra_driver.simulator.store import CLAIMS, SLICES
-from dra_driver.tools.completion_command import PROGRAMS, SHELLS, complete, script
+from dra_driver.tools.main import PROGRAMS, SHELLS, complete, script
 from tests.support.api.embedded_client import slice_wire
 
 MODULES = {"dra-driver": "main", "kubectl-dra": "kubectl_plugin"}
@@ -33,7 +33,7 @@ def programs(tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "bin"
     folder.mkdir()
     calls = {name: f"from dra_driver.__main__ import {it} as run" for name, it in MODULES.items()}
-    calls["kubectl_complete-dra"] = "from dra_driver.tools.completion_command import kubectl_complete as run"
+    calls["kubectl_complete-dra"] = "from dra_driver.tools.main import kubectl_complete as run"
     for name, call in calls.items():
         (folder / name).write_text(f"#!{sys.executable}\nimport sys\n{call}\nsys.exit(run())\n")
         (folder / name).chmod(0o755)

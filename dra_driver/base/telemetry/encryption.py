@@ -12,8 +12,6 @@ from pathlib import Path
 from dra_driver.base.machine import Stamp, stamp_of
 from dra_driver.base.telemetry.logs import fields
 
-# TLS of the metrics port, which loads 4 MiB that an agent without it does not need.
-
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 10.0  # how often the files are checked

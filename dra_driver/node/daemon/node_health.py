@@ -23,12 +23,19 @@ from dra_driver.node.daemon.node_validation import ValidationGate
 from dra_driver.node.daemon.opened_node import OpenedNode
 from dra_driver.node.devices.agent_part import AgentPart
 from dra_driver.node.devices.offering import CurrentInventory, Inventory
-from dra_driver.node.health.affected_devices import DevicePlace, is_within, taints_of, verdicts_of, with_unknown
 from dra_driver.node.health.cordons import CordonFile
-from dra_driver.node.health.eviction_budget import EvictionBudget, Slots
 from dra_driver.node.health.faults import Fault, FaultKey, FaultVerdict, HealthPolicy, HeldBackReason, Subject
 from dra_driver.node.health.monitor import ForgetFile, HealthMonitor
 from dra_driver.node.health.stored_health import HealthStore
+from dra_driver.node.health.taints import (
+    DevicePlace,
+    EvictionBudget,
+    Slots,
+    is_within,
+    taints_of,
+    verdicts_of,
+    with_unknown,
+)
 from dra_driver.node.health.xids import row_of
 from dra_driver.node.kubelet.methods import DeviceReport, DeviceState, HealthStream
 from dra_driver.node.slices.scanner import ChangeListener, place_of

@@ -20,8 +20,7 @@ from dra_driver.hardware.programs import run_program
 from dra_driver.kube.leases import LeaseSlots
 from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.daemon.node_health import NodeHealth
-from dra_driver.node.daemon.opened_node import NodeDeviceHolders, OpenedNode
-from dra_driver.node.daemon.other_drivers import OtherDrivers
+from dra_driver.node.daemon.opened_node import NodeDeviceHolders, OpenedNode, OtherDrivers
 from dra_driver.node.health.cases import CommandRoot, RemediationMode, RemediationPolicy, SiteCommand
 from dra_driver.node.health.faults import Fault
 from dra_driver.node.health.recovery import FILE_NAME, DryRun, RebootRequest

@@ -24,8 +24,8 @@ from dra_driver.base.telemetry.logs import Loop, fields
 from dra_driver.kube.api import NodeEvents
 from dra_driver.node.devices.agent_part import AgentPart
 from dra_driver.node.devices.offering import CurrentInventory, Inventory
-from dra_driver.node.health.affected_devices import is_within
 from dra_driver.node.health.faults import Fault, FaultKey, Subject
+from dra_driver.node.health.taints import is_within
 from dra_driver.node.health.validation import HELD, INTERRUPTED, ValidationLevel, ValidationResult
 from dra_driver.node.health.validation_results import NodeVerdicts, ResultsFile, ValidationRecords, verdicts_of_node
 from dra_driver.node.health.validator import TestedDevice, devices_to_test

@@ -27,7 +27,7 @@ from dra_driver.base.wire import DeviceTaint, DeviceTaints, TaintEffect, Tenants
 from dra_driver.hardware.facts import Facts, GpuFacts, Problem
 from dra_driver.kube.api import NodeEvents
 from dra_driver.kube.paths import NodeApi
-from dra_driver.node.daemon.other_drivers import OtherDrivers
+from dra_driver.node.daemon.opened_node import OtherDrivers
 from dra_driver.node.devices.offering import ALL_KEPT, NOTHING, Inventory, KeptFields, Offering
 from dra_driver.node.devices.partitions import MigPolicy, Ownership, offer_text
 from dra_driver.node.devices.rules import NOTHING_SHARED, SharingRules

@@ -12,8 +12,7 @@ from dra_driver.base.names import gpu_of_vfio_device
 from dra_driver.hardware.driver_binding import BusAccess, ChildWriter
 from dra_driver.hardware.port import HealthReporter, MemoryLimitShowing, Metered
 from dra_driver.node.daemon.claim_status import DeviceUsers
-from dra_driver.node.daemon.opened_node import OpenedNode
-from dra_driver.node.daemon.other_drivers import OtherDrivers
+from dra_driver.node.daemon.opened_node import OpenedNode, OtherDrivers
 from dra_driver.node.daemon.passthrough_memory import may_be_away
 from dra_driver.node.neighbours.allocations import AllocatedDevices
 from dra_driver.node.prepare.repair import PeriodicTask, Repair

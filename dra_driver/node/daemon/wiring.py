@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import ChannelOffering
 from dra_driver.kube.paths import ClaimApi
 from dra_driver.node.daemon.claim_status import DeviceUsers
 from dra_driver.node.daemon.fault_reports import UnreleasedDevices
 from dra_driver.node.daemon.node_labels import FactsChange, StagedFacts, channel, lost_gpus, passed_gpus
 from dra_driver.node.daemon.offer import CurrentSharingRules, NodeOffer, OfferGate
-from dra_driver.node.daemon.opened_node import OpenedNode
+from dra_driver.node.daemon.opened_node import OpenedNode, OtherDrivers
 from dra_driver.node.daemon.optional_parts import (
     make_claim_status,
     make_gate,
@@ -35,7 +34,6 @@ from dra_driver.node.daemon.optional_parts import (
     make_remediation,
     passthrough_services,
 )
-from dra_driver.node.daemon.other_drivers import OtherDrivers
 from dra_driver.node.devices.agent_part import AgentPart
 from dra_driver.node.kubelet.registration import started
 from dra_driver.node.kubelet.server import PluginServer
@@ -51,7 +49,7 @@ from dra_driver.node.prepare.steps.geometry_source import GeometrySource
 from dra_driver.node.prepare.steps.passthrough import PassthroughServices
 from dra_driver.node.prepare.steps.standing_partitions import AbandonedPartitions, DeclaredMig, PartitionOwners
 from dra_driver.node.slices.publisher import Publisher
-from dra_driver.node.slices.scanner import ChangeListener, NodeInventory, Scanner
+from dra_driver.node.slices.scanner import ChangeListener, NodeInventory, OwnChanges, Scanner
 from dra_driver.node.slices.writer import AgentMark
 
 if TYPE_CHECKING:

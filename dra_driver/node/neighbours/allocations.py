@@ -66,9 +66,6 @@ def _metadata(claim: ClaimWire) -> Mapping[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-# Allocations: which devices of this node's pool are allocated to claims that the ledger does not know.
-
-
 class UnknownClaims(Protocol):
     """The claims of this node that the ledger does not know."""
 

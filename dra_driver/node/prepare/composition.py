@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Hardware
 from dra_driver.kube.paths import ClaimApi
 from dra_driver.node.cdi.store import CdiStore
@@ -34,6 +33,7 @@ from dra_driver.node.prepare.steps.passthrough import GpuPassthrough, Passthroug
 from dra_driver.node.prepare.steps.sharing import SharingHolders
 from dra_driver.node.prepare.steps.sharing_modes import SharingEffects
 from dra_driver.node.prepare.undo import ClaimUndo, DeviceWait
+from dra_driver.node.slices.scanner import OwnChanges
 
 PODS_DIR = Path("/var/lib/kubelet/pods")
 CGROUPS = Path("/sys/fs/cgroup")

@@ -176,8 +176,6 @@ def _same_time(wanted: str | None, stored: str | None) -> bool:
     return abs(apart.total_seconds()) <= _TIME_TOLERANCE_S
 
 
-# Content: the devices and counter sets of a pool, in the form of the API.
-
 _BY_WEIGHT = (TaintEffect.NO_EXECUTE, TaintEffect.NO_SCHEDULE, TaintEffect.NONE)
 
 

@@ -1,8 +1,9 @@
 """Scanner: reads the hardware regularly and reports changes.
 
 A cheap probe runs every two seconds. A full discovery runs when the probe's answer has changed, and once a minute in
-case the probe misses something. A change that this agent made itself starts no discovery: only the partitions of that
-GPU are read again. An event only makes the next probe happen sooner: the facts always come from the hardware itself.
+case the probe misses something. A change that this agent made itself starts no discovery (`OwnChanges`): only the
+partitions of that GPU are read again. An event only makes the next probe happen sooner: the facts always come from the
+hardware itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Hashable
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -19,15 +22,100 @@ from dra_driver.base.errors import DriverError
 from dra_driver.base.machine import boot_time
 from dra_driver.base.telemetry.logs import Loop, fields
 from dra_driver.base.wire import DeviceTaints
-from dra_driver.hardware.facts import Facts, GpuFacts
-from dra_driver.hardware.own_change import OwnChanges, facts_after
+from dra_driver.hardware.facts import MIXED, Facts, GpuFacts, mixed_mig_problems
 from dra_driver.hardware.port import Fingerprint, Hardware, Partitionable, Resettable
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.devices.describing import Device
 from dra_driver.node.devices.offering import Inventory
 from dra_driver.node.devices.partitions import STATIC, MigPolicy
 from dra_driver.node.devices.rules import NOTHING_SHARED, SharingRules
-from dra_driver.node.health.affected_devices import DevicePlace
+from dra_driver.node.health.taints import DevicePlace
+
+READ_SECONDS = 5.0
+
+
+class OwnChanges:
+    """The GPUs whose MIG mode or partitions this agent is changing, or has changed since the last look.
+
+    Any thread may change a GPU, and any thread may look at the hardware. A change may last longer than the time between
+    two looks, so each look during a change has to know of it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: Counter[str] = Counter()  # the number of changes, by PCI address
+        self._ended: set[str] = set()
+
+    def change(self, gpu: GpuFacts) -> AbstractContextManager[None]:
+        """Return a context in which the GPU counts as changed by this agent; so it does in the first look after it."""
+        return _Change(self, gpu.pci_address)
+
+    def begin(self, address: str) -> None:
+        """Begin a change of the GPU at a PCI address."""
+        with self._lock:
+            self._under_way[address] += 1
+
+    def end(self, address: str) -> None:
+        """End a change of the GPU at a PCI address."""
+        with self._lock:
+            self._under_way[address] -= 1
+            self._ended.add(address)
+
+    def take(self) -> frozenset[str]:
+        """Return the PCI addresses of the changed GPUs, and forget those whose changes have ended."""
+        with self._lock:
+            taken = frozenset(self._ended) | frozenset(+self._under_way)
+            self._ended.clear()
+        return taken
+
+
+class _Change:
+    """The context of `OwnChanges.change`. A generator would cost more time."""
+
+    __slots__ = ("_address", "_changes")
+
+    def __init__(self, changes: OwnChanges, address: str) -> None:
+        self._changes, self._address = changes, address
+
+    def __enter__(self) -> None:
+        self._changes.begin(self._address)
+
+    def __exit__(self, *_: object) -> None:
+        self._changes.end(self._address)
+
+
+def facts_after(
+    facts: Facts, addresses: Collection[str], hardware: Partitionable, limits_memory: Mapping[str, bool]
+) -> Facts | None:
+    """Return the facts with those about MIG read again for the GPUs at these PCI addresses.
+
+    `limits_memory` holds, by PCI address, whether a GPU's memory can be limited while MIG mode is off; with MIG mode
+    on it can't. Raises: HardwareError.
+    """
+    if any(problem.subject in addresses and problem.code != MIXED for problem in facts.problems):
+        return None  # only a discovery finds out which of a GPU's problems have ended
+    gpus = []
+    for gpu in facts.gpus:
+        now = _read(gpu, hardware, limits_memory) if gpu.pci_address in addresses else gpu
+        if now is None:
+            return None
+        gpus.append(now)
+    kept = (problem for problem in facts.problems if problem.code != MIXED)
+    return replace(facts, gpus=tuple(gpus), problems=(*kept, *mixed_mig_problems(tuple(gpus), facts.driver_version)))
+
+
+def _read(gpu: GpuFacts, hardware: Partitionable, limits_memory: Mapping[str, bool]) -> GpuFacts | None:
+    is_enabled = hardware.mig_mode(gpu, READ_SECONDS)
+    if not is_enabled and gpu.pci_address not in limits_memory:
+        return None
+    return replace(
+        gpu,
+        mig_enabled=is_enabled,
+        partitions=hardware.partitions_now(gpu),
+        unusable=hardware.unusable_now(gpu),
+        limits_memory=not is_enabled and limits_memory[gpu.pci_address],
+    )
+
 
 # ChangeListener: the object that the parts of the agent notify of changes; it decides what follows from each.
 

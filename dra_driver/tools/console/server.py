@@ -26,8 +26,16 @@ from dra_driver.tools.console.cluster_reader import WorkBudget, container_limit
 from dra_driver.tools.console.console import WebServer, document_of, listening_socket, routes, settings
 from dra_driver.tools.console.guard import RequestGuard, document
 from dra_driver.tools.console.lookups import UsageSource
-from dra_driver.tools.console.rights_resolvers import OwnRights, ReviewedRights, RightsResolver
-from dra_driver.tools.console.sign_in import MAX_TOKEN, PresentedIdentity, TrustedProxy, ViewerSessions, is_token
+from dra_driver.tools.console.sign_in import (
+    MAX_TOKEN,
+    OwnRights,
+    PresentedIdentity,
+    ReviewedRights,
+    RightsResolver,
+    TrustedProxy,
+    ViewerSessions,
+    is_token,
+)
 from dra_driver.tools.console.viewers import (
     HEALTH,
     SIGN_IN,

@@ -27,8 +27,14 @@ from dra_driver.tools.console.cluster_reader import UNSEEN_SECONDS, WorkBudget
 from dra_driver.tools.console.guard import FOREIGN, document, is_same_origin
 from dra_driver.tools.console.lookups import Commands, UsageSource, ViewerLookups
 from dra_driver.tools.console.responses import owner_of_user, to_give_up
-from dra_driver.tools.console.rights_resolvers import AdmittedViewer, RightsResolver
-from dra_driver.tools.console.sign_in import PresentedIdentity, TrustedProxy, ViewerSessions, presented_identity
+from dra_driver.tools.console.sign_in import (
+    AdmittedViewer,
+    PresentedIdentity,
+    RightsResolver,
+    TrustedProxy,
+    ViewerSessions,
+    presented_identity,
+)
 from dra_driver.tools.console.worker_client import WorkerClient, WorkerSpawner
 from dra_driver.tools.webhook.fleet import names_of
 

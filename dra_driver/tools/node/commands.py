@@ -241,9 +241,6 @@ def cordon_command(device: str, reason: str, until: str | None, output: str, **w
     return ExitCode.OK
 
 
-# `dra-driver uncordon`: end a cordon.
-
-
 @click.command(name="uncordon")
 @click.argument("device")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)

@@ -1,7 +1,7 @@
 """One driver of the process: it is ready once it works or has nothing to do, and not before."""
 
 from dra_driver.base.flags import FLAGS, resolve
-from dra_driver.node.daemon.driver_lifecycle import DriverLifecycle
+from dra_driver.node.daemon.node_process import DriverLifecycle
 from dra_driver.node.daemon.options import options_of
 from tests.support.waiting import until
 

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from dra_driver.base.errors import HardwareError
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.hardware.own_change import OwnChanges
-from dra_driver.node.slices.scanner import InventoryInputs, NodeInventory, Scanner
+from dra_driver.node.slices.scanner import InventoryInputs, NodeInventory, OwnChanges, Scanner
 from tests.support.waiting import until
 
 GPU = NvidiaGpu(uuid="GPU-1", pci_address="0000:01:00.0", minor=0, memory_bytes=1 << 30)

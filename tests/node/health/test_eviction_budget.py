@@ -4,9 +4,9 @@ import pytest
 
 from dra_driver.base.errors import ApiError
 from dra_driver.base.wire import TaintEffect
-from dra_driver.node.health.eviction_budget import EvictionBudget
 from dra_driver.node.health.faults import Fault, FaultKey, FaultVerdict, HeldBackReason, Subject
 from dra_driver.node.health.stored_health import HealthStore
+from dra_driver.node.health.taints import EvictionBudget
 from tests.node.health.support.parts import ONE, TWO
 from tests.support.kept_files import locked
 from tests.support.thread_starts import no_thread_starts

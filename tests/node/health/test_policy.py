@@ -2,7 +2,6 @@ import pytest
 
 from dra_driver.base.errors import InputError
 from dra_driver.base.wire import TaintEffect
-from dra_driver.node.health.affected_devices import DevicePlace, taints_of, verdicts_of
 from dra_driver.node.health.faults import (
     DEFAULT_RULES,
     EvictionLimit,
@@ -13,6 +12,7 @@ from dra_driver.node.health.faults import (
     Subject,
 )
 from dra_driver.node.health.policy_files import read_health_policy
+from dra_driver.node.health.taints import DevicePlace, taints_of, verdicts_of
 from tests.node.health.support.parts import ONE, TWO
 
 PLACES = (

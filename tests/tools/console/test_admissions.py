@@ -10,8 +10,7 @@ import pytest
 from dra_driver.base.errors import ApiError
 from dra_driver.tools.console.cluster_reader import MAX_NAMESPACES, Rights, rights_of
 from dra_driver.tools.console.events import Notices
-from dra_driver.tools.console.rights_resolvers import AdmittedViewer
-from dra_driver.tools.console.sign_in import PresentedIdentity
+from dra_driver.tools.console.sign_in import AdmittedViewer, PresentedIdentity
 from dra_driver.tools.console.viewers import FRESH_SECONDS, Admissions
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.tools.console.cluster_reader import Rights
-from dra_driver.tools.console.rights_resolvers import AdmittedViewer
-from dra_driver.tools.console.sign_in import PresentedIdentity
+from dra_driver.tools.console.sign_in import AdmittedViewer, PresentedIdentity
 from dra_driver.tools.console.viewers import FRESH_SECONDS, Admissions, TooFastError
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.console.cluster import fill

@@ -11,12 +11,12 @@ import pytest
 from starlette.datastructures import Headers
 
 from dra_driver.tools.console.cluster_reader import Rights
-from dra_driver.tools.console.rights_resolvers import AdmittedViewer
 from dra_driver.tools.console.sign_in import (
     IDLE_SECONDS,
     MAX_OF_USER,
     MAX_SESSIONS,
     WHOLE_SECONDS,
+    AdmittedViewer,
     PresentedIdentity,
     ViewerSessions,
 )

@@ -19,7 +19,6 @@ from dataclasses import replace
 from dra_driver.base.errors import GPU_LOST, HardwareError, Retry
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware.facts import CreatedPartition, GpuFacts, PartitionFacts, PlacementFacts
-from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.claims.gpu_steps import MigModeStep, MigPartitionStep
@@ -37,6 +36,7 @@ from dra_driver.node.ledger.recorded_steps import (
     recorded_partition,
 )
 from dra_driver.node.prepare.steps.effects import MadePartition, StepPerformer, StepRun, UndoRun
+from dra_driver.node.slices.scanner import OwnChanges
 
 # MIG modes: switches the MIG mode of a node's GPUs off for claims of whole GPUs, and on for partitions.
 

@@ -8,11 +8,10 @@ import pytest
 
 from dra_driver.base.errors import HardwareError
 from dra_driver.hardware.facts import Problem
-from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.node.devices.partitions import MigPolicy
-from dra_driver.node.slices.scanner import InventoryInputs, NodeInventory, Scanner
+from dra_driver.node.slices.scanner import InventoryInputs, NodeInventory, OwnChanges, Scanner
 
 ON_DEMAND = MigPolicy(is_dynamic=True)
 
