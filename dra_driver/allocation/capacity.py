@@ -3,7 +3,7 @@
 In: a device's capacities with their request policies, a request's amounts. Out: amounts. All numbers are exact.
 
 Source: Kubernetes consumable capacity (DRAConsumableCapacity): every capacity of a device is consumed, whether or not
-the request names it; min, step and valid values round up (`ranges.py`).
+the request names it; min, step and valid values round up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How the allocators of different Kubernetes versions differ, as data.
 
 In: a version and its features. Out: `AllocatorRules`: how that version's allocator, in the variant that these features
-choose, behaves. This module holds no behaviour: the other modules of the room read the flags.
+choose, behaves. This module holds no behaviour: the other modules of `allocation` read the flags.
 
 Source: Kubernetes, package dynamic-resource-allocation/structured, variants stable, incubating and experimental.
 """

@@ -1,7 +1,7 @@
 """Sharing settings: how several users of one device are kept apart, and which device that is.
 
 Out: frozen values that the agent's configuration, a device class or a claim sets. Never: what they do on the node
-(`plugin.effects.sharing`), who may set them (`claims`), or what is published about them (`inventory`). They live here
+(`prepare.steps.sharing`), who may set them (`claims`), or what is published about them (`devices`). They live here
 because all three need them and do not know each other.
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1 (intervals and limits).
 """

@@ -1,7 +1,7 @@
 """The interface between callers that need a verdict and the two engines that can produce one.
 
 In: a CEL expression. Out: a compiled `Selector`, or one of two errors. `KubernetesEngine` decides; `CelPythonEngine`
-is the portable second opinion. Code outside this room should need no more than these names.
+is the portable second opinion. Code outside `selectors` should need no more than these names.
 
 Source: Kubernetes, package dynamic-resource-allocation/cel (compile, evaluate, the texts of their errors).
 """

@@ -1,7 +1,7 @@
 """Claim rules: what the API server changes in and demands of a ResourceClaim's spec, a template and a DeviceClass.
 
-In: the object. Out: defaults filled in, fields of switched-off gates removed, and every fault at once. The status of a
-claim is checked in `claim_status_rules`. Source: resource.k8s.io/v1 validation and strategies, Kubernetes 1.34 to 1.36.
+In: the object. Out: defaults filled in, fields of switched-off gates removed, and every fault at once.
+Source: resource.k8s.io/v1 validation and strategies, Kubernetes 1.34 to 1.36.
 """
 
 from __future__ import annotations

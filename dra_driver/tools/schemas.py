@@ -200,13 +200,13 @@ ATTENTION: dict[str, Wire] = {
 # The schemas of migrated files, the demo, checked files, findings of the doctor, and a node's faults and tests.
 
 _TIME = {"type": "string", "format": "date-time"}
-_ROW_OTHERS = {"code": TEXT, "subject": TEXT, "path": TEXT, "what": TEXT}
+_MIGRATION_ROW = {"code": TEXT, "subject": TEXT, "path": TEXT, "what": TEXT}
 MIGRATED = record(
     {"diff": TEXT},
     file=TEXT,
     changed=FLAG,
-    changes=list_of(record(**_ROW_OTHERS, why=TEXT)),
-    losses=list_of(record(**_ROW_OTHERS, remedy=TEXT)),
+    changes=list_of(record(**_MIGRATION_ROW, why=TEXT)),
+    losses=list_of(record(**_MIGRATION_ROW, remedy=TEXT)),
     templates=TEXTS,
     text=TEXT,
 )
@@ -259,7 +259,7 @@ TESTED = record(
     seconds={"type": "number"},
     figures=map_of(COUNT),
 )
-OTHERS_FINDING = record(
+_DOCTOR_FINDING = record(
     id=TEXT,
     subject=TEXT,
     message=TEXT,
@@ -316,7 +316,7 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
     DocumentKind.DOCTOR_REPORT: {
         "isClean": FLAG,
         "lookedAt": TEXTS,
-        "findings": list_of(OTHERS_FINDING),
+        "findings": list_of(_DOCTOR_FINDING),
         "unseen": list_of(record(what=TEXT, why=TEXT)),
     },
     DocumentKind.SLICE_TREE: {

@@ -162,13 +162,13 @@ def console_server_command(log_format: str, **given: Any) -> int:
     from dra_driver.base.telemetry import logs
     from dra_driver.tools.console.server import serve
 
-    found = _settings(given)
+    found = _console_settings(given)
     logs.set_up(log_format)
     serve(found)
     return ExitCode.OK
 
 
-def _settings(given: dict[str, Any]) -> Any:
+def _console_settings(given: dict[str, Any]) -> Any:
     """Return the settings. Raises: UsageError for flags that can't be combined."""
     from dra_driver.tools.console.server import ServerSettings
     from dra_driver.tools.console.sign_in import TrustedProxy
@@ -277,13 +277,13 @@ def webhook_command(log_format: str, **given: Any) -> int:
     from dra_driver.base.telemetry import logs
     from dra_driver.tools.webhook.server import serve
 
-    settings = _settings_webhook(given)
+    settings = _webhook_settings(given)
     logs.set_up(log_format)
     serve(settings)
     return ExitCode.OK
 
 
-def _settings_webhook(given: dict[str, Any]) -> Settings:
+def _webhook_settings(given: dict[str, Any]) -> Settings:
     """Return the settings. Raises: UsageError for flags that can't be combined or have a wrong value."""
     from dra_driver.tools.webhook.server import Settings
 

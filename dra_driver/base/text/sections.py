@@ -1,7 +1,7 @@
 """Sections: the shapes of what people write, as pydantic models that find all mistakes at once, in plain words.
 
 In: plain values. Out: frozen models, or one ValidationError, of which every error has its path and a complete message.
-Unknown fields are mistakes, nothing is converted, and null counts as not given. `strict_file` reads files with them.
+Unknown fields are mistakes, nothing is converted, and null counts as not given. `read_strictly` reads files with them.
 Importing this module costs megabytes of memory, so an agent imports it only if there is something to read.
 """
 

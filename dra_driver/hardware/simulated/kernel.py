@@ -99,7 +99,7 @@ _COMMON = _common(SimulatedNodes())
 
 
 GPU_CLASS, AUDIO_CLASS, BRIDGE_CLASS = 0x030200, 0x040300, 0x060400
-_NULL_KERNEL = Path("/dev/null")
+_NULL_DEVICE = Path("/dev/null")
 _NO_OVERRIDE = "(null)"
 _FUNCTIONS = 1 << 18  # the first minor of the nodes of VFIO that no group has
 _CONFIG = bytes.fromhex("de10302306041000")
@@ -230,7 +230,7 @@ class SimulatedKernel:
         if os.path.lexists(path):
             return
         if self._node_major is None:
-            path.symlink_to(_NULL_KERNEL)
+            path.symlink_to(_NULL_DEVICE)
         else:
             os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(self._node_major, node_minor(name)))
 

@@ -2,7 +2,7 @@
 
 In: a path. Out: the configurations, or one InputError with every fault, its line and its path. A field that the format
 does not define is a fault, because a misspelt name would otherwise go unnoticed and leave GPUs unchanged. Importing
-this module costs megabytes of memory, as `section` does.
+this module costs megabytes of memory, as `sections` does.
 
     version: v1
     mig-configs:

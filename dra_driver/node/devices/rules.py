@@ -1,7 +1,7 @@
 """Sharing rules: which devices are shared, and how, according to the agent's configuration.
 
 In: rules, in the order of their file, and the devices of a node. Out: the rule of each device, which is the first that
-matches. Pure. A device that no rule matches stays whole. `rules_file` reads rules, and `allotment` computes how a
+matches. Pure. A device that no rule matches stays whole. `rules_files` reads rules, and `sharing` computes how a
 device is divided.
 """
 

@@ -3,7 +3,7 @@
 In: a path, and a function that reads a `sharing` section (the one that also reads those of claims). Out: rules, or one
 InputError with every fault, its line and its path. A file of NVIDIA's device plugin (`version: v1` with `sharing`) is
 accepted unchanged. The format is described in docs/sharing.md. Importing this module costs megabytes of memory, as
-`section` does.
+`sections` does.
 """
 
 from __future__ import annotations

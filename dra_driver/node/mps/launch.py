@@ -213,7 +213,7 @@ def resolve_in_root(root: Path, path: Path) -> Path:
 OUTPUT = "output.log"  # what the program prints
 _LOG = "control.log"  # what the program itself writes; it appends to what earlier daemons wrote
 _CONTROL_CHILD = Path(__file__).with_name("control_child.py")
-_OUTPUT_BYTES_SPAWNING = 2048
+_LOG_TAIL_BYTES = 2048
 _REPORT_BYTES = 4096
 
 
@@ -265,7 +265,7 @@ class SpawnedProcess:
     def last_output(self) -> str:
         """Return the last line that the program printed or wrote into its log; "" if there is none."""
         for path, begins in self._logs.items():
-            lines = client_files.tail(path, _OUTPUT_BYTES_SPAWNING, begins).decode(errors="replace").splitlines()
+            lines = client_files.tail(path, _LOG_TAIL_BYTES, begins).decode(errors="replace").splitlines()
             if lines:
                 return lines[-1][:300]
         return ""
@@ -343,7 +343,7 @@ def _spawn(gate_read: int, output: int, report_write: int) -> int:
 # Ask the kernel which process listens on a daemon's control socket.
 
 _SO_PEERPIDFD = 77
-_PATH_PEER = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_PATH_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def fault(path: Path, process: ProcessIdentity) -> str:
@@ -368,7 +368,7 @@ def listener(path: Path) -> ProcessIdentity | None:
 
 def _listener(path: Path) -> tuple[int, int]:
     """Return the listener's pid and user; the pid is 0 if that process has ended. Raises: OSError."""
-    fd = os.open(path, _PATH_PEER)
+    fd = os.open(path, _OPEN_PATH_ONLY)
     try:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK))

@@ -187,7 +187,7 @@ def _noun(literal: Literal) -> str:
 
 # Values that can't be what the author meant.
 
-_EQUAL_VALUES = frozenset({"_==_", "_!=_"})
+_EQUALITY = frozenset({"_==_", "_!=_"})
 _SEARCHES = frozenset({"contains", "startsWith", "endsWith"})
 
 
@@ -199,7 +199,7 @@ def value_mistakes(written: WrittenExpression) -> Iterator[Mistake]:
         yield from _unreadable(written, node)
         if node.function == "@in":
             yield from _membership(written, *node.args)
-        elif node.function in _EQUAL_VALUES:
+        elif node.function in _EQUALITY:
             for value, literal in (node.args, node.args[::-1]):
                 if type(literal) is Literal:
                     yield from _other_type(written, value, literal)

@@ -4,7 +4,7 @@ In: a checked tree. Out: one number, the most that an evaluation may cost. The A
 estimate exceeds 1,000,000. Nothing is evaluated.
 
 Source: cel-go's checker.Cost, including its order of visits (sizes are read when a node is visited, and visits have
-side effects on paths; see `sizes.py`). The cost of each function is in `estimate_rules.py`.
+side effects on paths). The cost of each function is in `estimate_rules.py`.
 """
 
 from __future__ import annotations

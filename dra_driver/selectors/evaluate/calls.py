@@ -2,7 +2,7 @@
 
 In: closures of the operands, and which of them are constants. Out: one closure. Constant operands are examined here,
 only once: the type of a constant selects the implementation, a pure constructor of constants is evaluated, and a
-compiled pattern is used. The semantics are those of `equality.py`, `arithmetic.py` and `functions.py`; this module only
+compiled pattern is used. The semantics are those of `equality.py` and `functions.py`; this module only
 saves look-ups.
 """
 

@@ -321,7 +321,7 @@ def _render(value: Any, depth: int) -> str:
     if is_list(value):
         return _list(value, depth)
     if is_map(value):
-        return _map_rendering(value, depth)
+        return _rendered_map(value, depth)
     convert = CONVERSIONS["string"].get((kind,))
     return str(convert(value)) if convert is not None and kind is not bytes else repr(value)
 
@@ -334,7 +334,7 @@ def _list(value: Any, depth: int) -> str:
     return f"[{', '.join(shown)}{', …' if count > _MAX_ENTRIES else ''}]"
 
 
-def _map_rendering(value: Any, depth: int) -> str:
+def _rendered_map(value: Any, depth: int) -> str:
     count = map_size(value)
     if depth == 0:
         return f"{{{count} entries}}"

@@ -1,7 +1,7 @@
 """From tokens to a tree with expanded macros.
 
 In: the text and the macros of the environment. Out: the root node, or the faults of this stage. It is a recursive
-descent whose depth the grammar's own limits bound, so no text can exhaust the stack (`depth.py` makes the room).
+descent whose depth the grammar's own limits bound, so no text can exhaust the stack.
 
 Source: the CEL grammar and the limits of cel-go's parser (code points, nesting of rules, open visits). Only the
 position of the first syntax error is reproduced faithfully; follow-up errors of the generated parser are not imitated.

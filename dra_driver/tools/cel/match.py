@@ -313,13 +313,13 @@ def cel_explain_command(only: tuple[str, ...], max_groups: int, output: str, **o
         out = console()
         print_heading(out, given)
         for one in judged:
-            _show_explain(out, one, given, max_groups)
+            _show_parts(out, one, given, max_groups)
     else:
         write_document(explanations_document(judged, given), output)
     return exit_code(judged, given.environment)
 
 
-def _show_explain(out: Any, judged: QueryVerdicts, given: SelectorInputs, max_groups: int) -> None:
+def _show_parts(out: Any, judged: QueryVerdicts, given: SelectorInputs, max_groups: int) -> None:
     print_query(out, judged, given)
     if not judged.compiles:
         return

@@ -341,7 +341,7 @@ def misses(judged: QueryVerdicts) -> list[Miss]:
     found: list[Miss] = []
     for step, selector in enumerate(selectors):
         others = selectors[:step] + selectors[step + 1 :]
-        near = [group for group in outside if all(_holds_misses(other, group) for other in others)]
+        near = [group for group in outside if all(_accepts_group(other, group) for other in others)]
         for miss in nearest_misses(selector, [group.view for group in near]):
             count = sum(judged.size(near[position]) for position in miss.devices)
             found.append(Miss(judged.compiled[step].written.label, miss.clause, miss.reason, count, total))
@@ -359,7 +359,7 @@ def miss_document(miss: Miss) -> Wire:
     }
 
 
-def _holds_misses(selector: KubernetesSelector, group: VerdictGroup) -> bool:
+def _accepts_group(selector: KubernetesSelector, group: VerdictGroup) -> bool:
     try:
         return selector.matches_view(group.view)
     except SelectorRuntimeError:

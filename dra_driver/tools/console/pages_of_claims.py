@@ -229,7 +229,7 @@ def device_page(board: Board, node: str, pool: str, name: str) -> OutputDocument
     Raises: InputError if there is none.
     """
     found = _published(board, node, pool, name)
-    holders = _held_device_page(board, pool, name)
+    holders = _holders_of(board, pool, name)
     if not found and not holders:
         raise InputError("no-device", f"node {node} publishes no device {name}", hint="it may be gone: see the map")
     own: DeviceWire = next(
@@ -275,7 +275,7 @@ def _published(board: Board, node: str, pool: str, name: str) -> list[tuple[str,
     ]
 
 
-def _held_device_page(board: Board, pool: str, name: str) -> list[tuple[DeviceId, Holding]]:
+def _holders_of(board: Board, pool: str, name: str) -> list[tuple[DeviceId, Holding]]:
     """Return which claims hold the device with a name, or a part of it."""
     return [
         (key, one)

@@ -313,7 +313,7 @@ def check_taints(cluster: ClusterEvidence) -> Iterator[Finding]:
     for name in sorted(with_gpus & nodes.keys()):
         if any(one.get("effect") in _KEEPS_AWAY for one in (nodes[name].get("spec") or {}).get("taints") or ()):
             continue
-        pods = sorted(_name_node_taint_checks(pod) for pod in cluster.of("pods") if _could_run_elsewhere(pod, name))
+        pods = sorted(_pod_name(pod) for pod in cluster.of("pods") if _could_run_elsewhere(pod, name))
         more = f" and {len(pods) - _MAX_NAMED} more" if len(pods) > _MAX_NAMED else ""
         running = f"; pods without a GPU run there: {', '.join(pods[:_MAX_NAMED])}{more}" if pods else ""
         yield Finding(
@@ -340,5 +340,5 @@ def _could_run_elsewhere(pod: Wire, node: str) -> bool:
     return not any(name.startswith(_GPU_RESOURCE) for name in limits)
 
 
-def _name_node_taint_checks(pod: Wire) -> str:
+def _pod_name(pod: Wire) -> str:
     return f"{pod['metadata'].get('namespace')}/{pod['metadata']['name']}"

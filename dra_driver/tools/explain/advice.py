@@ -275,7 +275,7 @@ def selector_advice(
     """Return what to write instead in the selectors of a subject's claims; () if there is no remedy."""
     found: list[str] = []
     for label, class_name, expression in _expressions(subject):
-        reached = [view for view in views if _passes_advice(world, class_name, engine, view)]
+        reached = [view for view in views if _class_accepts(world, class_name, engine, view)]
         remedy = guarded_remedy(expression, engine, reached or views)
         if remedy is not None:
             found.append(f"{label}: {'; '.join(remedy.sentences)}")
@@ -316,7 +316,7 @@ def _expressions(subject: ExplainedSubject) -> Iterator[tuple[str, str, str]]:
                         yield label, one["deviceClassName"], expression
 
 
-def _passes_advice(world: World, class_name: str, engine: KubernetesEngine, view: DeviceView) -> bool:
+def _class_accepts(world: World, class_name: str, engine: KubernetesEngine, view: DeviceView) -> bool:
     """Return whether a class accepts a device. A class that is missing, or whose selectors fail, accepts none."""
     wire: Wire = next((one for one in world.of("DeviceClass") if one["metadata"]["name"] == class_name), {})
     try:

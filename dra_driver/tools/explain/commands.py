@@ -383,10 +383,10 @@ def show_all(explained: Sequence[Explained], headline: str, *, is_cluster: bool)
         if place == 0:
             print_text(out, f"({headline})", style="dim")
         if explanation is not None:
-            _show_explain(out, explanation)
+            _show_explanation(out, explanation)
 
 
-def _show_explain(out: Any, explanation: AllocationExplanation) -> None:
+def _show_explanation(out: Any, explanation: AllocationExplanation) -> None:
     alike: dict[Any, list[NodeExplanation]] = {}
     for node in sorted(explanation.nodes, key=lambda node: (node.ok, bool(node.skipped))):
         alike.setdefault((node.sentence, node.notes), []).append(node)

@@ -283,7 +283,7 @@ def in_use_command(driver_names: tuple[str, ...], output: str, **given: Any) -> 
         found = holders(claims, name)
         is_held |= bool(found)
         if output == "table":
-            _show_in_use(found, name, is_all=not unseen)
+            _show_claims_in_use(found, name, is_all=not unseen)
         else:
             if output == "yaml" and number:
                 click.echo("---")
@@ -293,7 +293,7 @@ def in_use_command(driver_names: tuple[str, ...], output: str, **given: Any) -> 
     return ExitCode.NO_MATCH if is_held else ExitCode.ENVIRONMENT if unseen else ExitCode.OK
 
 
-def _show_in_use(found: Sequence[Wire], driver_name: str, *, is_all: bool) -> None:
+def _show_claims_in_use(found: Sequence[Wire], driver_name: str, *, is_all: bool) -> None:
     for one in found:
         click.echo(printable(holder_line(one)))
     if found:

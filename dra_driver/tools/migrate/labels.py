@@ -2,7 +2,7 @@
 
 In: one requirement on a label, and the kind of device that the pod asks for. Out: an expression; "" if the claim
 demands it already; or the reason why devices don't publish it. An expression always checks that an attribute exists
-before it reads it, because a selector that fails stops the scheduling of the pod. inventory/attributes lists what each
+before it reads it, because a selector that fails stops the scheduling of the pod. `describing` lists what each
 attribute holds.
 
 Source: GPU feature discovery (labels and their values); Kubernetes, NodeSelectorOperator (a missing label matches NotIn

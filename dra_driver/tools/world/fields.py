@@ -153,7 +153,7 @@ def has_fields(kind: str, api_version: object) -> bool:
     of the kinds in the table have no dot in their names.
     """
     group = str(api_version or "").rpartition("/")[0]
-    return kind in _KINDS_FIELDS and "." not in group and kind in _table()
+    return kind in _KUBERNETES_KINDS and "." not in group and kind in _table()
 
 
 def field_faults(kind: str, wire: Any) -> Iterator[FieldFault]:
@@ -161,7 +161,7 @@ def field_faults(kind: str, wire: Any) -> Iterator[FieldFault]:
     yield from _faults(wire, kind, ())
 
 
-_KINDS_FIELDS = frozenset(
+_KUBERNETES_KINDS = frozenset(
     "Pod Node PodTemplate ReplicationController Deployment StatefulSet DaemonSet ReplicaSet Job CronJob".split()  # noqa: SIM905
 )
 
@@ -323,12 +323,12 @@ _WAYS = ("resourceClaimName", "resourceClaimTemplateName")
 
 def bad_reference(pod: Wire, title: str) -> InputError | None:
     """Return the error for the first bad reference of a pod, which `title` names; None if there is none."""
-    for path, cause in _faults_pod_references(pod.get("spec") or {}):
+    for path, cause in _wrong_references(pod.get("spec") or {}):
         return InputError("object", f"{title}: {path}: {cause}", hint="the API server refuses such an object")
     return None
 
 
-def _faults_pod_references(spec: Wire) -> Iterator[tuple[str, str]]:
+def _wrong_references(spec: Wire) -> Iterator[tuple[str, str]]:
     names: list[str] = []
     for number, one in enumerate(spec.get("resourceClaims") or ()):
         path = f"spec.resourceClaims[{number}]"

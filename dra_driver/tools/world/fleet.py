@@ -1,6 +1,6 @@
 """The devices of a fleet, each with its driver and its node; fleets of simulated profiles and of this node's hardware.
 
-In: profile names, a hardware port. Out: a `Fleet`. That of ResourceSlices is read by `published_fleet`.
+In: profile names, a hardware port, or ResourceSlices. Out: a `Fleet`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: an object as a user wrote it. Out: nothing, or an error that names the invalid field. Fields that are null are
 removed, as the API server does; fields that this program does not read are not checked. The fields of resource.k8s.io
-objects are those that the API has (`embedded.api_rules.shapes`, `newest_fields`); of pods and nodes there are those
+objects are those that the API has (`simulator.shapes`, `fields`); of pods and nodes there are those
 that this program reads.
 Source: Kubernetes API resource/v1 and core/v1.
 """
@@ -96,7 +96,7 @@ _SCALARS: dict[Any, ScalarShape] = {
 }
 _UNCHECKED = (ANY, TIME)  # this program only needs to know whether there is a time
 
-# In the form of `embedded.api_rules.shapes`:
+# In the form of `simulator.shapes`:
 
 _META = {
     "name": str,
@@ -288,7 +288,7 @@ _SHAPES: dict[str, Any] = {
     "DeviceClass": CLASS,
     "ResourceSlice": SLICE,
 }
-_META_STRICTNESS = frozenset({"apiVersion", "kind", "metadata", "status"})
+_ALLOWED_AROUND = frozenset({"apiVersion", "kind", "metadata", "status"})
 _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[]+)")
 _MAX_BYTES = 4 << 20  # the largest file that is read a second time to find a line
 Step = str | int
@@ -298,12 +298,12 @@ def refuse_unknown(document: Document, wire: Any) -> None:
     """Refuse an object with an unknown field, or with a value of the wrong type. Raises: InputError("input.object")."""
     if has_fields(document.kind, document.wire.get("apiVersion")):
         for fault in field_faults(document.kind, wire):
-            raise _fault_strictness(document, fault)
+            raise _unknown_field(document, fault)
     shape = _SHAPES.get(document.kind)
     if shape is None:
         return
-    for path, known in _unknown({key: one for key, one in wire.items() if key not in _META_STRICTNESS}, shape, ()):
-        raise _fault_strictness(document, FieldFault(path, known=tuple(known)))
+    for path, known in _unknown({key: one for key, one in wire.items() if key not in _ALLOWED_AROUND}, shape, ()):
+        raise _unknown_field(document, FieldFault(path, known=tuple(known)))
 
 
 def checked(document: Document, checker: ShapeChecker) -> Wire:
@@ -318,7 +318,7 @@ def checked(document: Document, checker: ShapeChecker) -> Wire:
     return wire
 
 
-def _fault_strictness(document: Document, fault: FieldFault) -> InputError:
+def _unknown_field(document: Document, fault: FieldFault) -> InputError:
     where = f"{_at(document, fault.path)}: {document.kind} {document.name}: {_written(fault.path)}"
     if fault.wanted:
         return InputError("object", f"{where} is not {fault.wanted}")

@@ -1,6 +1,6 @@
 """The world of `explain` and `simulate`: nodes, slices, classes, claims and pods as wire objects.
 
-In: objects, which `reading` and `simulated_nodes` add. Out: a `World`, to which `complete` adds the objects that these
+In: objects, which are read or made from profiles. Out: a `World`, to which `complete` adds the objects that these
 imply.
 """
 
