@@ -35,7 +35,7 @@ from dra_driver.base.versions import (
 )
 from dra_driver.base.wire import Wire
 from dra_driver.simulator import claim_rules, shapes, value_rules
-from dra_driver.simulator.agent_process import OPEN_PATHS, Dispatcher
+from dra_driver.simulator.dispatch import OPEN_PATHS, Dispatcher
 from dra_driver.simulator.http import HttpRequest, InjectedFaults, LoopbackServer, RequestLog, Response, Stream
 from dra_driver.simulator.registry import Registry
 from dra_driver.simulator.shapes import ApiRefusal, Faults, KindRules, RuleContext, bad_request, unauthorized
