@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dra_driver.base.wire import Wire
-from dra_driver.simulator import store as kinds
 from dra_driver.simulator.shapes import (
     ApiRefusal,
     Faults,
@@ -30,7 +29,7 @@ from dra_driver.simulator.shapes import (
     not_found,
     without_empty,
 )
-from dra_driver.simulator.store import ApiKind, Key, Store, Stored, Target
+from dra_driver.simulator.store import KINDS, NAMESPACES, ApiKind, Key, Store, Stored, Target
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
@@ -129,7 +128,7 @@ class Registry:
     def _remove(self, kind: ApiKind, key: Key) -> Stored:
         removed = self._store.remove(kind, key)
         uid = removed.wire["metadata"]["uid"]
-        for owned_kind in kinds.KINDS:
+        for owned_kind in KINDS:
             for stored in self._store.all(owned_kind):
                 metadata = stored.wire["metadata"]
                 if any(owner.get("uid") == uid for owner in metadata.get("ownerReferences") or []):
@@ -205,7 +204,7 @@ class Registry:
                 raise bad_request(
                     "the namespace of the provided object does not match the namespace sent on the request"
                 )
-            if self._store.get(kinds.NAMESPACES, ("", namespace)) is None:
+            if self._store.get(NAMESPACES, ("", namespace)) is None:
                 raise not_found("namespaces", namespace)
             metadata["namespace"] = namespace
         else:
@@ -219,7 +218,7 @@ class Registry:
 
     def _context(self) -> RuleContext:
         def labels(namespace: str) -> Mapping[str, str]:
-            stored = self._store.get(kinds.NAMESPACES, ("", namespace))
+            stored = self._store.get(NAMESPACES, ("", namespace))
             return (stored.wire["metadata"].get("labels") or {}) if stored else {}
 
         return RuleContext(self._minor, self._gates, now_text(), labels)

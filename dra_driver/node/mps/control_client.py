@@ -14,7 +14,6 @@ import time
 from dra_driver.base.errors import Retry, SharingError
 from dra_driver.base.wire import MpsSettings, SharedDevice
 from dra_driver.node.mps import launch
-from dra_driver.node.mps import launch as peer
 from dra_driver.node.mps.daemon_folder import DaemonFolder
 from dra_driver.node.mps.launch import ControlProgram, ProgramExit
 from dra_driver.node.mps.processes import ProcessIdentity
@@ -137,7 +136,7 @@ class ControlClient:
 
     def _try(self, command: str) -> ProgramExit:
         """Run a command, unless a process other than our daemon listens; then the outcome names that process."""
-        if fault := peer.fault(self._folder.control, self._process):
+        if fault := launch.fault(self._folder.control, self._process):
             return ProgramExit(None, fault)
         seconds = max(_MIN_S, min(COMMAND_S, self.left()))
         return launch.ask(self._program, self._folder, command, seconds=seconds)

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 
 from dra_driver.base.errors import SOCKET_PATH_BYTES, DriverError, NodeError, Retry, SharingError
 from dra_driver.base.wire import Key, MpsSettings, RecordForm, SharedDevice
-from dra_driver.node.mps import client
-from dra_driver.node.mps import processes as client_files
+from dra_driver.node.mps import client, processes
 from dra_driver.node.mps.processes import Inode, Origin, ProcessIdentity
 
 # Mounts: a small tmpfs for what clients of a device can write, and a mount namespace with the daemon's own
@@ -208,7 +207,7 @@ class DaemonFolder:
         try:
             for folder in (self.pipe, self.shm, self.log):
                 remove(folder)
-                client_files.empty(folder)
+                processes.empty(folder)
                 with suppress(FileNotFoundError):
                     folder.rmdir()
             shutil.rmtree(self.path, onerror=_missing_is_fine)
@@ -242,7 +241,7 @@ class DaemonFolder:
         If clients go on writing there, the folder does not become empty, but a daemon can start there all the same.
         """
         try:
-            client_files.empty(self.pipe)
+            processes.empty(self.pipe)
         except OSError as exc:
             text = f"folder {self.pipe} can't be emptied: {exc.strerror}"
             raise NodeError("folder", text, retry=Retry.LATER) from exc
@@ -250,7 +249,7 @@ class DaemonFolder:
     def sweep_shm(self) -> int:
         """Remove the files in /dev/shm that no process uses any more. Return how many."""
         try:
-            return client_files.sweep(self.shm)
+            return processes.sweep(self.shm)
         except OSError:
             return 0
 
@@ -278,8 +277,8 @@ def _state_of(value: dict[str, Any]) -> DaemonRecord | None:
     return _RECORD.read(value, process=process, origin=origin)
 
 
-def _former(processes: Iterable[ProcessIdentity]) -> list[list[int]]:
-    return [[one.pid, one.start_ticks] for one in processes]
+def _former(identities: Iterable[ProcessIdentity]) -> list[list[int]]:
+    return [[one.pid, one.start_ticks] for one in identities]
 
 
 def _former_of(value: Iterable[tuple[int, int]]) -> tuple[ProcessIdentity, ...]:

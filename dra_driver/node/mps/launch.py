@@ -26,8 +26,6 @@ from pathlib import Path
 from dra_driver.base.errors import Retry, SharingError
 from dra_driver.base.telemetry.logs import start_thread
 from dra_driver.node.mps import daemon_folder, processes
-from dra_driver.node.mps import processes as children
-from dra_driver.node.mps import processes as client_files
 from dra_driver.node.mps.daemon_folder import DaemonFolder
 from dra_driver.node.mps.processes import Inode, ProcessIdentity
 
@@ -127,7 +125,7 @@ class _Call:
         """
         ends = time.monotonic() + self.seconds
         try:
-            with children.child(self._start) as process:
+            with processes.child(self._start) as process:
                 assert process.stdin is not None  # noqa: S101 - a pipe
                 assert process.stdout is not None  # noqa: S101
                 with suppress(BrokenPipeError):
@@ -153,7 +151,7 @@ class _Call:
             env=self.environment,
             cwd="/",
             bufsize=0,
-            preexec_fn=children.kill_with_parent(),  # noqa: PLW1509 - that takes no lock and imports nothing
+            preexec_fn=processes.kill_with_parent(),  # noqa: PLW1509 - that takes no lock and imports nothing
             start_new_session=True,  # signals to this process's group (Ctrl-C) must not reach the daemon
         )
 
@@ -265,7 +263,7 @@ class SpawnedProcess:
     def last_output(self) -> str:
         """Return the last line that the program printed or wrote into its log; "" if there is none."""
         for path, begins in self._logs.items():
-            lines = client_files.tail(path, _LOG_TAIL_BYTES, begins).decode(errors="replace").splitlines()
+            lines = processes.tail(path, _LOG_TAIL_BYTES, begins).decode(errors="replace").splitlines()
             if lines:
                 return lines[-1][:300]
         return ""
@@ -288,8 +286,8 @@ def spawned(
     try:
         output = _output(folder)
         theirs.append(output)
-        logs = {folder.log / name: client_files.size(folder.log / name) for name in (OUTPUT, _LOG)}
-        with children.held(lambda: _spawn(gate_read, output, report_write)) as pid:
+        logs = {folder.log / name: processes.size(folder.log / name) for name in (OUTPUT, _LOG)}
+        with processes.held(lambda: _spawn(gate_read, output, report_write)) as pid:
             for fd in theirs:
                 os.close(fd)
             theirs.clear()

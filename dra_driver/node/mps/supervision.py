@@ -19,9 +19,6 @@ from dra_driver.base.errors import DriverError, NodeError, Retry, SharingError
 from dra_driver.base.telemetry.logs import fields, start_thread
 from dra_driver.base.wire import MpsSettings, SharedDevice
 from dra_driver.node.mps import daemon, processes
-from dra_driver.node.mps import daemon as daemon_processes
-from dra_driver.node.mps import processes as children
-from dra_driver.node.mps import processes as client_files
 from dra_driver.node.mps.control_client import ControlClient
 from dra_driver.node.mps.daemon import DaemonContext
 from dra_driver.node.mps.daemon_folder import (
@@ -48,7 +45,7 @@ def bound_logs(folders: Iterable[DaemonFolder], *, max_bytes: int = LOG_BYTES) -
     for folder in folders:
         for path in folder.log.glob("*.log") if folder.log.is_dir() else ():
             with suppress(OSError):
-                fd = client_files.open_regular(path, os.O_RDWR)
+                fd = processes.open_regular(path, os.O_RDWR)
                 try:
                     _cut(fd, max_bytes)
                 finally:
@@ -172,7 +169,7 @@ class DaemonWatch:
             try:
                 self._start_repairs()
                 self._wait_for_ends(logs_due)
-                children.reap()
+                processes.reap()
                 if time.monotonic() >= logs_due:
                     logs_due = time.monotonic() + _LOGS_S
                     bound_logs(entry.folder for entry in self._entries.all())
@@ -232,7 +229,7 @@ class DaemonSupervisor:
         root: the folder of all daemons, which the caller has made.
         find: returns the control program. Raises: SharingError.
         boot_id: the id of this boot.
-        cgroup, shm_mib: see `daemon_processes.DaemonContext`.
+        cgroup, shm_mib: see `daemon.DaemonContext`.
         delays_s: seconds before each attempt to repair a daemon; the last one applies to all further attempts.
     """
 
@@ -260,7 +257,7 @@ class DaemonSupervisor:
             if state is None or not state.is_wanted:
                 entry.due = time.monotonic()
                 continue
-            process = daemon_processes.running(folder, state, self._context())
+            process = daemon.running(folder, state, self._context())
             log.info(
                 "MPS daemon found" if process else "MPS daemon is gone",
                 extra=fields(device=state.device.name, pid=process.pid if process else 0),
@@ -368,7 +365,7 @@ class DaemonSupervisor:
 
     def _start_again(self, entry: DaemonEntry, state: DaemonRecord, deadline: float) -> None:
         entry.state = state
-        if left := daemon_processes.orphans(entry.folder, state, self._context()):
+        if left := daemon.orphans(entry.folder, state, self._context()):
             log.warning(
                 "MPS servers without their daemon keep serving their clients",
                 extra=fields(device=state.device.name, count=len(left)),
