@@ -195,7 +195,7 @@ def test_a_node_may_have_64_gpus(tmp_path):
 def test_yaml_is_loaded_only_when_simulated_hardware_is_chosen():
     script = (
         "import sys\n"
-        "from dra_driver.hardware.vendors import choose\n"
+        "from dra_driver.hardware.choose import choose\n"
         "from dra_driver.hardware.port import Roots\n"
         "import dra_driver.node.devices.build, dra_driver.node.devices.describing\n"
         "assert 'yaml' not in sys.modules\n"
