@@ -24,7 +24,6 @@ from typing import TypeVar
 
 from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.base.wire import ComputeMode, Interval, SharedDevice
-from dra_driver.hardware import programs
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia import library
 from dra_driver.hardware.nvidia.calls import Nvml
@@ -34,7 +33,6 @@ from dra_driver.hardware.nvidia.instances import WorkerStopped, ended
 from dra_driver.hardware.nvidia.queries import UNLIMITED, Handle, NvmlFault
 from dra_driver.hardware.nvidia.session import GpuWorker
 from dra_driver.hardware.port import Roots
-from dra_driver.hardware.programs import run_program
 
 T = TypeVar("T")
 Work = Callable[[Nvml, Handle, GpuFacts], T]  # called with the library, the GPU's handle, and its facts as last read
@@ -201,6 +199,8 @@ class Modes:
 
     def _run(self, device: SharedDevice, arguments: tuple[str, ...], deadline_s: float) -> str:
         """Run nvidia-smi on one GPU and return its output."""
+        from dra_driver.hardware import programs  # noqa: PLC0415 - only for resets
+
         command = (self._program(), "compute-policy", "-i", device.gpu_uuid, *arguments)
         try:
             child = subprocess.Popen(
@@ -298,6 +298,8 @@ _REFUSED = re.compile(
 
 def reset_gpus(roots: Roots, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
     """Reset GPUs together. Raises: HardwareError("hardware.reset-failed"), ("hardware.nvidia-smi-missing")."""
+    from dra_driver.hardware.programs import run_program  # noqa: PLC0415 - only for resets
+
     root = DriverRoot(roots.driver_mount, roots.driver)
     path = root.find_program(PROGRAM, BINARY_FOLDERS)
     if path is None:

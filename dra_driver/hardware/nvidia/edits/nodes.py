@@ -24,7 +24,6 @@ from dra_driver.hardware.nvidia.edits.driver_root import BINARY_FOLDERS, DriverR
 from dra_driver.hardware.nvidia.library import read_majors
 from dra_driver.hardware.pci import read_at_once
 from dra_driver.hardware.port import Roots
-from dra_driver.hardware.programs import run_program
 
 _ANYBODY = 0o666
 _CAPABILITY_MODE = 0o444
@@ -244,6 +243,8 @@ def channel_edits(roots: Roots) -> Edits:
 
 def domain_state(roots: Roots) -> str | None:
     """Return the state that the host's daemon reports for its domain, or None where the daemon's program is missing."""
+    from dra_driver.hardware.programs import run_program  # noqa: PLC0415 - only for IMEX domains
+
     root = DriverRoot(roots.driver_mount, roots.driver)
     path = root.find_program(PROGRAM, BINARY_FOLDERS)
     if path is None:

@@ -181,7 +181,7 @@ import sys
 import dra_driver.node.daemon.main, dra_driver.node.daemon.node, dra_driver.node.daemon.node_health
 import dra_driver.node.health.monitor
 import dra_driver.hardware.simulated.hardware, dra_driver.hardware.nvidia.hardware
-print([name for name in sys.modules if "remediation" in name])
+print([name for name in sys.modules if "remediation" in name or "programs" in name])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == "[]\n"
