@@ -41,9 +41,7 @@ def set_answer(node, monkeypatch, words, status):
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    monkeypatch.setattr(
-        "dra_driver.hardware.nvidia.edits.nodes.run_program", lambda *_, **__: ProgramEnd(status, words)
-    )
+    monkeypatch.setattr("dra_driver.hardware.programs.run_program", lambda *_, **__: ProgramEnd(status, words))
 
 
 def test_a_node_in_one_clique_with_the_kernels_numbers_has_a_channel(node):
