@@ -54,6 +54,7 @@ def check_room_for(wires: Iterable[SliceWire]) -> None:
 
 
 _NUMBER = re.compile(r"0|[1-9][0-9]*")
+_OVERWRITTEN = 100  # how many versions of a slice that our own writes replaced are remembered
 _DELETED_UIDS = 1_000  # how many deleted slices are remembered, so that late events about them are ignored
 
 
@@ -61,13 +62,15 @@ _DELETED_UIDS = 1_000  # how many deleted slices are remembered, so that late ev
 class _KnownSlice:
     """A slice as the server holds it.
 
-    `is_from_watch`: it was reported in the order of the watch, so any event after it is newer. If the server returned
-    something else than we sent last, `sent` and `returned` are these two specs.
+    `is_from_watch`: it was reported in the order of the watch, so any event after it is newer. If it was not,
+    `overwritten` are the versions that our last writes replaced: events about them may still come. If the server
+    returned something else than we sent last, `sent` and `returned` are these two specs.
     """
 
     wire: SliceWire
     memory: int
     is_from_watch: bool
+    overwritten: tuple[str, ...] = ()
     sent: Wire | None = None
     returned: Wire | None = None
 
@@ -130,6 +133,8 @@ class StoredSlices:
             if _version(known.wire) == _version(wire):
                 self._slices[_name(wire)] = replace(known, is_from_watch=True)
                 return False
+            if not known.is_from_watch and _version(wire) in known.overwritten:
+                return False
             is_newer = self._is_newer(_version(wire), _version(known.wire))
             if is_newer is None and not known.is_from_watch:
                 self.is_uncertain = True
@@ -164,7 +169,8 @@ class StoredSlices:
             if _version(known.wire) == version or is_newer is not False:
                 self._slices[_name(answer)] = replace(known, sent=instead, returned=returned)
                 return
-        self._keep(answer, _KnownSlice(answer, 0, False, instead, returned))
+        overwritten = () if known is None or known.is_from_watch else (*known.overwritten, over)[-_OVERWRITTEN:]
+        self._keep(answer, _KnownSlice(answer, 0, False, overwritten, instead, returned))
 
     def _take(self, wire: SliceWire, *, is_from_watch: bool) -> None:
         known = self._slices.get(_name(wire))

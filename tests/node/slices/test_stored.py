@@ -155,3 +155,16 @@ def test_where_versions_cannot_be_compared_the_order_of_the_watch_counts():
     stored.changed(wire("a", 14, mark="ours"))  # the event of our write comes before its answer
     stored.wrote(wire("a", 14, mark="ours"), over="9")
     assert not stored.is_uncertain
+
+
+def test_where_versions_cannot_be_compared_late_events_of_our_own_writes_are_no_change():
+    stored = StoredSlices(driver=DRIVER, node=NODE, is_ordered=lambda: False)
+    stored.replace([], "10")
+    stored.wrote(wire("a", 11, mark="first"))
+    stored.wrote(wire("a", 12, mark="second"), over="11")
+    stored.wrote(wire("a", 13, mark="third"), over="12")
+    for version in (11, 12, 13):
+        assert not stored.changed(wire("a", version, mark="ours"))
+    assert marks(stored) == ["third"]
+    assert not stored.is_uncertain
+    assert stored.changed(wire("a", 12, mark="restored"))  # the watch's order counts again
