@@ -64,7 +64,9 @@ def _server_of_pod(*files: str) -> str:
     """Return the address of the API server of the pod's cluster, after checking the ServiceAccount's files."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
     if not host or not port:
-        raise _no_credentials("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+        unset = "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set"
+        message = f"no kubeconfig was found, and this is not a pod: {unset}"
+        raise NodeError("no-credentials", message, hint="name one with --kubeconfig, or in KUBECONFIG")
     if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):
         raise _no_credentials(f"KUBERNETES_SERVICE_PORT={port[:20]!r} is not a port")
     for path in files:

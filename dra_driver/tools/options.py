@@ -92,7 +92,7 @@ def access_of(given: Mapping[str, Any]) -> ClusterAccess:
     if namespace and not is_dns_label(namespace):
         raise UsageError("namespace", f"-n {namespace!r} is not the name of a namespace", hint="such as team-a")
     kubeconfig = given["kubeconfig"] or default_kubeconfig()
-    return ClusterAccess(kubeconfig, given.get("context") or "", namespace)
+    return ClusterAccess(kubeconfig, given.get("context") or "", namespace, simulates="profiles" in given)
 
 
 # Feature gates on the command line

@@ -72,6 +72,32 @@ def test_every_command_has_help_of_its_own(name, capsys):
     assert capsys.readouterr().out.startswith(f"Usage: dra-driver {name}")
 
 
+NO_CLUSTER = [
+    (["slices"], True),
+    (["claims"], True),
+    (["console"], True),
+    (["simulate"], True),
+    (["explain", "pod", "a"], True),
+    (["cel", "test", "-e", "true", "--cluster"], True),
+    (["in-use"], False),
+    (["usage"], False),
+]
+
+
+@pytest.mark.parametrize(("words", "simulates"), NO_CLUSTER, ids=[" ".join(words) for words, _ in NO_CLUSTER])
+def test_without_a_kubeconfig_the_error_says_what_was_looked_for_and_what_needs_none(
+    words, simulates, capsys, monkeypatch, tmp_path
+):
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main.run(words) == ExitCode.ENVIRONMENT
+    text = capsys.readouterr().err
+    assert text.startswith("dra-driver: no kubeconfig was found")
+    assert "--kubeconfig" in text
+    assert ("--fleet dgx-h100" in text) is simulates
+
+
 FAULTS = [
     (errors.UsageError("x", "wrong flag", hint="try this"), 2),
     (errors.InputError("x", "wrong file"), 3),

@@ -14,7 +14,7 @@ from enum import Enum, StrEnum
 from typing import Any, Protocol, TypeVar
 
 from dra_driver.allocation.usage import unsuitable_reason
-from dra_driver.base.errors import ApiError
+from dra_driver.base.errors import ApiError, NodeError
 from dra_driver.base.text.json_text import SharedValues
 from dra_driver.base.versions import CONSUMABLE_CAPACITY, DEVICE_TAINTS, EXTENDED_RESOURCE, PARTITIONABLE_DEVICES, Since
 from dra_driver.base.wire import Wire
@@ -117,11 +117,15 @@ class UnseenObjects:
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """A cluster and the part of it to be read. If `namespace` is "", that of the kubeconfig's context is used."""
+    """A cluster and the part of it to be read. If `namespace` is "", that of the kubeconfig's context is used.
+
+    `simulates` says that the command shows simulated nodes as well, which is told to a person who has no cluster.
+    """
 
     kubeconfig: str | None
     context: str = ""
     namespace: str = ""
+    simulates: bool = False
     unseen: list[UnseenObjects] = field(default_factory=list)
 
     @property
@@ -133,7 +137,12 @@ class ClusterAccess:
 
     def connect(self) -> KubeApi:
         """Connect to the cluster. Raises: InputError, NodeError."""
-        return KubeApi(load_credentials(self.kubeconfig, context=self.context))
+        try:
+            return KubeApi(load_credentials(self.kubeconfig, context=self.context))
+        except NodeError as error:
+            if self.simulates:
+                error.hint += "; without a cluster try a simulated node: --fleet dgx-h100"
+            raise
 
     def read(
         self, api: KubeApi, kind: str, path: str, lines: ProgressLines = NoProgress, *, at_home: bool = False
