@@ -29,8 +29,8 @@ $(READY): requirements.lock requirements-pip.lock pyproject.toml
 	@$(BIN)/python -m pip $(INSTALL) --no-build-isolation --editable .
 	@touch $@
 
-demo: $(READY)   ## The main job on one laptop: publish, allocate, prepare, unprepare, for every example.
-	@$(BIN)/dra-driver demo && $(BIN)/dra-driver demo --mending
+demo: $(READY)   ## The main job on one laptop: mend a GPU; publish, allocate, prepare and unprepare for every example.
+	@$(BIN)/dra-driver demo --mending && $(BIN)/dra-driver demo
 
 test: $(READY)   ## The fast lane: lint, types, laws, tests.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint collected

@@ -150,17 +150,29 @@ def _views(report: ExampleReport) -> Iterator[tuple[str, ContainerView]]:
         yield (f"container {names[0]} sees" if len(names) == 1 else f"containers {' and '.join(names)} see"), view
 
 
+def show_in_brief(out: Any, report: ExampleReport) -> None:
+    """Show an example in one line, followed by what was not as its file expects."""
+    mark = "✓" if report.is_good else "✗"
+    took = f"({1000 * report.took_s:.0f} ms)"
+    print_text(out, f"  {report.example.intent} {took}", bold=f"{mark} {report.example.path.name}")
+    _show_failures(out, report)
+
+
 def show_ending(out: Any, report: ExampleReport) -> None:
     """Show whether the example ended as its file expects, and whether anything was left behind."""
-    for text in report.unmet:
-        print_text(out, f"✗ not as expected: {text}", indent=2, style="red")
-    for text in report.left:
-        print_text(out, f"✗ left behind: {text}", indent=2, style="red")
+    _show_failures(out, report)
     if report.is_good:
         count = len(report.example.expects)
         met = "its expectation was met" if count == 1 else f"all {count} expectations were met"
         took = f"({1000 * report.took_s:.0f} ms)"
         print_text(out, f"✓ {met}; after unprepare nothing is left {took}", indent=2, style="green")
+
+
+def _show_failures(out: Any, report: ExampleReport) -> None:
+    for text in report.unmet:
+        print_text(out, f"✗ not as expected: {text}", indent=2, style="red")
+    for text in report.left:
+        print_text(out, f"✗ left behind: {text}", indent=2, style="red")
 
 
 def demo_document(reports: Sequence[ExampleReport], problems: Sequence[str]) -> OutputDocument:
@@ -225,12 +237,14 @@ _PLACES = (_PACKAGE, _PACKAGE.parent)  # installed from a wheel; in a checkout
     help="passed on to the agent's flag of the same name",
 )
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@click.option("--verbose", "-v", is_flag=True, help="what each claim got, and why; what each container sees")
 @click.option("--mending", is_flag=True, help="instead of the examples: a GPU needs a reset, gets it and is used again")
-def demo_command(examples: Path | None, profile: str, mig: str, output: str, *, mending: bool) -> int:
+def demo_command(examples: Path | None, profile: str, mig: str, output: str, *, verbose: bool, mending: bool) -> int:
     """Run the driver from end to end, without a GPU and without a cluster.
 
     \b
     dra-driver demo
+    dra-driver demo --verbose
     dra-driver demo --mending
     dra-driver demo --examples my-claims/ --profile dgx-a100
 
@@ -263,7 +277,7 @@ def demo_command(examples: Path | None, profile: str, mig: str, output: str, *, 
     started = time.monotonic()
     folders = [examples] if examples else [_folder(f"examples/{name}") for name in _SHIPPED[mig]]
     out = console(is_quiet=output != "table")
-    reports, problems = _run_all(out, folders, profile, mig)
+    reports, problems = _run_all(out, folders, profile, mig, is_verbose=verbose)
     good, took = sum(one.is_good for one in reports), time.monotonic() - started
     left = "".join(f"; {problem}" for problem in problems)
     out.print(f"{good} of {len(reports)} examples came out as their files say{left}. {took:.1f} s")
@@ -272,7 +286,7 @@ def demo_command(examples: Path | None, profile: str, mig: str, output: str, *, 
     return ExitCode.OK if good == len(reports) and not problems else ExitCode.NO_MATCH
 
 
-def _run_all(out: Any, folders: list[Path], profile: str, mig: str) -> tuple[list[Any], list[str]]:
+def _run_all(out: Any, folders: list[Path], profile: str, mig: str, *, is_verbose: bool) -> tuple[list[Any], list[str]]:
     """Run every example, each group on a node of its own; return the reports, and what else went wrong."""
     from dra_driver.simulator.example import load_examples
 
@@ -284,7 +298,7 @@ def _run_all(out: Any, folders: list[Path], profile: str, mig: str) -> tuple[lis
         print_text(out, f": {node.profile.about}", bold=f"dra-driver {dra_driver.__version__} demo")
         status: int | None = None
         try:
-            reports += _run(out, node, files)
+            reports += _run(out, node, files, is_verbose=is_verbose)
         finally:
             status = node.stop()
         if status:
@@ -323,7 +337,7 @@ def _flags(path: Path) -> dict[str, str]:
     return {f"--{name}": str(value) for name, value in given.items()}
 
 
-def _run(out: Any, node: Any, files: list[Any]) -> list[Any]:
+def _run(out: Any, node: Any, files: list[Any], *, is_verbose: bool) -> list[Any]:
     """Start the node, run every example, and return their reports."""
     with out.status("starting") as status:
 
@@ -341,9 +355,11 @@ def _run(out: Any, node: Any, files: list[Any]) -> list[Any]:
         for number, example in enumerate(files, 1):
             status.update(f"example {number} of {len(files)}: {example.path.name}")
             stages = runner.run(example)
-            show_example(out, next(stages), with_document=number == 1)
+            running = next(stages)
+            if is_verbose:
+                show_example(out, running, with_document=number == 1)
             report = next(stages)
-            show_ending(out, report)
+            (show_ending if is_verbose else show_in_brief)(out, report)
             reports.append(report)
     return reports
 

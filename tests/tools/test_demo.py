@@ -52,21 +52,34 @@ def test_the_demo_meets_every_expectation_leaves_nothing_and_prints_what_the_rea
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     others = [EXAMPLES.parent / name for name in ("partitions-on-demand", "sharing", "vendors", "options")]
-    folders = (EXAMPLES, *others)
-    names = [path.name for folder in folders for path in sorted(folder.glob("*.yaml"))]
-    assert [name for name in names if name not in done.stdout] == []
-    assert f"{len(names)} of {len(names)} examples came out as their files say." in done.stdout
-    assert done.stdout.count("after unprepare nothing is left") == len(names)
-    assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == [], "trailing blanks"
+    names = [path.name for folder in (EXAMPLES, *others) for path in sorted(folder.glob("*.yaml"))]
+    lines = done.stdout.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("✓ ")] == names
+    assert lines[-1].startswith(f"{len(names)} of {len(names)} examples came out as their files say.")
+    assert len(lines) < 2 * len(names) + 60
+    assert [line for line in lines if line != line.rstrip()] == [], "trailing blanks"
     assert "published: 164 devices in 8 ResourceSlices" in done.stdout
     assert done.stdout.count("25 placements  ") == 6 + 1  # one GPU of the node of the sharing examples
+    printed, shown = {plain(line) for line in lines}, first_screen()
+    assert len(shown) > 15
+    assert [line for line in shown if line not in printed] == []
+
+
+def test_with_verbose_the_demo_shows_what_each_claim_got_and_what_its_containers_see(tmp_path):
+    (tmp_path / "one.yaml").write_text((EXAMPLES / "01-one-gpu.yaml").read_text())
+    done = demo("--verbose", "--examples", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "after unprepare nothing is left" in done.stdout
     assert re.search(r"why: first that fits \(172 devices here, 6 of class gpu\.nvidia\.com\)", done.stdout)
     assert "env   NVIDIA_VISIBLE_DEVICES=void" in done.stdout
     assert "node  /dev/nvidia0 c 1:3 rw" in done.stdout
     assert '"kind": "k8s.gpu.nvidia.com/claim"' in done.stdout
-    printed, shown = {plain(line) for line in done.stdout.splitlines()}, first_screen()
-    assert len(shown) > 15
-    assert [line for line in shown if line not in printed] == []
+
+
+def test_the_remediation_comes_first_in_make_demo_so_that_the_summary_of_the_examples_is_the_last_line():
+    planned = subprocess.run(["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)
+    commands = re.findall(r"dra-driver (demo.*?)(?: &&|$)", planned.stdout.strip())
+    assert commands == ["demo --mending", "demo"]
 
 
 def test_the_core_examples_meet_their_expectations_with_static_partitions_too():
