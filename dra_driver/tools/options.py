@@ -27,9 +27,24 @@ from dra_driver.tools.output import TerminalProgress, printable, stdin_has_somet
 from dra_driver.tools.world.access import ClusterAccess, unseen_sentences
 from dra_driver.tools.world.documents import STDIN, Classes, Document, read_documents, shown
 from dra_driver.tools.world.fields import nearest
-from dra_driver.tools.world.fleet import Cluster, Fleet, fleet_of_hardware, fleet_of_profiles, fleet_of_slices
+from dra_driver.tools.world.fleet import (
+    Cluster,
+    Fleet,
+    fleet_of_hardware,
+    fleet_of_profiles,
+    fleet_of_slices,
+    holds_back_partitions,
+)
 from dra_driver.tools.world.profiles import FleetOffer, NodeSettings
-from dra_driver.tools.world.queries import SELECTOR_KINDS, SLICE, Query, SelectorInputs, queries_of, refuse_bad_configs
+from dra_driver.tools.world.queries import (
+    SELECTOR_KINDS,
+    SLICE,
+    Query,
+    SelectorInputs,
+    queries_of,
+    refuse_bad_configs,
+    with_expressions,
+)
 from dra_driver.tools.world.shapes import ShapeChecker, checked
 from dra_driver.tools.world.workloads import EVERYTHING, WantedObjects, world_of_cluster, world_of_files
 from dra_driver.tools.world.world import (
@@ -224,7 +239,7 @@ def input_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _OPTIONS = (
-    click.argument("files", nargs=-1, metavar="[FILE]..."),
+    click.argument("files", nargs=-1, metavar="[FILE|EXPR]..."),
     click.option(
         "-e",
         "--expression",
@@ -289,6 +304,7 @@ def read_inputs(
 
     Raises: UsageError, InputError, ApiError, HardwareError, NodeError.
     """
+    given, notes = with_expressions(given, given["kubernetes"] or DEFAULT_VERSION)
     documents = _documents(given, uses_stdin=uses_stdin)
     if refuses_configs:
         for document in documents:
@@ -298,7 +314,7 @@ def read_inputs(
         kubernetes = given["kubernetes"] or _version(cluster)
         gates = read_gates(given["gates"], kubernetes, known=(*SELECTOR_GATES, PARTITIONS), dependent="selector")
         offer = offer_under(kubernetes, gates, given["mig"])
-        fleet = _fleet(given, documents, cluster, offer, needs_devices=needs_devices)
+        fleet = Fleet(notes=notes) + _fleet(given, documents, cluster, offer, needs_devices=needs_devices)
         queries = _queries(given["expressions"], documents, cluster)
     finally:
         if cluster:
@@ -366,7 +382,7 @@ def _fleet(
         wires = [(f"{shown(one.origin)}: ResourceSlice {one.name}", one.wire) for one in slices]
         fleet += fleet_of_slices(wires, ", ".join(dict.fromkeys(shown(one.origin) for one in slices)))
     fleet = fleet_of_profiles(given["profiles"], fleet, offer)
-    if given["profiles"] and offer.is_on_demand:
+    if given["profiles"] and (offer.is_on_demand or holds_back_partitions(given["profiles"], offer)):
         fleet += Fleet(notes=(f"simulated nodes: {offer.words}",))
     if given["hardware"]:
         fleet += _node_fleet(given["hardware"])

@@ -139,11 +139,11 @@ def _show(
 
 def _show_linted(out: Any, one: LintedSelector, fixed: frozenset[SelectorPlace], *, fix: bool) -> None:
     written = one.compiled.written
-    where = f"{shown(written.document.origin)}: " if written.document else ""
+    title = f"{shown(written.document.origin)}: {written.label}" if written.document else written.expression
     if not one.findings and one.place not in fixed:
         return
     out.print()
-    print_text(out, f"{where}{written.label}", style="bold")
+    print_text(out, title, style="bold")
     for finding in one.findings:
         print_text(out, f"{finding.rule}: {finding.message}", indent=2, style="yellow")
         if finding.clause and finding.clause != written.expression:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,17 @@ def fleet_of_profiles(given: Iterable[str], fleet: Fleet, offer: FleetOffer | No
         taken = {*fleet.nodes, *(other for one in fleet.repeats for other in one.names)}
         fleet += fleet_of_profile(name, count, taken, offer)
     return fleet
+
+
+def holds_back_partitions(given: Iterable[str], offer: FleetOffer) -> bool:
+    """Return whether only a default of the version keeps these simulated nodes from offering partitions on demand."""
+    from dra_driver.tools.world.profiles import read_count
+
+    on_demand = replace(offer, is_on_demand=True)
+    names = {read_count(text)[0] for text in given} if offer.is_by_default else ()
+    return any(
+        fleet_of_profile(name, offer=on_demand).size > fleet_of_profile(name, offer=offer).size for name in names
+    )
 
 
 def fleet_of_profile(

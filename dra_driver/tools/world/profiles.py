@@ -36,12 +36,13 @@ class FleetOffer:
     """How simulated nodes offer partitions: as the agent does with a Kubernetes version and its gates.
 
     `minor` is the minor version of the API server, on which the layout of slices depends; 0 stands for the newest.
-    `words` say the same for people.
+    `words` say the same for people. `is_by_default`: neither --mig nor --gate decided it, but the version.
     """
 
     is_on_demand: bool = False
     minor: int = 0
     words: str = ""
+    is_by_default: bool = False
 
 
 EXISTING_PARTITIONS = FleetOffer()

@@ -9,6 +9,8 @@ fields of `exactly` themselves.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -21,7 +23,7 @@ from dra_driver.base.wire import Wire
 from dra_driver.kube import paths
 from dra_driver.node.claims.config import validate
 from dra_driver.selectors.check.declarations import declare
-from dra_driver.selectors.engine import Environment
+from dra_driver.selectors.engine import CompileErrorKind, Environment, SelectorCompileError
 from dra_driver.selectors.kubernetes import KubernetesEngine
 from dra_driver.simulator.claim_rules import CLAIM_RULES, TEMPLATE_RULES
 from dra_driver.simulator.shapes import Faults, KindRules, RuleContext
@@ -40,6 +42,11 @@ _POD_SPECS: dict[str, tuple[str, ...]] = {
     ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job"),
     ("spec", "template", "spec"),
 )
+
+_LONGEST_TITLE = 160  # characters
+_OPERATORS = re.compile(r"""[=<>!&|?("']""")
+_DEVICE = re.compile(r"\bdevice\s*[.\[?]")
+_BARE = re.compile(r"true|false|device(\.\w+)+")
 
 SELECTOR_KINDS = (CLASS, CLAIM, TEMPLATE, *_POD_SPECS)
 
@@ -87,10 +94,45 @@ def queries_of(
         written = [
             WrittenSelector(f"-e #{n}" if len(expressions) > 1 else "-e", text) for n, text in enumerate(expressions)
         ]
-        found.append(Query("-e", "-e", written))
+        found.append(Query(_title(expressions), "-e", written))
     builder = _QueryBuilder(classes, cluster, documents)
     found.extend(builder.build())
     return found
+
+
+def _title(expressions: Sequence[str]) -> str:
+    """Return the expressions as the title of their query, on one line and not endless."""
+    text = " && ".join(" ".join(expression.split()) for expression in expressions)
+    return text if len(text) <= _LONGEST_TITLE else f"{text[: _LONGEST_TITLE - 1]}…"
+
+
+def with_expressions(given: dict[str, Any], kubernetes: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the options with those arguments among the values of -e that are expressions, and a note that says so."""
+    expressions = tuple(text for text in given["files"] if _is_expression(text, kubernetes))
+    if not expressions:
+        return given, ()
+    files = tuple(path for path in given["files"] if path not in expressions)
+    note = "read as an expression, since no file has such a name (-e says so)"
+    return {**given, "files": files, "expressions": (*given["expressions"], *expressions)}, (note,)
+
+
+def _is_expression(argument: str, kubernetes: str) -> bool:
+    """Return whether an argument is meant as an expression and not as a file: no file has that name, and it reads so.
+
+    It reads so if it has an operator, a call or a literal, and parses or speaks of `device`; or if it is a field of
+    `device`.
+    """
+    if os.path.lexists(argument) or argument.endswith((".yaml", ".yml", ".json")):
+        return False
+    if not _OPERATORS.search(argument):
+        return _BARE.fullmatch(argument) is not None
+    if _DEVICE.search(argument):
+        return True
+    try:
+        KubernetesEngine(kubernetes).compile(argument)
+    except SelectorCompileError as fault:
+        return fault.kind is not CompileErrorKind.SYNTAX
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,10 @@ def offer_under(kubernetes: str, gates: Mapping[str, bool], mig: str) -> FleetOf
         return FleetOffer(False, minor, f"existing partitions only (--mig {mig})")
     if PARTITIONS in gates_on(kubernetes, gates):
         return FleetOffer(True, minor, "partitions on demand (--mig dynamic)")
-    return FleetOffer(False, minor, f"existing partitions only, because {PARTITIONS} is off")
+    if PARTITIONS in gates:
+        return FleetOffer(False, minor, f"existing partitions only, because {PARTITIONS} is off")
+    words = f"existing partitions only, the default of {kubernetes} (on demand: --gate {PARTITIONS}=true)"
+    return FleetOffer(False, minor, words, is_by_default=True)
 
 
 def _kept_by(slices: Sequence[SliceWire]) -> set[str]:

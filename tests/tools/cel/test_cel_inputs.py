@@ -259,3 +259,45 @@ def test_without_devices_the_ways_to_give_them_are_named():
     assert done.returncode in {ExitCode.USAGE, ExitCode.BAD_INPUT, ExitCode.OK}  # OK on a machine with GPUs
     if done.returncode == ExitCode.USAGE:
         assert b"--fleet PROFILE" in done.stderr
+
+
+@pytest.mark.parametrize("text", [MINE, f"device.driver = {DRIVER!r}", "true", 'size("a") == 1', "device.driver"])
+def test_an_argument_that_is_no_file_and_reads_as_an_expression_is_one(text, capsys):
+    named, found = document(capsys, "test", text, "--fleet", "l40s")
+    given, same = document(capsys, "test", "-e", text, "--fleet", "l40s")
+    assert named == given
+    assert found["queries"] == same["queries"]
+    assert found["queries"][0]["query"] == text
+    assert found["notes"] == ["read as an expression, since no file has such a name (-e says so)", *same["notes"]]
+
+
+@pytest.mark.parametrize("path", ["claim.yaml", "no/such", "device.json", "claim (1).yaml", "./device", "a-b.c"])
+def test_an_argument_that_reads_as_a_path_is_a_file_that_is_missing(path, capsys):
+    assert main.run(["cel", "test", path, "--fleet", "l40s"]) == ExitCode.BAD_INPUT
+    assert f"{path} can't be read: No such file" in capsys.readouterr().err
+
+
+def test_a_file_whose_name_reads_as_an_expression_is_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "true", a_claim(MINE))
+    _, found = document(capsys, "test", "true", "--fleet", "l40s")
+    assert found["queries"][0]["query"] == "claim c, request r"
+
+
+@pytest.mark.parametrize(
+    ("options", "is_told"),
+    [
+        (["--fleet", "dgx-h100"], True),
+        (["--fleet", "l40s"], False),
+        (["--fleet", "dgx-h100", "--mig", "static"], False),
+        (["--fleet", "dgx-h100", "--gate", "DRAPartitionableDevices=false"], False),
+        (["--fleet", "dgx-h100", "--kubernetes", "1.36"], False),
+    ],
+)
+def test_partitions_that_a_default_of_the_version_holds_back_are_told(options, is_told, capsys):
+    _, found = document(capsys, "test", "-e", "true", *options)
+    note = (
+        "simulated nodes: existing partitions only, the default of 1.35 "
+        "(on demand: --gate DRAPartitionableDevices=true)"
+    )
+    assert (note in found["notes"]) is is_told
