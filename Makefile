@@ -39,7 +39,7 @@ test: $(READY)   ## The fast lane: lint, types, laws, tests.
 
 test-browser: $(READY) ## The console's pages in a headless Chromium (apt-get install chromium).
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(LOCKED) requirements-browser.lock
-	$(BIN)/python -m pytest tests/browser -rs
+	$(BIN)/python -m pytest tests/browser
 
 lint: style types laws ## Lint, formatting, types and import laws.
 

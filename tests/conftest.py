@@ -7,6 +7,7 @@ import signal
 
 # pytest imports it in the thread of the first warning, where another thread may find it half imported.
 import tracemalloc  # noqa: F401
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -70,3 +71,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for number, part in enumerate(parts):
         part.extend(itertools.islice(rest, size + (number >= count - larger) - len(part)))
     items[:] = [item for part in parts for item in part]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print at the end why tests were skipped, each reason once with its number of tests."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if not skipped:
+        return
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    is_all = not {"passed", "failed", "error", "xfailed"} & terminalreporter.stats.keys()
+    number = f"{len(skipped)} test{'s were' if len(skipped) > 1 else ' was'} skipped:"
+    terminalreporter.write_line(f"\n{'nothing ran: ' if is_all else ''}{number}")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5}  {reason}")

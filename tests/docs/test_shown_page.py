@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "shown.md"
 COLUMNS = ("embedded", "fake NVIDIA library", "real Kubernetes", "recorded", "real GPU")
+NOT_IN_A_CLONE = re.compile(r"SHARED|FACTS\.is_file|FILES\[0\]|\bbuilt\(|unpacked")
 NOT_SHOWN = "\u2013"
 LIBRARY = re.compile(r"fake_nvml|fake_cuda|nvml_machine|fake_driver|tests\.hardware|NVML", re.IGNORECASE)
 
@@ -50,6 +52,28 @@ def test_each_cell_names_a_test_of_its_column(feature: str) -> None:
             assert LIBRARY.search(known[name].read_text()), f"{known[name]} does not mention the library"
         if column == "embedded":
             assert "fake_nvml" not in known[name].parts
+
+
+def conditions(path: Path, name: str) -> str:
+    """Return the code that decides whether a test is skipped: the test, its decorators and the marks of its file."""
+    text = path.read_text()
+    parts = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if (isinstance(node, ast.FunctionDef) and node.name == name)
+        or (isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node.targets[0]))
+    ]
+    return "\n".join(ast.unparse(part) for part in parts)
+
+
+@pytest.mark.parametrize("feature", ROWS)
+def test_what_shows_a_feature_in_make_test_needs_neither_recordings_beside_the_repository_nor_a_built_image(
+    feature: str,
+) -> None:
+    for column in ("embedded", "fake NVIDIA library", "recorded"):
+        name = ROWS[feature][column].strip("`")
+        if name in TESTS:
+            assert not NOT_IN_A_CLONE.search(conditions(TESTS[name], name)), f"{column}: a fresh clone skips {name}"
 
 
 @pytest.mark.parametrize("feature", ROWS)

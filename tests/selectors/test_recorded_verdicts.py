@@ -19,7 +19,9 @@ from dra_driver.selectors.kubernetes import BatchChecker, KubernetesEngine
 
 SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 FILES = [SHARED / "vectors" / name for name in ("cel.jsonl", "cel-generated.jsonl")]
-pytestmark = pytest.mark.skipif(not FILES[0].is_file(), reason="no recorded verdicts were found (set DRA_SHARED)")
+pytestmark = pytest.mark.skipif(
+    not FILES[0].is_file(), reason="recordings and figures beside the repository are not here (DRA_SHARED)"
+)
 
 EDITIONS = ["1.35", "1.36", "1.36+DRAListTypeAttributes"]
 

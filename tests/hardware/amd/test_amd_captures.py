@@ -1,6 +1,6 @@
-"""Captures of real AMD machines, read from beside the repository: each gives an exact list of devices.
+"""Machines with AMD's GPUs, drawn and captured: each gives an exact list of devices.
 
-Most captures hold a part of a machine (the topology alone, or one PCI folder), so facts that they lack are absent.
+Most of them hold a part of a machine (the topology alone, or one PCI folder), so facts that they lack are absent.
 """
 
 import json
@@ -8,17 +8,15 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dra_driver.hardware.amd.hardware import AmdHardware
 from dra_driver.hardware.amd.health import AmdGpu
-from dra_driver.hardware.port import Roots
 from dra_driver.node.devices.build import build_inventory
-
-CAPTURES = Path(os.environ.get("DRA_SHARED", Path(__file__).parents[4] / "shared")) / "captures/amd"
-pytestmark = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures lie beside the repository")
+from tests.support.nodes.drawn_machines import FORMS, machine
 
 GIB = 1 << 30
 ONE = {  # name, product, memory in bytes, architecture, compute units
@@ -33,42 +31,40 @@ ONE = {  # name, product, memory in bytes, architecture, compute units
 }
 
 
-def hardware(capture: str) -> AmdHardware:
-    folder = CAPTURES / capture / "sys"
-    if not folder.is_dir():
-        pytest.skip(f"the capture {capture} is not here")
-    return AmdHardware(Roots(sys=str(folder), dev="/nonexistent"))
+HardwareOf = Callable[[str], AmdHardware]
 
 
-def gpus(capture: str) -> list[AmdGpu]:
-    return [gpu for gpu in hardware(capture).discover().gpus if isinstance(gpu, AmdGpu)]
+@pytest.fixture(params=FORMS)
+def hardware(request: pytest.FixtureRequest, tmp_path: Path) -> HardwareOf:
+    return lambda name: AmdHardware(machine(name, request.param, "amd", tmp_path))
 
 
-def names(capture: str) -> list[str]:
-    return [device.name for device in build_inventory(hardware(capture).discover()).devices]
+def gpus(hardware: AmdHardware) -> list[AmdGpu]:
+    return [gpu for gpu in hardware.discover().gpus if isinstance(gpu, AmdGpu)]
 
 
 @pytest.mark.parametrize("capture", ONE)
-def test_a_machine_with_one_gpu_has_one_device(capture: str) -> None:
-    (gpu,) = gpus(capture)
+def test_a_machine_with_one_gpu_has_one_device(capture: str, hardware: HardwareOf) -> None:
+    (gpu,) = gpus(hardware(capture))
+    (device,) = build_inventory(hardware(capture).discover()).devices
     found = gpu.product_name, gpu.memory_bytes, gpu.architecture_target, gpu.compute_units
-    assert (*names(capture), *found) == ONE[capture]
+    assert (device.name, *found) == ONE[capture]
 
 
-def test_two_nodes_of_the_topology_at_one_place_are_one_gpu_and_a_problem() -> None:
+def test_two_nodes_of_the_topology_at_one_place_are_one_gpu_and_a_problem(hardware: HardwareOf) -> None:
     problems = hardware("vega10-1gpu-doubled").discover().problems
     assert [problem.code for problem in problems] == ["hardware.identity-shared"]
 
 
-def test_eight_mi210_are_in_two_hives_of_four() -> None:
-    found = gpus("mi210-8gpu-2hives")
+def test_eight_mi210_are_in_two_hives_of_four(hardware: HardwareOf) -> None:
+    found = gpus(hardware("mi210-8gpu-2hives"))
     hives = [gpu.link_domain for gpu in found]
     assert [gpu.compute_units for gpu in found] == [104] * 8
     assert sorted(hives.count(hive) for hive in set(hives)) == [4, 4]
 
 
-def test_the_partitions_of_eight_mi300x_are_those_that_the_topology_lists() -> None:
-    found = gpus("mi300x-cpx-nps1-8gpu")
+def test_the_partitions_of_eight_mi300x_are_those_that_the_topology_lists(hardware: HardwareOf) -> None:
+    found = gpus(hardware("mi300x-cpx-nps1-8gpu"))
     by_gpu = [
         [gpu for gpu in found if gpu.pci_address == address] for address in sorted({g.pci_address for g in found})
     ]
@@ -78,8 +74,8 @@ def test_the_partitions_of_eight_mi300x_are_those_that_the_topology_lists() -> N
     assert sorted(gpu.minor for gpu in found) == list(range(128, 191))
 
 
-def test_four_mi300a_in_spx_are_four_gpus_and_none_of_their_28_render_nodes_is_a_device() -> None:
-    found = gpus("mi300a-spx-4gpu-xcp")
+def test_four_mi300a_in_spx_are_four_gpus_and_none_of_their_28_render_nodes_is_a_device(hardware: HardwareOf) -> None:
+    found = gpus(hardware("mi300a-spx-4gpu-xcp"))
     assert [(gpu.pci_address, gpu.part, gpu.minor) for gpu in found] == [
         (f"000{number}:02:00.0", "", 128 + 8 * number) for number in range(4)
     ]
@@ -87,17 +83,19 @@ def test_four_mi300a_in_spx_are_four_gpus_and_none_of_their_28_render_nodes_is_a
 
 
 @pytest.mark.parametrize("capture", [*ONE, "mi210-8gpu-2hives", "mi300x-cpx-nps1-8gpu", "mi300a-spx-4gpu-xcp"])
-def test_the_order_of_listings_changes_nothing(capture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_listings_changes_nothing(
+    capture: str, hardware: HardwareOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     look = hardware(capture).discover
     expected, listdir, dice = look(), os.listdir, random.Random(capture)
     monkeypatch.setattr(os, "listdir", lambda folder: dice.sample(listed := listdir(folder), len(listed)))
     assert all(look() == expected for _ in range(40))
 
 
-def test_devices_are_shown_in_the_form_of_the_api() -> None:
-    hardware("radeon-strixpoint")  # skips the test where the capture is missing
+@pytest.mark.parametrize("form", FORMS)
+def test_devices_are_shown_in_the_form_of_the_api(form: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dra_driver", "devices", "--hardware", "amd", "--output", "json"]
-    command += ["--sysfs-root", str(CAPTURES / "radeon-strixpoint/sys"), "--node-name", "laptop"]
+    command += ["--sysfs-root", machine("radeon-strixpoint", form, "amd", tmp_path).sys, "--node-name", "laptop"]
     shown = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
     assert shown["pool"] == "laptop/gpu.amd.com"
     (device,) = shown["devices"]

@@ -1,18 +1,16 @@
-"""Captures of real Intel machines, read from beside the repository: each gives an exact list of devices."""
+"""Machines with Intel's GPUs, drawn and captured: each gives an exact list of devices."""
 
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dra_driver.hardware.intel.attributes import IntelHardware
-from dra_driver.hardware.port import Roots
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.devices.describing import device_wire
-
-CAPTURES = Path(os.environ.get("DRA_SHARED", Path(__file__).parents[4] / "shared")) / "captures/intel"
-pytestmark = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures lie beside the repository")
+from tests.support.nodes.drawn_machines import FORMS, machine
 
 DEVICES = {  # name, model, family, PCI id, kernel driver, nodes of the management engine
     "gpu-a380-i915": ("gpu-0000-0b-00-0", "A380", "Arc A-Series", "0x56a5", "i915", ()),
@@ -21,15 +19,16 @@ DEVICES = {  # name, model, family, PCI id, kernel driver, nodes of the manageme
 }
 
 
-def hardware(capture: str) -> IntelHardware:
-    folder = CAPTURES / capture / "sys"
-    if not folder.is_dir():
-        pytest.skip(f"the capture {capture} is not here")
-    return IntelHardware(Roots(sys=str(folder)))
+HardwareOf = Callable[[str], IntelHardware]
+
+
+@pytest.fixture(params=FORMS)
+def hardware(request: pytest.FixtureRequest, tmp_path: Path) -> HardwareOf:
+    return lambda name: IntelHardware(machine(name, request.param, "intel", tmp_path))
 
 
 @pytest.mark.parametrize("capture", DEVICES)
-def test_a_machine_with_one_gpu_has_one_device(capture: str) -> None:
+def test_a_machine_with_one_gpu_has_one_device(capture: str, hardware: HardwareOf) -> None:
     facts = hardware(capture).discover()
     (device,) = build_inventory(facts).devices
     values = [device.attributes.get(name) for name in ("model", "family", "pciId", "driver")]
@@ -39,7 +38,9 @@ def test_a_machine_with_one_gpu_has_one_device(capture: str) -> None:
 
 
 @pytest.mark.parametrize("capture", DEVICES)
-def test_the_order_of_listings_changes_nothing(capture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_listings_changes_nothing(
+    capture: str, hardware: HardwareOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def wire() -> str:
         return repr([device_wire(device) for device in build_inventory(hardware(capture).discover()).devices])
 

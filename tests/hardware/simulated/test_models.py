@@ -89,7 +89,9 @@ def real_value(entry):
     return None if entry.get("mock") or not set(entry["source"]) - mocks else entry["value"]
 
 
-@pytest.mark.skipif(not FACTS.is_file(), reason="reference figures are not here (set DRA_SHARED)")
+@pytest.mark.skipif(
+    not FACTS.is_file(), reason="recordings and figures beside the repository are not here (DRA_SHARED)"
+)
 def test_shipped_figures_are_the_reference_figures_and_none_is_a_mock():
     reference = {entry["product_name"]["value"]: entry for entry in json.loads(FACTS.read_text())["models"].values()}
     assert len(reference) == len(model_names())

@@ -58,7 +58,7 @@ def test_a_change_of_one_gpu_leaves_the_devices_of_the_others_the_same_objects()
 def test_capacities_counters_and_placements_are_those_that_nvidias_driver_publishes():
     path = SHARED / "peers/nvidia-published.json"
     if not path.exists():
-        pytest.skip("recorded slices not found: set DRA_SHARED")
+        pytest.skip("recordings and figures beside the repository are not here (DRA_SHARED)")
     slices = json.loads(path.read_text())["main_dynmig_h100"]
     (shared,) = (c for s in slices for c in s.get("sharedCounters", ()))
     assert counter_set_wire("x", counters_of_gpu(placements_of(GPU)))["counters"] == shared["counters"]
@@ -103,7 +103,7 @@ _ENGINE_NAMES = {"copy": "copyEngines", "decoder": "decoders", "encoder": "encod
 def test_every_model_is_partitioned_as_its_reference_table_says(name, tmp_path):
     """Each placement has the counters of its row, and what NVIDIA's driver leaves out is offered only on request."""
     if name not in (models := reference_models()):
-        pytest.skip("reference figures not found: set DRA_SHARED")
+        pytest.skip("recordings and figures beside the repository are not here (DRA_SHARED)")
     gpu = model_of(MODEL_OF[name], tmp_path)
     rows = {row["name"]: row for row in models[name]["mig_profiles"]}
     known = {profile.name for profile in gpu.mig_profiles}

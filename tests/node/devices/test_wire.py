@@ -57,7 +57,9 @@ def test_the_wire_form_is_plain_json():
     assert json.loads(json.dumps(wire)) == wire
 
 
-@pytest.mark.skipif(not (SHARED / "peers").is_dir(), reason="reference captures are not here (set DRA_SHARED)")
+@pytest.mark.skipif(
+    not (SHARED / "peers").is_dir(), reason="recordings and figures beside the repository are not here (DRA_SHARED)"
+)
 def test_everything_in_slices_of_nvidias_driver_is_declared_with_the_same_kind():
     captures = json.loads((SHARED / "peers" / "nvidia-published.json").read_text())
     kinds = {kind: {row.name: row.kind.value for row in rows} for kind, rows in rows_of("nvidia").items()}

@@ -154,7 +154,7 @@ def test_no_name_is_made_of_missing_numbers() -> None:
 def test_the_formula_gives_every_name_in_the_vendor_s_tables() -> None:
     path = SHARED / "hardware/gpu-facts.json"
     if not path.exists():
-        pytest.skip(f"the vendor's tables are not at {path} (set DRA_SHARED)")
+        pytest.skip("recordings and figures beside the repository are not here (DRA_SHARED)")
     tables = json.loads(path.read_text())
     constants = tables["nvml_constants"]["NVML_GPU_INSTANCE_PROFILE"]
     checked = 0
