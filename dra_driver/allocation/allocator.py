@@ -47,7 +47,11 @@ def allocation_result(context: Context, index: int, placed: Sequence[PlacedDevic
     if config:
         devices["config"] = config
     result: Wire = {"devices": devices}
-    selector = _node_selector(placed, node["metadata"]["name"], context.rules)
+    try:
+        selector = _node_selector(placed, node["metadata"]["name"], context.rules)
+    except AllocatorError as error:
+        where = f"create NodeSelector for claim {claim.wire['metadata']['name']}"
+        raise AllocatorError(error.category, f"{where}: {error.text}") from error
     if selector is not None:
         result["nodeSelector"] = selector
     return result
@@ -159,7 +163,7 @@ class Allocator:
         self.rules = choose_rules(kubernetes, self.features)
         self.index = PoolIndex(slices, self.rules, self.features)
         self.held: ClaimHoldings = held_by(allocated, shares=self.features.consumable_capacity)
-        self._matchers = Matchers(self.rules.kubernetes, self.rules.selector_gates(self.features))
+        self._matchers = Matchers(self.rules, self.features)
         self._planner = ClaimReader(classes, self.rules, self.features, self._matchers)
         self._accounts = Accounts(self.rules, self.held)
 

@@ -119,8 +119,9 @@ class KnownDevices:
                 known[id(alternative)] = consume(device.capacities, alternative.asked, self._context.arithmetic)
             except CapacityError as error:
                 claim = self._context.plan.claims[alternative.claim].name
-                where = f"claim {claim}, request {alternative.name}: checking capacity for device"
-                raise AllocatorError(Category.BAD_CAPACITY, f"{where} {'/'.join(device.id)}: {error}") from error
+                name = device.id[2] if alternative.is_all else "/".join(device.id)
+                where = f"claim {claim}, request {alternative.name}: checking capacity for device {name}"
+                raise AllocatorError(Category.BAD_CAPACITY, f"{where}: {error}") from error
         return known[id(alternative)]
 
     def is_tainted(self, alternative: Alternative, device: DeviceRecord) -> bool:

@@ -28,6 +28,10 @@ from dra_driver.selectors.kubernetes import KubernetesEngine, KubernetesSelector
 # Matching: whether the selectors of a class and a request accept a device.
 
 ChainVerdict = bool | AllocatorError
+_ADVICE = (
+    ". consider using CEL optional chaining (.? followed by orValue()) or guarding the check with has() for optional"
+    " fields"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,11 @@ class OwnedSelector:
         """Whether the selector belongs to a device class."""
         return self.owner.startswith("class ")
 
+    @property
+    def place(self) -> str:
+        """Where the selector stands, as the scheduler writes it."""
+        return f"{self.owner}: selector #{self.number}"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupVerdict:
@@ -51,6 +60,7 @@ class GroupVerdict:
 
     verdict: ChainVerdict
     refused_by: OwnedSelector | None = None
+    runtime_error: str | None = None
 
 
 _ACCEPTED = GroupVerdict(verdict=True)
@@ -59,10 +69,11 @@ _ACCEPTED = GroupVerdict(verdict=True)
 class Matcher:
     """A chain of selectors with all its verdicts so far."""
 
-    __slots__ = ("_by_device", "_by_key", "_keys", "chain", "reads")
+    __slots__ = ("_by_device", "_by_key", "_keys", "_names_device", "chain", "reads")
 
-    def __init__(self, chain: Sequence[OwnedSelector]) -> None:
+    def __init__(self, chain: Sequence[OwnedSelector], *, names_device: bool = False) -> None:
         self.chain = chain
+        self._names_device = names_device
         read_sets = [one.selector.read_set for one in chain if isinstance(one.selector, KubernetesSelector)]
         self.reads = ReadSet(
             frozenset(read for one in read_sets for read in one.reads),
@@ -73,8 +84,15 @@ class Matcher:
         self._by_device: dict[DeviceRecord, GroupVerdict] = {}
 
     def verdict(self, device: DeviceRecord) -> ChainVerdict:
-        """Return whether the chain accepts a device, or the error with which a selector failed."""
-        return self.group_verdict(device).verdict
+        """Return whether the chain accepts a device, or the error with which a selector failed on it."""
+        group = self.group_verdict(device)
+        if isinstance(group.verdict, bool) or not self._names_device or group.runtime_error is None:
+            return group.verdict
+        assert group.refused_by is not None  # noqa: S101
+        where = f"{group.refused_by.place} on device {'/'.join(device.id)}"
+        advice = _ADVICE if "no such key:" in group.runtime_error else ""
+        text = f"{where}: CEL runtime error: {group.runtime_error}{advice}"
+        return AllocatorError(Category.CEL_RUNTIME_ERROR, text)
 
     def group_verdict(self, device: DeviceRecord) -> GroupVerdict:
         """Return the verdict on a device's group: the same object for all refused devices of one group."""
@@ -94,23 +112,24 @@ class Matcher:
         view: DeviceView | None = None
         for one in self.chain:
             if isinstance(one.selector, SelectorCompileError):
-                text = f"{one.owner}: selector #{one.number}: CEL compile error: {one.selector.text}"
+                text = f"{one.place}: CEL compile error: {one.selector.text}"
                 return GroupVerdict(AllocatorError(Category.CEL_COMPILE_ERROR, text), one)
             view = view or prepare_device(device.wire, device.driver)
             try:
                 if not one.selector.matches_view(view):
                     return GroupVerdict(verdict=False, refused_by=one)
             except SelectorRuntimeError as error:
-                text = f"{one.owner}: selector #{one.number}: CEL runtime error: {error.text}"
-                return GroupVerdict(AllocatorError(Category.CEL_RUNTIME_ERROR, text), one)
+                text = f"{one.place}: CEL runtime error: {error.text}"
+                return GroupVerdict(AllocatorError(Category.CEL_RUNTIME_ERROR, text), one, error.text)
         return _ACCEPTED
 
 
 class Matchers:
     """Compiles selectors and keeps one matcher per chain."""
 
-    def __init__(self, kubernetes: str, gates: dict[str, bool]) -> None:
-        self._engine = KubernetesEngine(kubernetes, gates=gates)
+    def __init__(self, rules: AllocatorRules, features: Features) -> None:
+        self._engine = KubernetesEngine(rules.kubernetes, gates=rules.selector_gates(features))
+        self._names_device = rules.names_device
         self._compiled: dict[str, KubernetesSelector | SelectorCompileError] = {}
         self._chains: dict[tuple[tuple[str, int, str], ...], Matcher] = {}
 
@@ -123,7 +142,9 @@ class Matchers:
         )
         found = self._chains.get(chain)
         if found is None:
-            found = self._chains[chain] = Matcher([OwnedSelector(*one, self._compile(one[2])) for one in chain])
+            found = self._chains[chain] = Matcher(
+                [OwnedSelector(*one, self._compile(one[2])) for one in chain], names_device=self._names_device
+            )
         return found
 
     def _compile(self, expression: str) -> KubernetesSelector | SelectorCompileError:
@@ -277,9 +298,9 @@ class ClaimReader:
             raise AllocatorError(Category.FEATURE_DISABLED, f"{where}: {reason}")
         for choice in choices:
             if choice.get("capacity") is not None:
-                raise AllocatorError(
-                    Category.FEATURE_DISABLED, f"claim {claim.name}, subrequest {choice['name']}: {reason}"
-                )
+                if self._rules.names_alternative:
+                    where = f"claim {claim.name}, subrequest {choice['name']}"
+                raise AllocatorError(Category.FEATURE_DISABLED, f"{where}: {reason}")
 
     def _alternative(self, claim: ClaimPlan, place: tuple[int, int, int], request: Wire, wire: Wire) -> Alternative:
         is_choice = bool(request.get("firstAvailable"))

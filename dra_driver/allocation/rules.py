@@ -172,6 +172,9 @@ class AllocatorRules:
     too_many_stops: bool = True  # "more than 32" ends the search of the request, not only this branch
     static_all_capacity: bool = False
     merges_claim_configs: bool = False
+    # messages
+    names_alternative: bool = True  # capacity that is asked for without the gate: the alternative, or the request
+    names_device: bool = False  # a selector that fails: the device, and advice on a missing key
     # faults
     distinct_forgets: bool = True  # distinctAttribute remembers only the latest device of each request
     leaks: bool = False  # what a candidate took before it was refused is not given back
@@ -248,6 +251,7 @@ def _older(minor: int, features: Features, *, shares: bool) -> AllocatorRules:
             uses_incomplete_pools=True,
             invalid_pool_is_fatal=True,
             counters_of="slice",
+            names_alternative=False,
         )
     return base
 
@@ -269,7 +273,7 @@ def _newer(minor: int, features: Features, *, shares: bool) -> AllocatorRules:
         rules = replace(rules, sorted_pools=True, combinations=True, shares_hold_counters=True)
     if is_strict:
         rules = replace(rules, capacity_errors=True, any_share_is_shared=True)
-        rules = replace(rules, merges_claim_configs=True, static_all_capacity=True)
+        rules = replace(rules, merges_claim_configs=True, static_all_capacity=True, names_device=True)
         rules = replace(rules, counter_slices_stay=shares, distinct_forgets=False)
     return rules
 
