@@ -102,10 +102,12 @@ GIVEN: dict[str, Wire] = {
     "sources": TEXTS,
     "notes": TEXTS,
 }
+POSITION = maybe(record(line=COUNT, column=COUNT))
 SELECTOR = record(
     source=TEXT,
     file=MAYBE_TEXT,
     path=list_of({"type": ["string", "integer"]}),
+    position=POSITION,
     expression=TEXT,
     compileError=MAYBE_TEXT,
     errorKind=MAYBE_TEXT,
@@ -150,10 +152,20 @@ PART = record(
     decides=FLAG,
     parts=list_of({"$ref": "#/$defs/part"}),
 )
-FINDING = record(rule=TEXT, message=TEXT, clause=MAYBE_TEXT, fix=MAYBE_TEXT, safe=FLAG, effect=MAYBE_TEXT)
+FINDING = record(
+    rule=TEXT,
+    severity=one_of("error", "warning", "note"),
+    position=POSITION,
+    message=TEXT,
+    clause=MAYBE_TEXT,
+    fix=MAYBE_TEXT,
+    safe=FLAG,
+    effect=MAYBE_TEXT,
+)
 LINTED = record(
     source=TEXT,
     file=MAYBE_TEXT,
+    position=POSITION,
     expression=TEXT,
     better=MAYBE_TEXT,
     mended=FLAG,

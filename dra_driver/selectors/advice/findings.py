@@ -6,13 +6,14 @@ earlier verdict stayed the same, and the error is gone.
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.base.versions import Semver
-from dra_driver.selectors.advice.mistakes import KnownNames, NamePlace, WrittenExpression, place_mistakes
+from dra_driver.selectors.advice.mistakes import KnownNames, NamePlace, WrittenExpression, place_mistakes, place_of
 from dra_driver.selectors.advice.remedies import version_text
 from dra_driver.selectors.completion import unknown_names
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
@@ -57,11 +58,40 @@ RULES: dict[str, str] = {
 }
 
 
+class LintSeverity(enum.StrEnum):
+    """How much a finding matters, worst first."""
+
+    ERROR = "error"  # it aborts scheduling, is refused, or can't be true by its types
+    WARNING = "warning"  # it is hardly what the author meant
+    NOTE = "note"
+
+
+_WARNINGS = frozenset(
+    {
+        "missing-driver-guard",
+        "always-false",
+        "quantity-equality",
+        "wrong-case",
+        "deprecated-name",
+        "unknown-name",
+        "two-drivers",
+        "unknown-before-launch",
+    }
+)
+_NOTES = frozenset({"always-true"})
+
+
+def severity_of(rule: str) -> LintSeverity:
+    """Return how much the findings of a rule matter, unless one of them says otherwise."""
+    return LintSeverity.WARNING if rule in _WARNINGS else LintSeverity.NOTE if rule in _NOTES else LintSeverity.ERROR
+
+
 @dataclass(frozen=True, slots=True)
 class LintFinding:
     """One finding. `fix` is a whole new expression; `is_safe` says whether it may be applied automatically.
 
-    `effect` is a sentence about a fix that gives the same verdict on every given device.
+    `start` is the offset of the clause in the expression. `effect` is a sentence about a fix that gives the same
+    verdict on every given device. `weight` is the severity, where it is not that of the rule.
     """
 
     rule: str
@@ -70,6 +100,13 @@ class LintFinding:
     fix: str | None = None
     is_safe: bool = False
     effect: str = ""
+    start: int = 0
+    weight: LintSeverity | None = None
+
+    @property
+    def severity(self) -> LintSeverity:
+        """How much it matters."""
+        return self.weight or severity_of(self.rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +264,13 @@ def _missing(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding
     root, expression = subject.selector.program.root, subject.selector.expression
     for name in names:
         lacking = _count(subject, found, f"no such key: {name}")
-        clause = next((text_of(leaf, expression) for leaf in clauses(root) if reads_of(leaf, name)), "")
+        leaf = next((leaf for leaf in clauses(root) if reads_of(leaf, name)), root)
         message = (
             f"{lacking} of {subject.total} devices lack {name}: on them the expression fails, which aborts scheduling"
         )
-        yield LintFinding("unguarded-attribute", message, clause, fix, is_safe=fix is not None)
+        start = min((access.start for access in reads_of(leaf, name) if hasattr(access, "start")), default=0)
+        clause = text_of(leaf, expression)
+        yield LintFinding("unguarded-attribute", message, clause, fix, is_safe=fix is not None, start=start)
 
 
 def guard_missing_names(subject: LintSubject) -> str | None:
@@ -312,7 +351,18 @@ def _names(subject: LintSubject) -> Iterator[LintFinding]:
     for unknown in unknown_names(subject.selector.read_set, subject.views):
         mistake = mistakes.get(unknown.name)
         fix = mistake.text if mistake and recompiled(subject, mistake.text) else None
-        yield LintFinding("unknown-name", unknown.sentence, mistake.clause if mistake else "", fix)
+        clause, start = (mistake.clause, mistake.start) if mistake else ("", start_of(subject, unknown.name))
+        yield LintFinding("unknown-name", unknown.sentence, clause, fix, start=start)
+
+
+def start_of(subject: LintSubject, name: str) -> int:
+    """Return the offset of the first read of a domain/name, or of a domain; 0 if it is computed."""
+    domain, _, last = name.rpartition("/")
+    for node in all_nodes(subject.selector.program.root):
+        place = place_of(node)
+        if place and hasattr(node, "start") and (place.domain, place.name) in {(domain, last), (last, place.name)}:
+            return int(node.start)
+    return 0
 
 
 def _drivers(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding]:
@@ -364,10 +414,10 @@ def version_findings(
             and keeps_verdicts(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
         )
         message = f"the attribute is a version: comparing it with a string {effect}"
-        yield LintFinding("string-version", message, clause, fix if better else None, is_safe=is_safe)
+        yield LintFinding("string-version", message, clause, fix if better else None, is_safe=is_safe, start=node.start)
     elif looks_so and node.function not in _EQUALITY:
         message = 'strings are ordered character by character ("10.0" < "9.0"): compare versions with semver()'
-        yield LintFinding("string-version", message, clause)
+        yield LintFinding("string-version", message, clause, start=node.start, weight=LintSeverity.WARNING)
 
 
 def _effect(subject: LintSubject, operator: str, *, version_first: bool) -> str:

@@ -20,6 +20,7 @@ from dra_driver.selectors.advice.findings import (
     OPERATORS,
     RULES,
     LintFinding,
+    LintSeverity,
     LintSubject,
     clauses,
     fleet_findings,
@@ -27,6 +28,7 @@ from dra_driver.selectors.advice.findings import (
     outcome,
     outcomes,
     recompiled,
+    start_of,
     version_findings,
     versions_among,
 )
@@ -118,7 +120,8 @@ def _admission(subject: LintSubject) -> Iterator[LintFinding]:
         )
     elif cost > CLOSE_TO_LIMIT:
         share = 100 * cost // CEL_COST
-        yield LintFinding("cost-limit", f"the worst-case cost {cost:,} is {share} % of the limit of {CEL_COST:,}")
+        message = f"the worst-case cost {cost:,} is {share} % of the limit of {CEL_COST:,}"
+        yield LintFinding("cost-limit", message, weight=LintSeverity.NOTE)
 
 
 def _short(cost: int) -> str:
@@ -182,7 +185,7 @@ def _enormous(subject: LintSubject) -> Iterator[LintFinding]:
                 "so large an exponent can take the scheduler minutes for each device, because it writes out all "
                 "digits, and it places no pod meanwhile: write an amount that a device can have"
             )
-            yield LintFinding("bad-literal", message, text_of(node, subject.selector.expression))
+            yield LintFinding("bad-literal", message, text_of(node, subject.selector.expression), start=node.start)
 
 
 def _beside_texts(node: Call) -> Iterator[tuple[Node, Literal]]:
@@ -205,7 +208,7 @@ def _mistakes(subject: LintSubject, known: set[str]) -> Iterator[LintFinding]:
             and keeps_verdicts(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
         )
         fix = mistake.text if better else None
-        yield LintFinding(mistake.rule, mistake.message, mistake.clause, fix, is_safe=is_safe)
+        yield LintFinding(mistake.rule, mistake.message, mistake.clause, fix, is_safe=is_safe, start=mistake.start)
 
 
 def _quantities(subject: LintSubject, node: Call, left: Node, right: Node) -> Iterator[LintFinding]:
@@ -227,14 +230,16 @@ def _quantities(subject: LintSubject, node: Call, left: Node, right: Node) -> It
     )
     if bound:
         message += f", and of no more than {bound}: no given device has {text_of(wanted, expression)}"
-    yield LintFinding("quantity-equality", message, text_of(node, expression), fix if better else None)
+    fix = fix if better else None
+    yield LintFinding("quantity-equality", message, text_of(node, expression), fix, start=node.start)
 
 
 def _deprecated(subject: LintSubject) -> Iterator[LintFinding]:
     for read in sorted(subject.selector.read_set.reads, key=repr):
         name = f"{read.domain}/{read.name}"
         if read.field == "attributes" and name in DEPRECATED:
-            yield LintFinding("deprecated-name", f"{name} is no longer published: {DEPRECATED[name]}")
+            message = f"{name} is no longer published: {DEPRECATED[name]}"
+            yield LintFinding("deprecated-name", message, start=start_of(subject, name))
 
 
 # Autoscalers: whether an autoscaler would start a node for a selector when no such node exists yet.
@@ -350,9 +355,9 @@ def lint(
     found = [*fleet_findings(subject), *text_findings(subject)]
     if autoscaler is not None:
         found += autoscaler_findings(subject, autoscaler)
-    order = list(RULES)
+    order, severities = list(RULES), list(LintSeverity)
     kept = [_with_effect(subject, finding) for finding in found if finding.rule not in disabled]
-    return sorted(kept, key=lambda finding: order.index(finding.rule))
+    return sorted(kept, key=lambda finding: (severities.index(finding.severity), order.index(finding.rule)))
 
 
 def _with_effect(subject: LintSubject, finding: LintFinding) -> LintFinding:

@@ -156,7 +156,7 @@ _STEPS = frozenset({"_[_]", "_[?_]", "_?._"})
 class Mistake:
     """One mistake: its lint rule, a sentence, the clause, and the whole expression with the mistake corrected.
 
-    `about` is the unknown name (domain/name) or domain, if that is the mistake.
+    `about` is the unknown name (domain/name) or domain, if that is the mistake. `start` is the clause's offset.
     """
 
     rule: str
@@ -164,6 +164,7 @@ class Mistake:
     clause: str
     text: str
     about: str = ""
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,7 @@ class WrittenExpression:
 
     def mistake(self, rule: str, message: str, node: Node, text: str, about: str = "") -> Mistake:
         """Return the mistake that is corrected by writing `text` in place of a node."""
-        return Mistake(rule, message, self.text(node), replaced(self.expression, node, text), about)
+        return Mistake(rule, message, self.text(node), replaced(self.expression, node, text), about, node.start)
 
     def kind(self, node: Node) -> str:
         """Return the kind of a node's value, by its type or by what devices have under its name; "" if unknown."""

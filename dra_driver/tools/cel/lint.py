@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,26 +16,32 @@ import click
 
 from dra_driver.base.errors import DriverError, ExitCode, InputError
 from dra_driver.base.wire import Wire
-from dra_driver.selectors.advice.findings import RULES
+from dra_driver.selectors.advice.findings import RULES, LintSeverity
 from dra_driver.selectors.advice.lint import Autoscaler
 from dra_driver.selectors.kubernetes import BatchChecker, has_defaults
 from dra_driver.tools.cel.linting import (
     ExpressionChange,
     LintedSelector,
+    ReportedFault,
     SelectorPlace,
     findings_document,
+    github_line,
     lint_queries,
     lint_rewritten,
+    reported_faults,
+    sarif_document,
     with_new_expressions,
 )
-from dra_driver.tools.cel.match import print_heading, print_problems
+from dra_driver.tools.cel.match import place_of, print_heading, print_problems
 from dra_driver.tools.cel.verdicts import QueryVerdicts, judge
-from dra_driver.tools.options import input_options, output_option, read_inputs
-from dra_driver.tools.output import console, print_code, print_text, write_document
+from dra_driver.tools.options import input_options, read_inputs
+from dra_driver.tools.output import console, print_code, print_text, printable, write_document
 from dra_driver.tools.world.access import DocumentKind, OutputDocument, batch_fault
 from dra_driver.tools.world.documents import STDIN, read_text, shown
 from dra_driver.tools.world.fields import plural
 from dra_driver.tools.world.queries import SelectorInputs
+
+_STYLES = {LintSeverity.ERROR: "bold red", LintSeverity.WARNING: "yellow", LintSeverity.NOTE: "cyan"}
 
 
 @click.command(name="lint", epilog="Rules: " + ", ".join(RULES) + ". Each is described in docs/selectors.md.")
@@ -49,9 +55,22 @@ from dra_driver.tools.world.queries import SelectorInputs
     help="also find what this autoscaler can't know of a node that it has not started yet",
 )
 @click.option("--fix", is_flag=True, help="write safe fixes into the files; for -e, print the better expression")
-@output_option
+@click.option(
+    "--fail-on",
+    type=click.Choice([*map(str, LintSeverity), "never"]),
+    default="note",
+    show_default=True,
+    help="exit with 1 for findings of this severity or a worse one",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json", "yaml", "github", "sarif"]),
+    default="table",
+    show_default=True,
+)
 def cel_lint_command(
-    disabled: tuple[str, ...], autoscaler: str | None, output: str, *, fix: bool, **options: Any
+    disabled: tuple[str, ...], autoscaler: str | None, fail_on: str, output: str, *, fix: bool, **options: Any
 ) -> int:
     """Find selectors that compile but cause trouble.
 
@@ -63,10 +82,13 @@ def cel_lint_command(
       dra-driver cel lint --fix claim.yaml --fleet mixed
       dra-driver cel lint --autoscaler karpenter-aws claim.yaml
 
+    A finding is an error (it aborts scheduling, is refused, or can't be true), a warning, or a note. -o github writes
+    annotations for a workflow of GitHub, -o sarif a log for programs that collect findings.
+
     \b
     Exit status:
       0  nothing found, or everything fixed       3  an expression does not compile, a file is wrong
-      1  findings                                 5  the cluster does not answer
+      1  findings (--fail-on)                     5  the cluster does not answer
       2  the command line is wrong
     """  # noqa: D301
     given = read_inputs(options, needs_devices=False, refuses_configs=True)
@@ -79,11 +101,24 @@ def cel_lint_command(
         found = [lint_rewritten(one, fixed, frozenset(disabled), scaler) for one in found]
     if output == "table":
         _show(judged, found, given, fixed, fix=fix)
+    elif output in {"github", "sarif"}:
+        _report(reported_faults(judged, found, given), output)
     else:
         write_document(findings_document(judged, found, given, fixed), output)
     if broken:
         return ExitCode.BAD_INPUT
-    return ExitCode.NO_MATCH if any(one.findings for one in found) else ExitCode.OK
+    severities = list(LintSeverity)
+    fatal = severities[: severities.index(LintSeverity(fail_on)) + 1] if fail_on != "never" else []
+    fails = any(finding.severity in fatal for one in found for finding in one.findings)
+    return ExitCode.NO_MATCH if fails else ExitCode.OK
+
+
+def _report(faults: Sequence[ReportedFault], form: str) -> None:
+    """Write the faults for a program that shows them beside the lines of the files."""
+    if form == "sarif":
+        click.echo(json.dumps(sarif_document(faults), indent=2))
+    for fault in faults if form == "github" else ():
+        click.echo(printable(github_line(fault)))
 
 
 def _write(found: list[LintedSelector]) -> frozenset[SelectorPlace]:
@@ -129,7 +164,7 @@ def _show(
             print_text(out, query.query.title, style="bold")
             print_problems(out, query, given)
     for one in found:
-        _show_linted(out, one, fixed, fix=fix)
+        _show_linted(out, one, given, fixed, fix=fix)
     count = sum(len(one.findings) for one in found)
     out.print()
     print_text(
@@ -137,15 +172,19 @@ def _show(
     )
 
 
-def _show_linted(out: Any, one: LintedSelector, fixed: frozenset[SelectorPlace], *, fix: bool) -> None:
+def _show_linted(
+    out: Any, one: LintedSelector, given: SelectorInputs, fixed: frozenset[SelectorPlace], *, fix: bool
+) -> None:
     written = one.compiled.written
-    title = f"{shown(written.document.origin)}: {written.label}" if written.document else written.expression
     if not one.findings and one.place not in fixed:
         return
     out.print()
-    print_text(out, title, style="bold")
+    print_text(
+        out, f"{place_of(written, given)}{written.label}" if written.document else written.expression, style="bold"
+    )
     for finding in one.findings:
-        print_text(out, f"{finding.rule}: {finding.message}", indent=2, style="yellow")
+        text = f"{place_of(written, given, finding.start)}{finding.severity}: {finding.message} [{finding.rule}]"
+        print_text(out, text, indent=2, style=_STYLES[finding.severity])
         if finding.clause and finding.clause != written.expression:
             print_text(out, f"in: {finding.clause}", indent=4, style="dim")
         if finding.fix and not finding.is_safe:

@@ -12,10 +12,12 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
+from urllib.parse import quote
 
+import dra_driver
 from dra_driver.base.errors import InputError, UsageError
 from dra_driver.base.wire import Wire
-from dra_driver.selectors.advice.findings import LintFinding, LintSubject
+from dra_driver.selectors.advice.findings import RULES, LintFinding, LintSeverity, LintSubject, severity_of
 from dra_driver.selectors.advice.lint import Autoscaler, apply_safe_fixes, lint
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.explain import Explanation, ExpressionPart, explain
@@ -27,13 +29,16 @@ from dra_driver.tools.cel.verdicts import (
     QueryVerdicts,
     VerdictGroup,
     compiled_document,
+    error_offset,
     inputs_document,
     miss_document,
     misses,
+    position_document,
 )
 from dra_driver.tools.world.access import DocumentKind, OutputDocument
 from dra_driver.tools.world.documents import Step, load_text
 from dra_driver.tools.world.fleet import Fleet
+from dra_driver.tools.world.positions import Position
 from dra_driver.tools.world.queries import SelectorInputs
 
 SelectorPlace = tuple[str, int, tuple[str | int, ...]]
@@ -122,21 +127,25 @@ def findings_document(
         "compileErrors": [
             compiled_document(one, query, given) for query in judged for one in query.compiled if one.error is not None
         ],
-        "selectors": [_selector_document(one, is_mended=one.place in fixed) for one in found],
+        "selectors": [_selector_document(one, given, is_mended=one.place in fixed) for one in found],
     }
     return OutputDocument(DocumentKind.SELECTOR_FINDINGS, content)
 
 
-def _selector_document(one: LintedSelector, *, is_mended: bool) -> Wire:
+def _selector_document(one: LintedSelector, given: SelectorInputs, *, is_mended: bool) -> Wire:
+    written = one.compiled.written
     return {
-        "source": one.compiled.written.label,
-        "file": one.compiled.written.document.origin if one.compiled.written.document else None,
-        "expression": one.compiled.written.expression,
+        "source": written.label,
+        "file": written.document.origin if written.document else None,
+        "position": position_document(given.position(written)),
+        "expression": written.expression,
         "better": one.better,
         "mended": is_mended,
         "findings": [
             {
                 "rule": finding.rule,
+                "severity": str(finding.severity),
+                "position": position_document(given.position(written, finding.start)),
                 "message": finding.message,
                 "clause": finding.clause,
                 "fix": finding.fix,
@@ -146,6 +155,99 @@ def _selector_document(one: LintedSelector, *, is_mended: bool) -> Wire:
             for finding in one.findings
         ],
     }
+
+
+# Reports for programs that show findings beside the lines of files: GitHub's annotations, and SARIF.
+
+DOES_NOT_COMPILE = "does-not-compile"
+_SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+_GITHUB = {LintSeverity.ERROR: "error", LintSeverity.WARNING: "warning", LintSeverity.NOTE: "notice"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedFault:
+    """A finding or a compile error, at its place; `file` is "" for -e and for objects of a cluster."""
+
+    rule: str
+    severity: LintSeverity
+    message: str
+    file: str
+    position: Position | None
+
+
+def reported_faults(
+    judged: Sequence[QueryVerdicts], found: Sequence[LintedSelector], given: SelectorInputs
+) -> list[ReportedFault]:
+    """Return all faults in the order of files and lines."""
+    faults: dict[ReportedFault, None] = {}  # a class that several requests name is compiled for each of them
+    for one in (one for query in judged for one in query.compiled if one.error is not None):
+        assert one.error is not None  # noqa: S101  (as selected above)
+        lines = [line for line in one.error.text.splitlines() if not line.startswith(" | ")]
+        where = _file_of(one), given.position(one.written, error_offset(one))
+        faults[ReportedFault(DOES_NOT_COMPILE, LintSeverity.ERROR, "\n".join(lines), *where)] = None
+    for linted in found:
+        for finding in linted.findings:
+            where = _file_of(linted.compiled), given.position(linted.compiled.written, finding.start)
+            advice = f"\nbetter: {finding.fix}" if finding.fix else ""
+            faults[ReportedFault(finding.rule, finding.severity, finding.message + advice, *where)] = None
+    return sorted(faults, key=lambda fault: (fault.file, fault.position.line if fault.position else 0))
+
+
+def _file_of(one: CompiledSelector) -> str:
+    return one.written.document.origin if one.written.document else ""
+
+
+def github_line(fault: ReportedFault) -> str:
+    """Return the workflow command with which GitHub shows a fault beside its line."""
+    place = f"file={_github_text(fault.file, is_value=True)}," if fault.file else ""
+    if fault.file and fault.position:
+        place += f"line={fault.position.line},col={fault.position.column},"
+    return f"::{_GITHUB[fault.severity]} {place}title={fault.rule}::{_github_text(fault.message)}"
+
+
+def _github_text(text: str, *, is_value: bool = False) -> str:
+    for character in "%\r\n" + (":," if is_value else ""):
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
+def sarif_document(faults: Sequence[ReportedFault]) -> Wire:
+    """Return the faults as a log of SARIF 2.1.0."""
+    rules = {DOES_NOT_COMPILE: "the expression does not compile", **RULES}
+    ids = list(rules)
+    driver = {
+        "name": "dra-driver cel lint",
+        "version": dra_driver.__version__,
+        "rules": [
+            {
+                "id": rule,
+                "shortDescription": {"text": text},
+                "defaultConfiguration": {"level": str(severity_of(rule))},
+            }
+            for rule, text in rules.items()
+        ],
+    }
+    results = [
+        {
+            "ruleId": fault.rule,
+            "ruleIndex": ids.index(fault.rule),
+            "level": str(fault.severity),
+            "message": {"text": fault.message},
+            "locations": _sarif_places(fault),
+        }
+        for fault in faults
+    ]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return {"$schema": _SARIF, "version": "2.1.0", "runs": [run]}
+
+
+def _sarif_places(fault: ReportedFault) -> list[Wire]:
+    if not fault.file:
+        return []
+    place: Wire = {"artifactLocation": {"uri": quote(fault.file)}}
+    if fault.position:
+        place["region"] = {"startLine": fault.position.line, "startColumn": fault.position.column}
+    return [{"physicalLocation": place}]
 
 
 # Replace expressions inside a YAML or JSON file, without changing the rest of its text, comments included.

@@ -21,6 +21,7 @@ from dra_driver.tools.cel.verdicts import (
     NO_MATCH,
     QueryVerdicts,
     VerdictGroup,
+    error_offset,
     exit_code,
     judge,
     matches_document,
@@ -31,9 +32,10 @@ from dra_driver.tools.cel.verdicts import (
 )
 from dra_driver.tools.options import input_options, output_option, read_inputs
 from dra_driver.tools.output import Column, console, print_code, print_text, show_table, write_document
+from dra_driver.tools.world.documents import shown
 from dra_driver.tools.world.fields import folded, plural
 from dra_driver.tools.world.fleet import FleetDevice
-from dra_driver.tools.world.queries import SelectorInputs
+from dra_driver.tools.world.queries import SelectorInputs, WrittenSelector
 
 # Lines that the `cel` commands share: headings, and compile errors with suggestions.
 
@@ -73,15 +75,13 @@ def print_problems(out: Any, judged: QueryVerdicts, given: SelectorInputs) -> No
     """Print the problems with the expressions of a query: compile errors, refusals, unknown names."""
     for one in judged.compiled:
         if one.error is not None:
-            print_text(
-                out, f"{one.written.label} does not compile ({one.error.kind} error):", indent=2, style="bold red"
-            )
+            label = f"{place_of(one.written, given, error_offset(one))}{one.written.label}"
+            print_text(out, f"{label} does not compile ({one.error.kind} error):", indent=2, style="bold red")
             for line in error_lines(one.error.text, out.width - 4):
                 out.print(f"    {line}", markup=False, emoji=False, soft_wrap=True)
         elif one.refusal is not None:
-            print_text(
-                out, f"{one.written.label}: the API server refuses it in a new object:", indent=2, style="bold yellow"
-            )
+            label = f"{place_of(one.written, given)}{one.written.label}"
+            print_text(out, f"{label}: the API server refuses it in a new object:", indent=2, style="bold yellow")
             print_text(out, one.refusal, indent=4)
         found, missing = remedy_of(one, judged, given), unknowns(one, given)
         for unknown in missing if found is None or one.error is None else ():
@@ -89,6 +89,14 @@ def print_problems(out: Any, judged: QueryVerdicts, given: SelectorInputs) -> No
         if found is not None:
             sentences = [text for text in found.sentences if not any(unknown.name in text for unknown in missing)]
             print_remedy(out, Remedy(tuple(sentences), found.better), indent=4)
+
+
+def place_of(written: WrittenSelector, given: SelectorInputs, offset: int = 0) -> str:
+    """Return "FILE:LINE:COLUMN: " for a character of an expression; "" if no file has it."""
+    if written.document is None:
+        return ""
+    position = given.position(written, offset)
+    return f"{shown(written.document.origin)}:{f'{position.line}:{position.column}:' if position else ''} "
 
 
 def print_remedy(out: Any, found: Remedy | None, indent: int = 0) -> None:

@@ -35,6 +35,7 @@ from dra_driver.selectors.kubernetes import KubernetesSelector
 from dra_driver.tools.world.access import DocumentKind, OutputDocument
 from dra_driver.tools.world.fields import number
 from dra_driver.tools.world.fleet import Fleet, FleetDevice
+from dra_driver.tools.world.positions import Position, offset_in
 from dra_driver.tools.world.queries import Query, SelectorInputs, WrittenSelector
 
 MATCH, NO_MATCH, ABORT = "match", "noMatch", "abort"
@@ -285,6 +286,7 @@ def compiled_document(one: CompiledSelector, judged: QueryVerdicts, given: Selec
         "source": one.written.label,
         "file": one.written.document.origin if one.written.document else None,
         "path": list(one.written.steps),
+        "position": position_document(given.position(one.written, error_offset(one))),
         "expression": one.written.expression,
         "compileError": error.text if error else None,
         "errorKind": str(error.kind) if error else None,
@@ -295,6 +297,17 @@ def compiled_document(one: CompiledSelector, judged: QueryVerdicts, given: Selec
         "unknown": [{"kind": u.kind, "name": u.name, "suggestions": list(u.suggestions)} for u in unknowns(one, given)],
         "remedy": remedy_document(remedy_of(one, judged, given)),
     }
+
+
+def error_offset(one: CompiledSelector) -> int:
+    """Return the offset of the first fault of an expression that does not compile; 0 if it compiles, or names none."""
+    position = one.error.position if one.error else None
+    return offset_in(one.written.expression, *position) if position else 0
+
+
+def position_document(position: Position | None) -> Wire | None:
+    """Return the document of a position."""
+    return {"line": position.line, "column": position.column} if position else None
 
 
 def inputs_document(given: SelectorInputs) -> Wire:

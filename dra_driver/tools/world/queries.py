@@ -30,6 +30,7 @@ from dra_driver.simulator.shapes import Faults, KindRules, RuleContext
 from dra_driver.tools.webhook.review import KINDS, opaque_configs
 from dra_driver.tools.world.documents import Classes, Document, Step, shown
 from dra_driver.tools.world.fleet import Cluster, Fleet
+from dra_driver.tools.world.positions import FilePositions, Position, position_in
 from dra_driver.tools.world.shapes import with_place
 
 CLASS, CLAIM, TEMPLATE, SLICE = "DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"
@@ -354,13 +355,25 @@ def _more(others: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SelectorInputs:
-    """The inputs of a question about selectors."""
+    """The inputs of a question about selectors. `positions` finds their lines in files."""
 
     fleet: Fleet
     queries: list[Query]
     kubernetes: str
     gates: dict[str, bool]
     environment: Environment
+    positions: FilePositions = field(default_factory=FilePositions)
+
+    def position(self, written: WrittenSelector, offset: int = 0) -> Position | None:
+        """Return where a character of an expression is: in its file, or in an expression that no file has.
+
+        Return None if it is in the cluster, or its file can't be read again.
+        """
+        if written.document is not None:
+            return self.positions.of_character(written.document, written.path, written.expression, offset)
+        return (
+            None if written.in_class or not written.label.startswith("-e") else position_in(written.expression, offset)
+        )
 
     @property
     def verdicts(self) -> str:

@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-import yaml
-
 from dra_driver.base.errors import InputError
 from dra_driver.base.quantity import Quantity, QuantityError
 from dra_driver.base.wire import Wire
 from dra_driver.simulator import shapes
 from dra_driver.simulator.shapes import ANY, CLASS, QUANTITY, TIME, Map
-from dra_driver.tools.world.documents import STDIN, Document, read_text, shown
+from dra_driver.tools.world.documents import Document, Step, shown
 from dra_driver.tools.world.fields import FieldFault, as_v1, field_faults, has_fields
+from dra_driver.tools.world.positions import place_of_field
 
 # Fields of resource.k8s.io objects that an API server keeps only with alpha gates of Kubernetes 1.36 and 1.37.
 
@@ -290,8 +289,6 @@ _SHAPES: dict[str, Any] = {
 }
 _ALLOWED_AROUND = frozenset({"apiVersion", "kind", "metadata", "status"})
 _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[]+)")
-_MAX_BYTES = 4 << 20  # the largest file that is read a second time to find a line
-Step = str | int
 
 
 def refuse_unknown(document: Document, wire: Any) -> None:
@@ -319,7 +316,7 @@ def checked(document: Document, checker: ShapeChecker) -> Wire:
 
 
 def _unknown_field(document: Document, fault: FieldFault) -> InputError:
-    where = f"{_at(document, fault.path)}: {document.kind} {document.name}: {_written(fault.path)}"
+    where = f"{place_of_field(document, fault.path)}: {document.kind} {document.name}: {_written(fault.path)}"
     if fault.wanted:
         return InputError("object", f"{where} is not {fault.wanted}")
     near = get_close_matches(str(fault.path[-1]), fault.known, n=1)
@@ -336,7 +333,7 @@ def with_place(document: Document, fault: InputError) -> InputError:
     path = tuple(
         int(match[1]) if match[1] else match[2] for match in _STEP.finditer(re.split(r"[: ]", rest, maxsplit=1)[0])
     )
-    text = f"{_at(document, path)}: {document.kind} {document.name}: {rest}"
+    text = f"{place_of_field(document, path)}: {document.kind} {document.name}: {rest}"
     return InputError(fault.code.removeprefix("input."), text, hint=fault.hint)
 
 
@@ -358,49 +355,3 @@ def _unknown(value: Any, shape: Any, path: tuple[Step, ...]) -> Iterator[tuple[t
 
 def _written(path: tuple[Step, ...]) -> str:
     return "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path).lstrip(".")
-
-
-def _at(document: Document, path: tuple[Step, ...]) -> str:
-    """Return file, line and column of a field; if it is not in the file, those of the innermost field around it."""
-    mark = _mark(document, (*document.path, *path))
-    where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-    return f"{shown(document.origin)}{where}"
-
-
-def _mark(document: Document, path: tuple[Step, ...]) -> yaml.Mark | None:
-    try:
-        text = document.text or ("" if document.origin == STDIN else read_text(document.origin))
-        if len(text) > _MAX_BYTES:
-            return None
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        node = list(yaml.compose_all(text, Loader=loader))[document.number]
-    except (InputError, yaml.YAMLError, IndexError, RecursionError):
-        return None
-    mark = node.start_mark
-    while path:
-        found, taken = _next(node, path)
-        if found is None:
-            break
-        mark, node = found
-        path = path[taken:]
-    return mark
-
-
-def _next(node: Any, path: tuple[Step, ...]) -> tuple[tuple[yaml.Mark, Any] | None, int]:
-    """Return the next field or entry on a path, and how many steps lead to it: several if its key contains dots."""
-    for taken in range(1, len(path) + 1):
-        step = path[0] if taken == 1 else ".".join(map(str, path[:taken]))
-        if found := _child(node, step):
-            return found, taken
-    return None, 0
-
-
-def _child(node: Any, step: Step) -> tuple[yaml.Mark, Any] | None:
-    """Return where a field or entry begins, and its value."""
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if getattr(key, "value", None) == step:
-                return key.start_mark, value
-    elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-        return node.value[step].start_mark, node.value[step]
-    return None
