@@ -83,7 +83,7 @@ def chart(output: Path, version: str, helm: str, image_digest: str) -> Path:
     """Package the chart, with one time for every file, and write its bill: the image that it runs by default."""
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "dra-driver"
-        shutil.copytree(HERE / "helm", source)  # links become files: helm would follow them, with a warning
+        shutil.copytree(HERE / "helm", source)
         words = ["--version", version, "--app-version", version, "--destination", scratch]
         subprocess.run([helm, "package", str(source), *words], check=True, capture_output=True)
         made = output / f"dra-driver-{version}.tgz"

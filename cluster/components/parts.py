@@ -95,7 +95,22 @@ CONTAINERD = Part(
 FLOOR = Part(  # our own minimal driver, with which the benchmarks compare this one
     "floor", "k8s.io/dynamic-resource-allocation", ("floor",), target=".", root=MODULES.parent
 )
-HELM = Part("helm", "helm.sh/helm/v3", ("helm",), ("helm.sh/helm/v3/internal/version.version=v{version}",))
+# `helm template` and `helm lint` render for this Kubernetes unless they are told another; without it, for 1.20.
+HELM_KUBERNETES = "1.34"
+_HELM_PACKAGES = ("helm.sh/helm/v3/pkg/chartutil", "helm.sh/helm/v3/pkg/lint/rules")
+HELM = Part(
+    "helm",
+    "helm.sh/helm/v3",
+    ("helm",),
+    (
+        "helm.sh/helm/v3/internal/version.version=v{version}",
+        *(
+            f"{package}.k8sVersion{field}={value}"
+            for package in _HELM_PACKAGES
+            for field, value in zip(("Major", "Minor"), HELM_KUBERNETES.split("."), strict=True)
+        ),
+    ),
+)
 PROMETHEUS = Part("prometheus", "github.com/prometheus/prometheus", ("prometheus", "promtool"))
 
 

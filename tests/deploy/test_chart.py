@@ -34,6 +34,60 @@ def test_the_chart_passes_helms_own_linter(helm: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_helm_renders_the_chart_without_any_option_and_without_a_warning(helm: str) -> None:
+    done = subprocess.run([helm, "template", "x", str(CHART)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert objects(done.stdout)
+
+
+def test_the_chart_says_who_maintains_it_and_how_to_use_it() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert [one["name"] for one in chart["maintainers"]] == ["dra-driver contributors"]
+    text = (CHART / "README.md").read_text()
+    for command in ("helm install", "helm test", "helm uninstall"):
+        assert command in text
+
+
+@pytest.mark.parametrize("folder", ["/var/lib/kubelet", "/var/snap/kubelet/"])
+def test_the_kubelets_folder_may_have_a_slash_at_its_end(helm: str, folder: str) -> None:
+    text = render(helm, f"agent.kubeletDir={folder}", "mps.enabled=true")
+    assert f"value: {folder.rstrip('/')}/plugins}}" in text
+    assert "//" not in re.sub(r"https?://", "", text)
+
+
+def test_the_agents_serviceaccount_has_the_annotations_that_are_given(helm: str) -> None:
+    found = objects(render(helm, r"serviceAccount.annotations.iam\.example\.com/role=gpus"))
+    accounts = {
+        one["metadata"]["name"]: one["metadata"].get("annotations") for one in found if "ServiceAccount" in one["kind"]
+    }
+    assert accounts["dra-driver-agent"] == {"iam.example.com/role": "gpus"}
+
+
+def test_the_example_of_a_node_selector_keeps_agents_to_nodes_with_that_label(helm: str, tmp_path: Path) -> None:
+    (example,) = re.findall(r"^  #   (\{feature\.node.*\})$", (CHART / "values.yaml").read_text(), re.MULTILINE)
+    selector = yaml.safe_load(example)
+    values = tmp_path / "values.json"
+    values.write_text(json.dumps({"agent": {"nodeSelector": selector}}))
+    found = objects(render(helm, values_file=values))
+    (agent,) = (one for one in found if one["kind"] == "DaemonSet")
+    assert selector.items() <= agent["spec"]["template"]["spec"]["nodeSelector"].items()
+
+
+def test_helm_test_runs_the_doctor_with_rights_to_read_what_it_looks_at_and_nothing_is_left(helm: str) -> None:
+    found = [
+        one for one in objects(render(helm)) if one["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"
+    ]
+    assert sorted(one["kind"] for one in found) == ["ClusterRole", "ClusterRoleBinding", "Pod", "ServiceAccount"]
+    assert all("hook-succeeded" in one["metadata"]["annotations"]["helm.sh/hook-delete-policy"] for one in found)
+    (pod,) = (one for one in found if one["kind"] == "Pod")
+    assert pod["spec"]["containers"][0]["args"] == ["doctor", "--only", "cluster"]
+    (role,) = (one for one in found if one["kind"] == "ClusterRole")
+    allowed = {(group, name) for rule in role["rules"] for group in rule["apiGroups"] for name in rule["resources"]}
+    parts = [path.strip("/").split("/") for path in evidence.KINDS.values()]
+    read = {(part[1] if part[0] == "apis" else "", part[-1]) for part in parts}
+    assert allowed == read | {("authorization.k8s.io", "subjectaccessreviews")}
+
+
 def test_the_manifests_equal_the_rendered_chart(helm: str) -> None:
     command = [sys.executable, str(ROOT / "deploy/manifests/generate.py"), "--check", "--helm", helm]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -47,6 +47,13 @@ def test_the_namespace_of_a_scenario_with_a_short_name_is_that_name_with_a_numbe
     assert namespace_name("test_one_pod[simulated]", 7) == "one-pod-simulated-7"
 
 
+def test_the_helm_that_is_built_renders_for_the_kubernetes_of_its_client() -> None:
+    minor = parts.HELM_KUBERNETES.removeprefix("1.")
+    assert f"k8s.io/client-go v0.{minor}." in (parts.HELM.source / "go.mod").read_text()
+    for package in ("chartutil", "lint/rules"):
+        assert f"-X helm.sh/helm/v3/pkg/{package}.k8sVersionMinor={minor}" in parts.HELM.ldflags()
+
+
 def fake_go(folder: Path, version: str, toolchain: str) -> Path:
     program = folder / "go"
     program.write_text(f"#!/bin/sh\necho {version}\necho {toolchain}\n")

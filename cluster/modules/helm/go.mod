@@ -1,4 +1,5 @@
 // Helm renders and installs the chart of deploy/helm in the cluster lane; the package itself never needs it.
+// It renders for the Kubernetes of its client-go (HELM_KUBERNETES in components/parts.py).
 module cluster.lane/helm
 
 go 1.24.0

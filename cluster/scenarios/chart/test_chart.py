@@ -27,6 +27,7 @@ def test_from_install_to_running_pods_through_an_upgrade_to_nothing_left(chart: 
     (first,) = chart.pods()
     assert first["spec"]["containers"][0]["securityContext"]["privileged"] is True
     assert len(chart.published(node)) > 6
+    assert "0 errors, 0 warnings" in chart.helm("test", "dra-driver", "--logs")
 
     names = [f"user-{number}" for number in range(3)]
     use_one_gpu(stage, *names)

@@ -31,6 +31,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/* The kubelet's folder, with or without a slash at its end in the value. */}}
+{{- define "dra-driver.kubeletDir" -}}
+{{ trimSuffix "/" .Values.agent.kubeletDir }}
+{{- end -}}
+
 {{/* Nodes on which the image runs: the operating system as a label, the architectures as an affinity. */}}
 {{- define "dra-driver.platform" -}}
 kubernetes.io/os: linux
