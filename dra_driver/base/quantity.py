@@ -166,10 +166,7 @@ class Quantity:
             base = float(self.unscaled)
         except OverflowError:
             base = float("inf") if self.unscaled > 0 else float("-inf")
-        if self.scale == 0:
-            return base
-        power = 0.0 if self.scale < -323 else float("inf") if self.scale > 308 else float(f"1e{self.scale}")
-        return base * power if base else 0.0
+        return base * _power_of_ten(self.scale) if base else 0.0
 
     @property
     def readable(self) -> str:
@@ -207,19 +204,21 @@ class Quantity:
         Raises:
             QuantityError: The two exponents lie too far apart for the sum to be written out.
 
-        Source: resource.Quantity.Add (a zero receiver takes the other's format; the sum is an int64 while it fits).
+        Source: resource.Quantity.Add (a zero receiver takes the other's format; the sum is an int64 while it and both
+        numbers at its scale fit).
         """
         form = other.format if self.unscaled == 0 else self.format
         machine = self.machine and other.machine
-        if other.unscaled == 0:
-            return Quantity(self.unscaled, self.scale, form, machine)
-        if self.unscaled == 0 and machine:
-            return Quantity(other.unscaled, other.scale, form, machine)
         low = min(self.scale, other.scale)
-        if max(self.scale, other.scale) - low > MAX_DIGITS:
+        is_far = max(self.scale, other.scale) - low > MAX_DIGITS
+        if other.unscaled == 0 and (machine or is_far):
+            return Quantity(self.unscaled, self.scale, form, machine)
+        if self.unscaled == 0 and (machine or is_far):
+            return Quantity(other.unscaled, other.scale, form, machine)
+        if is_far:
             raise QuantityError("range", "quantities are too far apart in size to be added")
-        total = self.unscaled * _ten_to(self.scale - low) + other.unscaled * _ten_to(other.scale - low)
-        return Quantity(total, low, form, machine and -INT64_MAX - 1 <= total <= INT64_MAX)
+        mine, theirs = self.unscaled * _ten_to(self.scale - low), other.unscaled * _ten_to(other.scale - low)
+        return Quantity(mine + theirs, low, form, machine and all(map(_fits, (mine, theirs, mine + theirs))))
 
     def sub(self, other: Quantity) -> Quantity:
         """Return the difference by the same rules as `add`; it is exact except for one value.
@@ -256,6 +255,22 @@ class Quantity:
             if isinstance(whole, int) and abs(whole) >= 1024:
                 return binary_form(whole)
         return decimal_form(self.unscaled, self.scale, self.format)
+
+
+def _fits(number: int) -> bool:
+    return -INT64_MAX - 1 <= number <= INT64_MAX
+
+
+def _power_of_ten(exponent: int) -> float:
+    """Return a power of ten as the server computes it: the product or quotient of two table entries."""
+    if exponent < -323:
+        return 0.0
+    if exponent > 308:
+        return float("inf")
+    tens, rest = divmod(abs(exponent), 32)
+    if exponent < 0:
+        return float(f"1e-{tens * 32}") / float(f"1e{rest}")
+    return float(f"1e{tens * 32}") * float(f"1e{rest}")
 
 
 @lru_cache(maxsize=64)
@@ -305,13 +320,15 @@ def _parse(text: str) -> Quantity:
 
 
 def _rounded(unscaled: int, scale: int, form: Format) -> Quantity:
-    """Round away from zero to 1n and cap binary quantities, as the server's slow path does."""
+    """Write a number in units of 1n, rounded away from zero, and cap binary quantities, as the server's slow path."""
     if unscaled == 0:
-        return Quantity(0, 0, form, machine=False)
+        return Quantity(0, scale if -MAX_DIGITS <= scale < 0 else 0, form, machine=False)
     sign, amount = (-1 if unscaled < 0 else 1), abs(unscaled)
     if scale < _NANO:
         drop = min(_NANO - scale, MAX_DIGITS + 20)
         amount, scale = -(-amount // 10**drop), _NANO
+    elif scale - _NANO <= MAX_DIGITS:
+        amount, scale = amount * _ten_to(scale - _NANO), _NANO
     rounded = Quantity(amount, scale, form)
     if form is Format.BINARY_SI and rounded.compare(Quantity(INT64_MAX)) > 0:
         amount, scale = INT64_MAX, 0

@@ -26,7 +26,7 @@ from dra_driver.base.versions import CONSUMABLE_CAPACITY, LIST_ATTRIBUTES, VERSI
 from dra_driver.selectors.engine import Environment
 from dra_driver.selectors.parse.macros import EXPANDERS, Macro
 from dra_driver.selectors.parse.tree import Call, Ident, Node, Select
-from dra_driver.selectors.values.types import ANY, DYN, Type, is_optional, parse_type
+from dra_driver.selectors.values.types import ANY, DYN, Type, is_optional, parse_type, wrapper_of
 
 # The feature gates on which the language of selectors depends.
 SELECTOR_GATES = (CONSUMABLE_CAPACITY, LIST_ATTRIBUTES)
@@ -152,7 +152,7 @@ def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environme
     results = {
         "any": {ANY},
         "any, and dyn with the gate": {ANY, DYN} if gates.get(LIST_ATTRIBUTES) else {ANY},
-        "attribute type": {attribute},
+        "attribute type or wrapper(bool)": {attribute, wrapper_of(parse_type("bool"))},
     }[table["resultTypes"]]
     lists = {"never": False, "gate": gates.get(LIST_ATTRIBUTES, False), "always": True}[table["listValues"]]
     return Declarations(
@@ -343,7 +343,7 @@ class Behaviour:
     """How one version evaluates. `names` maps functions that this version implements differently to table entries."""
 
     changes_receivers: bool  # add() and sub() change a quantity in place once it no longer fits an int64
-    copies_branches: bool  # an optional from a variable or a ternary is copied and loses Kubernetes' types
+    copies_branches: bool  # an optional at the start of a chain, or from a ternary, loses Kubernetes' types
     refuses_plain: bool  # or() and orValue() fail on a value that is not an optional
     newer_costs: bool  # matches(a, b), startsWith(), endsWith() and includes() are charged by size
     names: Mapping[str, str] = field(default_factory=dict)
@@ -351,6 +351,10 @@ class Behaviour:
     def copies(self, branch: Node) -> bool:
         """Return whether an optional from this branch of a ternary is copied; chains of accesses copy it themselves."""
         return self.copies_branches and not _is_chain(branch) and may_be_optional(branch)
+
+    def unwraps(self, holder: Node) -> bool:
+        """Return whether an optional from this node is converted to Go when a field is read: the start of a chain."""
+        return self.copies_branches and not _is_chain(holder)
 
 
 def may_be_optional(node: Node) -> bool:

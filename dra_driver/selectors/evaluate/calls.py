@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dra_driver.selectors.check.declarations import Behaviour
 from dra_driver.selectors.evaluate.folds import Folds
 from dra_driver.selectors.evaluate.program import guarded, member_key
 from dra_driver.selectors.functions.functions import FUNCTIONS, TABLES, has_field, implementation, refusal
@@ -258,22 +259,25 @@ class Accesses(Folds):
     otherwise they take the view itself.
     """
 
-    def __init__(self, constants: Mapping[Node, Any], *, shows_sharing: bool, framed: bool) -> None:
+    def __init__(
+        self, constants: Mapping[Node, Any], behaviour: Behaviour, *, shows_sharing: bool, framed: bool
+    ) -> None:
         super().__init__()
         self._constants = constants
+        self._behaviour = behaviour
         self._shows_sharing = shows_sharing
         self._framed = framed
 
     def select(self, node: Select) -> Closure:
         """Make the closure of `operand.field`, or of `has(operand.field)`."""
         operand, field = node.operand, node.field
-        known = self.domain(operand)
+        known, unwraps = self.domain(operand), self._behaviour.unwraps(operand)
         if node.test:
             if known is not None:
                 domain_of = self._domain_closure(*known)
                 return lambda frame: field in domain_of(frame)
             holder = self.emit(operand)
-            return lambda frame: has_field(holder(frame), field)
+            return lambda frame: has_field(holder(frame), field, unwraps=unwraps)
         if self._is_device(operand):
             return self._device_field(field)
         if known is not None:
@@ -290,6 +294,8 @@ class Accesses(Folds):
                     return found[field]
                 except KeyError:
                     raise CelError(f"no such key: {field}") from None
+            if type(found) is Optional:
+                return read_optional(found, field, unwraps=unwraps)
             return read_index(found, field)
 
         return select
@@ -304,11 +310,12 @@ class Accesses(Folds):
         if known is not None and type(key) is str:
             return self._value_closure(*known, key)
         holder, position = self.emit(node.args[0]), self.emit(node.args[1])
+        unwraps = self._behaviour.unwraps(node.args[0])
 
         def at(frame: Any) -> Any:
             found = holder(frame)
-            if type(found) is Optional and not found.present:
-                return found
+            if type(found) is Optional:
+                return read_optional(found, position(frame), unwraps=unwraps) if found.present else found
             return read_index(found, position(frame))
 
         return at
@@ -316,12 +323,13 @@ class Accesses(Folds):
     def index_optional(self, node: Call) -> Closure:
         """Make the closure of `holder[?key]`, or of `holder.?key`."""
         holder, key = self.emit(node.args[0]), self.emit(node.args[1])
+        unwraps = self._behaviour.unwraps(node.args[0])
 
         def at(frame: Any) -> Any:
             found = holder(frame)
             if type(found) is Optional and not found.present:
                 return found
-            return read_optional(found, key(frame))
+            return read_optional(found, key(frame), unwraps=unwraps)
 
         return at
 

@@ -159,7 +159,7 @@ class _Compiler(Accesses):
     """Turns nodes into closures."""
 
     def __init__(self, program: Program, *, shows_sharing: bool, framed: bool) -> None:
-        super().__init__(program.constants, shows_sharing=shows_sharing, framed=framed)
+        super().__init__(program.constants, program.behaviour, shows_sharing=shows_sharing, framed=framed)
         self._program = program
 
     def emit(self, node: Node) -> Closure:
@@ -263,7 +263,8 @@ class _Compiler(Accesses):
             if target.function == "_?._":
                 name = target.args[1].value  # type: ignore[attr-defined]
             if type(name) is str:
-                return _fallback(self.emit(target.args[0]), name, other)
+                unwraps_holder = self._program.behaviour.unwraps(target.args[0])
+                return _fallback(self.emit(target.args[0]), name, other, unwraps=unwraps_holder)
 
         def alternative(frame: Any) -> Any:
             found = first(frame)
@@ -319,14 +320,14 @@ def _copying(branch: Closure) -> Closure:
     return copying
 
 
-def _fallback(holder: Closure, name: str, other: Closure) -> Closure:
+def _fallback(holder: Closure, name: str, other: Closure, *, unwraps: bool) -> Closure:
     """Make the closure of `holder.?name.orValue(other)`."""
 
     def fallback(frame: Any) -> Any:
         found = holder(frame)
         if type(found) is dict:
             return found[name] if name in found else other(frame)
-        optional = index_optional(found, name)
+        optional = index_optional(found, name, unwraps=unwraps)
         return optional.value if optional.present else other(frame)
 
     return fallback

@@ -192,11 +192,12 @@ class Interpreter(Scopes):
 
     def _select(self, node: Select) -> Any:
         holder = self._operand(node.operand)
+        unwraps = self._program.behaviour.unwraps(node.operand)
         if node.test:
             # The server charges for the step and refunds one for the root.
-            return has_field(holder, node.field)
+            return has_field(holder, node.field, unwraps=unwraps)
         if type(holder) is Optional:
-            found = index_optional(holder, node.field)
+            found = index_optional(holder, node.field, unwraps=unwraps)
             self._charge(1 if found.present else 0)
             return found
         self._charge(1)
@@ -212,7 +213,7 @@ class Interpreter(Scopes):
         if node.function == "_[_]" and type(holder) is not Optional:
             self._charge(1)
             return index(holder, key)
-        found = index_optional(holder, key)
+        found = index_optional(holder, key, unwraps=self._program.behaviour.unwraps(node.args[0]))
         self._charge(1 if found.present else 0)
         return found
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+from dra_driver.base.quantity import INT64_MAX
 from dra_driver.base.versions import Semver
 from dra_driver.selectors.functions.lists import is_list
 from dra_driver.selectors.functions.time import CONVERSIONS
@@ -42,7 +43,9 @@ from dra_driver.selectors.values.values import (
 )
 
 _PRECISION = 6
-_MAX_PRECISION = 1000
+_DIGITS, _WIDTHS = 256, 65_536  # the server keeps digits in 8 bits and widths in 16
+_READABLE = 10**6  # a number that goes on beyond this is not read
+_NO_VERB = "%!(NOVERB)"
 _PRINTED_AT_ONCE = 256  # this many characters are copied in the time in which one element is printed
 _CLAUSE = re.compile(r"(?:\.(?P<precision>[0-9]*))?(?P<verb>.)?", re.DOTALL)
 _SUPERSCRIPTS = str.maketrans("0123456789-+", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺")
@@ -121,7 +124,10 @@ def _read_clause(template: str, at: int) -> tuple[str, int | None, int]:
             raise BadClause(
                 f'{broken}error while converting precision to integer: strconv.Atoi: parsing "": invalid syntax'
             )
-        precision = int(found["precision"][:6])
+        precision = int(found["precision"][:20])
+        if precision > INT64_MAX:
+            reason = f'strconv.Atoi: parsing "{found["precision"]}": value out of range'
+            raise BadClause(f"{broken}error while converting precision to integer: {reason}")
     verb = found["verb"]
     if verb not in REFUSALS:
         raise BadClause(f'could not parse formatting clause: unrecognized formatting clause "{verb}"')
@@ -142,7 +148,7 @@ def format_string(template: str, arguments: Any) -> str:
 
 
 def _write(verb: str, precision: int | None, value: Any) -> str:
-    text = _WRITERS[verb](value, min(_PRECISION if precision is None else precision, _MAX_PRECISION))
+    text = _WRITERS[verb](value, _PRECISION if precision is None else precision)
     if text is None:
         raise BadArgument(REFUSALS[verb].format(type_name(value)))
     return text
@@ -227,19 +233,27 @@ def _fixed(value: Any, precision: int) -> str | None:
     number = _double(value)
     if number is None:
         return None
-    return f"{Decimal(number):,.{precision}f}" if math.isfinite(number) else _infinite(number)
+    if precision // 10 > _READABLE:
+        return _NO_VERB
+    if not math.isfinite(number):
+        return _infinite(number)
+    return f"{Decimal(number or 0.0):,.{precision % _DIGITS}f}"  # zero has no sign
 
 
-def _scientific(value: Any, precision: int) -> str | None:
+def _scientific(value: Any, width: int) -> str | None:
+    """Write a number with six decimals: the server takes what is meant as the precision for the width."""
     number = _double(value)
     if number is None:
         return None
+    if width // 10 > _READABLE:
+        return _NO_VERB
+    width %= _WIDTHS
     if not math.isfinite(number):
-        return _infinite(number)
-    mantissa, _, exponent = f"{number:.{precision}e}".partition("e")
+        return _infinite(number).rjust(width)
+    mantissa, _, exponent = f"{number or 0.0:.{_PRECISION}e}".partition("e")
     power = int(exponent)
     raised = f"{'-' if power < 0 else ''}{abs(power):02d}".translate(_SUPERSCRIPTS)
-    return f"{mantissa}\u202f×\u202f10{raised}"  # noqa: RUF001  (the multiplication sign is what is printed)
+    return f"{mantissa}×10{raised}".rjust(width)  # noqa: RUF001  (the multiplication sign is what is printed)
 
 
 def _binary(value: Any, _: int) -> str | None:

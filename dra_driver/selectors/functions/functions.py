@@ -92,8 +92,6 @@ def index(holder: Any, key: Any) -> Any:
     check_key(key)
     if kind is Domains:
         return holder.get(key, _EMPTY) if type(key) is str else _EMPTY
-    if kind is Optional:
-        return index_optional(holder, key)
     found, value = _look_up(holder, key)
     if found:
         return value
@@ -102,21 +100,30 @@ def index(holder: Any, key: Any) -> Any:
     raise CelError(f"no such key: {shown(key)}")
 
 
-def index_optional(holder: Any, key: Any) -> Optional:
-    """Evaluate `holder[?key]` and `holder.?key`."""
+def index_optional(holder: Any, key: Any, *, unwraps: bool) -> Optional:
+    """Evaluate `holder[?key]` and `holder.?key`, or `holder[key]` and `holder.key` of an optional.
+
+    `unwraps` says that the holder is the start of a chain of accesses, in a version that converts it to Go.
+    """
     if type(holder) is Optional:
         if not holder.present:
             return NONE
-        holder = holder.value if holder.is_raw else native(holder.value)
+        holder = _content(holder, unwraps=unwraps)
     check_key(key)
     found, value = _look_up(holder, key)
-    if not found:
-        return NONE
-    return Optional(value, is_raw=type(holder) is dict and type(value) is Semver)
+    return Optional(value) if found else NONE
+
+
+def _content(optional: Optional, *, unwraps: bool) -> Any:
+    """Return the content of an optional whose field is to be read; raise if the server can't convert that content."""
+    value = optional.value
+    while unwraps and type(value) is Optional:
+        value = value.value
+    return native(value) if unwraps or type(value) is CelError else value
 
 
 def native(value: Any) -> Any:
-    """Return the content of an optional whose field is to be read; raise if the server can't convert that content."""
+    """Return a value that is converted to Go and back; raise if the server can't."""
     if type(value) in _FOREIGN:
         raise CelError(f"unsupported conversion to ref.Val: {_in_go(value)}")
     if type(value) is CelError:
@@ -167,10 +174,10 @@ def _in_go(value: Any) -> str:
     return f"(*url.URL){value.text}"
 
 
-def has_field(holder: Any, field: str) -> bool:
+def has_field(holder: Any, field: str, *, unwraps: bool) -> bool:
     """Evaluate has(holder.field)."""
     if type(holder) is Optional:
-        return holder.present and has_field(holder.value if holder.is_raw else native(holder.value), field)
+        return holder.present and _look_up(_content(holder, unwraps=unwraps), field)[0]
     return _look_up(holder, field)[0]
 
 

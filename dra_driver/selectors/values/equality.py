@@ -280,6 +280,13 @@ def _multiply_double(left: float, right: float) -> float:
     return left * right
 
 
+def _elapsed(later: Timestamp, earlier: Timestamp) -> Duration:
+    """Subtract seconds first, as the server does: they may overflow where the difference would not."""
+    to_duration((later.ns // _SECOND - earlier.ns // _SECOND) * _SECOND)
+    return to_duration(later.ns - earlier.ns)
+
+
+_SECOND = 10**9
 _Table = dict[tuple[type, type], Callable[[Any, Any], Any]]
 _LISTS = (list, Concat)
 
@@ -299,8 +306,8 @@ SUBTRACT: _Table = {
     (Uint, Uint): lambda a, b: to_uint(int(a) - int(b)),
     (float, float): lambda a, b: a - b,
     (Duration, Duration): lambda a, b: to_duration(a.ns - b.ns),
-    (Timestamp, Duration): lambda a, b: to_timestamp(a.ns - b.ns, a.offset),
-    (Timestamp, Timestamp): lambda a, b: to_duration(a.ns - b.ns),
+    (Timestamp, Duration): lambda a, b: to_timestamp(a.ns + to_duration(-b.ns).ns, a.offset),
+    (Timestamp, Timestamp): _elapsed,
 }
 MULTIPLY: _Table = {
     (int, int): lambda a, b: to_int(a * b),

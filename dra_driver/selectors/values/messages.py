@@ -260,8 +260,6 @@ def _field(message: str, field: str, value: Any) -> Any:
 
 
 def _json_value(fields: dict[str, Any]) -> Any:
-    for value in fields.values():
-        if type(value) in {int, Uint}:
-            return float(value)
-        return value
+    for field, value in fields.items():
+        return None if field == "null_value" else value
     return None

@@ -69,7 +69,6 @@ class Optional:
 
     value: Any
     present: bool = True
-    is_raw: bool = False  # the content is a device's version: it has no fields, but selecting one is not an error
 
 
 NONE = Optional(None, present=False)
