@@ -118,6 +118,17 @@ STANDARD_ATTRIBUTES: tuple[Published, ...] = (
 )
 
 
+# The form of the standard attribute that came before it: the bus without the domain.
+PCI_ROOT = Published(
+    "pciRoot",
+    ValueKind.STRING,
+    "Bus of the standard pcieRoot, such as `64`; that one has replaced it.",
+    EVERY,
+    lambda f: f.gpu.pcie_root.rpartition(":")[2] if f.gpu.pcie_root else None,
+    since="0.3.0",
+)
+
+
 def is_virtual(found: FoundDevice) -> Fact:
     """Return whether a GPU for a virtual machine is a virtual function."""
     return bool(found.gpu.passthrough and found.gpu.passthrough.physical)
@@ -188,6 +199,16 @@ def of_partition(field: str) -> Callable[[FoundDevice], Fact]:
 def memory(found: FoundDevice) -> Fact:
     """Return the memory in bytes."""
     return found.gpu.memory_bytes if found.partition is None else found.partition.memory_bytes
+
+
+def memory_or_zero(found: FoundDevice) -> Fact:
+    """Return the memory in bytes, and 0 for a container's GPU that has none of its own or does not show it.
+
+    A selector that compares memory passes over such a GPU; were the name missing, that selector would be an error, and
+    the pod would be blocked on every node.
+    """
+    known = memory(found)
+    return 0 if known is None and not found.is_passed else known
 
 
 def uuid(found: FoundDevice) -> Fact:

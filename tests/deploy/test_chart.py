@@ -202,9 +202,9 @@ AMD = ("agent.hardware=amd", "driverName=gpu.amd.com")
 def test_a_release_for_amd_has_amds_class_driver_and_policy_and_nothing_of_nvidias_classes(helm: str) -> None:
     rendered = objects(render(helm, *AMD, "deviceClasses.extendedResources.enabled=true", release="amd"))
     shown = {one["metadata"]["name"]: one["spec"] for one in rendered if one["kind"] == "DeviceClass"}
-    assert shown.keys() == {"gpu.amd.com", "gpu-share.amd.com"}
+    assert shown.keys() == {"gpu.amd.com", "gpu.amd.com-spx", "gpu-share.amd.com"}
     assert shown["gpu.amd.com"]["extendedResourceName"] == "amd.com/gpu"
-    assert "extendedResourceName" not in shown["gpu-share.amd.com"]
+    assert not any("extendedResourceName" in shown[name] for name in ("gpu.amd.com-spx", "gpu-share.amd.com"))
     (agent,) = [content for content in rendered if content["kind"] == "DaemonSet"]
     (container,) = agent["spec"]["template"]["spec"]["containers"]
     environment = {one["name"]: one.get("value") for one in container["env"]}

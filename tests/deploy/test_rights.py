@@ -160,7 +160,7 @@ def test_a_release_of_one_vendor_has_that_vendors_class_for_machines_alone(helm:
     device_class, driver, _ = PASSED_CLASSES[vendor]
     found = objects(render(helm, *NAMED, f"agent.hardware={vendor}", f"driverName={driver}"))
     classes = {one["metadata"]["name"]: one for one in found if one["kind"] == "DeviceClass"}
-    assert set(classes) - {"gpu-share.amd.com"} == {driver, device_class}
+    assert set(classes) - {"gpu-share.amd.com", "gpu.amd.com-spx"} == {driver, device_class}
     expressions = {name: one["spec"]["selectors"][0]["cel"]["expression"] for name, one in classes.items()}
     assert '.type == "vfio"' in expressions[device_class]
     assert '.type != "vfio"' in expressions[driver]

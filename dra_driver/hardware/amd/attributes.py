@@ -1,10 +1,12 @@
 """The table of attributes and capacities of AMD's devices, in the domain of their driver.
 
 The names, kinds and values of AMD's own driver come first and unchanged, so that classes and claims written for it work
-unchanged; then those of Kubernetes and our own. A fact that is not known is left out: 0 is never published for it.
+unchanged; then those of Kubernetes and our own. A fact that is not known is left out, except where AMD's driver
+publishes a value for that: memory 0, NUMA node -1.
 
 Source: attributes of ROCm/k8s-gpu-dra-driver v1.0 (type, deviceID, productName, driverVersion, driverVersionFull,
-partitionProfile; memory, computeUnits, simdUnits), and of its devices for virtual machines (`passthrough`).
+partitionProfile, numaNode; memory, computeUnits, simdUnits), of its mode AutoPartition (computePartition,
+memoryPartition; partitions), and of its devices for virtual machines (`passthrough`).
 """
 
 from __future__ import annotations
@@ -46,12 +48,17 @@ def _profile(gpu: AmdGpu) -> str | None:
 
 
 # What is known even of a GPU that no driver of the host has, because a virtual machine has it.
-_KNOWN_WITHOUT_DRIVER = ("productName", "deviceID", "architecture", "uniqueID", "computeUnits", "simdUnits")
+_KNOWN_WITHOUT_DRIVER = frozenset(
+    ["productName", "deviceID", "numaNode", "architecture", "uniqueID", "computeUnits", "simdUnits"]
+)
+# The names that came later than the first.
+_SINCE = dict.fromkeys(("numaNode", "computePartition", "memoryPartition"), "0.3.0")
 
 
 def _row(name: str, kind: ValueKind, meaning: str, read: Callable[[AmdGpu], Fact], owner: Owner) -> Published:
     types = EVERY if name in _KNOWN_WITHOUT_DRIVER else ALL
-    return Published(name, kind, meaning, types, of_gpu(AmdGpu, read), owner=owner, since="0.2.0")
+    since = _SINCE.get(name, "0.2.0")
+    return Published(name, kind, meaning, types, of_gpu(AmdGpu, read), owner=owner, since=since)
 
 
 def _type(found: FoundDevice) -> Fact:
@@ -113,6 +120,27 @@ AMD_ROWS: tuple[Published, ...] = (
         _profile,
         Owner.VENDOR,
     ),
+    _row(
+        "computePartition",
+        ValueKind.STRING,
+        "Compute mode of the GPU, such as `cpx`, also on its partitions; absent on GPUs that can't be partitioned.",
+        lambda gpu: gpu.compute_mode.lower() if gpu.compute_mode else None,
+        Owner.VENDOR,
+    ),
+    _row(
+        "memoryPartition",
+        ValueKind.STRING,
+        "Memory mode of the GPU, such as `nps4`, also on its partitions; absent on GPUs that can't be partitioned.",
+        lambda gpu: gpu.memory_mode.lower() if gpu.memory_mode else None,
+        Owner.VENDOR,
+    ),
+    _row(
+        "numaNode",
+        ValueKind.INT,
+        "The same as the standard numaNode, but -1 where the kernel reports none.",
+        lambda gpu: -1 if gpu.numa_node is None else gpu.numa_node,
+        Owner.VENDOR,
+    ),
     *PASSTHROUGH_ROWS,
     *(replace(row, types=EVERY) for row in STANDARD_ATTRIBUTES),
     _row(
@@ -156,12 +184,20 @@ AMD_ROWS: tuple[Published, ...] = (
         MEMORY,
         ValueKind.QUANTITY,
         "Memory. On an APU, how much of the host's memory programs may allocate; under NPS1, a partition's nominal "
-        "share. Absent where no file reports it.",
+        "share. 0 where no file reports it.",
         EVERY,
-        published.memory,
+        published.memory_or_zero,
         unit="bytes",
         owner=Owner.VENDOR,
         since="0.2.0",
+    ),
+    Published(
+        "partitions",
+        ValueKind.QUANTITY,
+        "Partitions of the device: 1 for a GPU that is not divided and for one partition, else how many it has.",
+        (DeviceType.GPU,),
+        of_gpu(AmdGpu, lambda gpu: (gpu.parts or 1) if gpu.compute_mode else None),
+        since="0.3.0",
     ),
     _row("computeUnits", ValueKind.QUANTITY, "Compute units.", lambda gpu: gpu.compute_units, Owner.VENDOR),
     _row("simdUnits", ValueKind.QUANTITY, "SIMD units.", lambda gpu: gpu.simd_units, Owner.VENDOR),

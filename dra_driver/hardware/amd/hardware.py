@@ -194,10 +194,6 @@ PASSTHROUGH_ROWS: tuple[Published, ...] = (
     Published(
         "isVF", ValueKind.BOOL, "Whether it is a virtual function of a GPU (SR-IOV).", VFIO, is_virtual, since="0.3.0"
     ),
-    Published(
-        "numaNode", ValueKind.INT, "The same as the standard numaNode.", VFIO, lambda found: found.gpu.numa_node,
-        since="0.3.0",
-    ),
     *(row for row in PASSED if row.name != "deviceID"),
 )  # fmt: skip
 

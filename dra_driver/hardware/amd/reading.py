@@ -319,7 +319,7 @@ def _check(gpu: AmdGpu, reading: AmdReading) -> None:
             "node-missing", gpu.pci_address, f"{subject} has no render node: claims for it fail until it has one"
         )
     if gpu.memory_bytes is None:
-        text = f"no file reports how much memory {subject} has: selectors that compare memory need has() to skip it"
+        text = f"no file reports how much memory {subject} has: it is published as 0"
         reading.report("fact-unreadable", gpu.pci_address, text)
 
 

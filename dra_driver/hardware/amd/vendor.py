@@ -27,11 +27,22 @@ Any AMD GPU, or partition of one where the node's GPUs are divided (DPX, QPX, CP
 
 The name and its meaning are those of AMD's own driver, so that claims written for it work unchanged. For GPUs
 of one kind compare productName, deviceID or partitionProfile in the claim; for all partitions of a divided GPU at once
-ask for type "amdgpu". Shares of a GPU have a class of their own, gpu-share.amd.com.
+ask for type "amdgpu". Shares of a GPU have a class of their own, gpu-share.amd.com; so have GPUs for virtual machines,
+vfio.gpu.amd.com, which a claim names that AMD's pages write with this class and the selector type == "vfio".
 """,
     expression='device.driver == "gpu.amd.com" && device.attributes["gpu.amd.com"].type != "vfio" '
     '&& device.attributes["gpu.amd.com"].type != "amdgpu-share"',
     extended_resource="amd.com/gpu",
+)
+_WHOLE_CLASS = VendorClass(
+    "gpu.amd.com-spx",
+    notes="""\
+An AMD GPU that is not divided: one in mode SPX, or one that can't be divided.
+
+The name and its meaning are those of AMD's own driver where that divides GPUs on demand (AutoPartition).
+""",
+    expression='device.driver == "gpu.amd.com" && device.attributes["gpu.amd.com"].type == "amdgpu" '
+    '&& device.attributes["gpu.amd.com"].?computePartition.orValue("spx") == "spx"',
 )
 _PASSED_CLASS = VendorClass(
     "vfio.gpu.amd.com",
@@ -76,7 +87,7 @@ VENDOR = Vendor(
     gpu=AmdGpu,
     rows=AMD_ROWS,
     page=ReferencePage("amd.md"),
-    generated_classes=(_CLASS, _SHARE_CLASS, _PASSED_CLASS),
+    generated_classes=(_CLASS, _WHOLE_CLASS, _SHARE_CLASS, _PASSED_CLASS),
     metric_names=_metric_names,
     sharing=SharingTerms((), "memory of its own, Linux 6.14 with the dmem controller, and cgroup v2"),
     passthrough=PassthroughTerms(with_pci_facts, has_api_device=True),

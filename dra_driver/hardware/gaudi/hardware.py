@@ -29,6 +29,7 @@ from dra_driver.hardware.published import (
     EVERY,
     MEMORY,
     PASSED,
+    PCI_ROOT,
     STANDARD_ATTRIBUTES,
     Fact,
     Owner,
@@ -210,6 +211,15 @@ GAUDI_ROWS: tuple[Published, ...] = (
         lambda card: card.is_healthy,
         Owner.VENDOR,
     ),
+    Published(
+        "serial",
+        ValueKind.STRING,
+        "Always `Unknown`: no file of the kernel driver shows the serial number.",
+        EVERY,
+        lambda _: "Unknown",
+        since="0.3.0",
+    ),
+    PCI_ROOT,
     *(replace(row, types=EVERY) for row in STANDARD_ATTRIBUTES),
     Published(
         "type",

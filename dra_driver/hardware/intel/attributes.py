@@ -1,10 +1,10 @@
 """The table of attributes and capacities of Intel's devices, in the domain of their driver.
 
 The names, kinds and values of Intel's own driver come first, so that classes and claims written for it work unchanged;
-then those of Kubernetes and our own. A fact that is not known is left out: 0 is never published for it.
+then those of Kubernetes and our own. A fact that is not known is left out, except memory, which is 0 then.
 
 Source: attributes of intel/intel-resource-drivers-for-kubernetes v0.11 (model, family, driver, type, sriov, pciId,
-pciAddress, health; memory, millicores). Its pciRoot is the deprecated form of the standard attribute.
+pciAddress, pciRoot, health; memory, millicores).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from dra_driver.hardware.published import (
     EVERY,
     MEMORY,
     PASSED,
+    PCI_ROOT,
     STANDARD_ATTRIBUTES,
     Fact,
     FoundDevice,
@@ -111,6 +112,7 @@ INTEL_ROWS: tuple[Published, ...] = (
         lambda gpu: gpu.pci_address,
         Owner.VENDOR,
     ),
+    PCI_ROOT,
     *(replace(row, types=EVERY) for row in STANDARD_ATTRIBUTES),
     *PASSED,
     _row(
@@ -130,9 +132,9 @@ INTEL_ROWS: tuple[Published, ...] = (
     Published(
         MEMORY,
         ValueKind.QUANTITY,
-        "The GPU's own memory. Absent on integrated GPUs, and where the kernel does not report it.",
+        "The GPU's own memory. 0 on integrated GPUs, and where the kernel does not report it.",
         EVERY,
-        published.memory,
+        published.memory_or_zero,
         unit="bytes",
         since="0.2.0",
     ),

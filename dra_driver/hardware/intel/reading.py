@@ -200,7 +200,7 @@ def read_gpus(roots: Roots, ask: AskMemory = own_memory) -> IntelReading:
         gpu = _gpu(function, roots, ask)
         reading.gpus.append(gpu)
         if gpu.memory_bytes is None and gpu.is_integrated is not True:
-            text = "neither a file nor the kernel driver reports the GPU's memory: no memory is published"
+            text = "neither a file nor the kernel driver reports the GPU's memory: it is published as 0"
             reading.problems.append(Problem("hardware.fact-unreadable", gpu.pci_address, text))
     return reading
 

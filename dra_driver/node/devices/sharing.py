@@ -56,7 +56,7 @@ def allot(capacity: Mapping[str, int], rule: SharingRule) -> Allotment | str:
     if mode is ShareMode.REPLICAS:
         count = rule.replicas or 1
         one = replica_memory(whole.get(MEMORY, 0), count)
-        if MEMORY in whole:
+        if whole.get(MEMORY):
             if not one:
                 return f"its memory can't be divided into {count} replicas"
             policies[MEMORY] = RequestPolicy(one, values=(one,))
@@ -65,7 +65,7 @@ def allot(capacity: Mapping[str, int], rule: SharingRule) -> Allotment | str:
     counted = MEMORY if mode is ShareMode.MEMORY else COMPUTE
     if mode is ShareMode.COMPUTE:
         whole[COMPUTE] = ALL_COMPUTE
-    if counted not in whole:
+    if not whole.get(counted):
         return "it reports no memory of its own to share"
     policy = _range(rule.portion, whole[counted])
     if isinstance(policy, str):
@@ -295,7 +295,7 @@ def _why_not(device: Device) -> str:
     """Return why the driver can't limit how much of a device's memory each user gets."""
     if device.type is DeviceType.MIG:
         return "the driver has none for partitions, which the hardware separates"
-    if MEMORY not in device.capacity:
+    if not device.capacity.get(MEMORY):
         return "the device reports no memory of its own"
     terms = load_vendor(registered_or_default(device.gpu.vendor).name).sharing
     return f"they can't be set on this node ({terms.limits_need if terms else 'nothing'} is needed)"

@@ -27,6 +27,8 @@ class AmdBench:
 
 
 class TestAmd(VendorContract):
+    unknown_memory = 0
+
     @pytest.fixture
     def bench(self, tmp_path: Path) -> AmdBench:
         return AmdBench(tmp_path)

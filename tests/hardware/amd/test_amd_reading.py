@@ -91,6 +91,45 @@ def test_an_unreadable_or_unknown_mode_offers_nothing_of_that_gpu_and_all_of_the
     assert [gpu.pci_address for gpu in gpus(tree)] == ["0000:05:00.0", "0000:06:00.0"]
 
 
+@pytest.mark.parametrize(("numa_node", "published"), [(1, 1), (-1, -1)])
+def test_every_device_has_amds_own_numa_node_and_kubernetes_only_where_the_kernel_knows_it(
+    tree: AmdTree, numa_node: int, published: int
+) -> None:
+    tree.write(AmdCard("0000:05:00.0", numa_node=numa_node, modes=("DPX", "NPS1"), partitions=(128, 129)))
+    devices = build_inventory(AmdHardware(tree.roots).discover()).devices
+    assert [device.attributes["numaNode"] for device in devices] == [published] * 3
+    standard = {device.attributes.get("resource.kubernetes.io/numaNode") for device in devices}
+    assert standard == ({numa_node} if numa_node >= 0 else {None})
+
+
+def test_devices_have_the_modes_of_their_gpu_and_count_their_partitions(tree: AmdTree) -> None:
+    cpx = AmdCard("0000:05:00.0", modes=("CPX", "NPS4"), partitions=tuple(range(128, 136)), unique_id=1)
+    radeon = AmdCard("0000:07:00.0", 20, 150, modes=None, unique_id=3)
+    tree.write(cpx, AmdCard("0000:06:00.0", 10, 140, unique_id=2), radeon)
+    names = ("computePartition", "memoryPartition")
+    shown = {
+        device.name.removeprefix("gpu-0000-"): (
+            *(device.attributes.get(name) for name in names),
+            device.capacity.get("partitions"),
+        )
+        for device in build_inventory(AmdHardware(tree.roots).discover()).devices
+    }
+    assert {shown.pop(f"05-00-0-cpx-{index}") for index in range(8)} == {("cpx", "nps4", 1)}
+    assert shown == {
+        "05-00-0-cpx-all": ("cpx", "nps4", 8),
+        "06-00-0": ("spx", "nps1", 1),
+        "07-00-0": (None, None, None),  # it can't be divided
+    }
+
+
+def test_memory_that_no_file_shows_is_a_problem_and_published_as_amds_driver_does(tree: AmdTree) -> None:
+    tree.write(AmdCard("0000:03:00.0", modes=None, is_topology_there=False, files={"mem_info_vram_total": ""}))
+    facts = AmdHardware(tree.roots).discover()
+    (device,) = build_inventory(facts).devices
+    assert device.capacity["memory"] == 0
+    assert "hardware.fact-unreadable" in [problem.code for problem in facts.problems]
+
+
 def test_a_gpu_in_the_middle_of_a_switch_is_not_offered(tree: AmdTree) -> None:
     tree.write(AmdCard("0000:05:00.0", modes=("SPX", "NPS1"), partitions=(128, 129)))
     assert gpus(tree) == []

@@ -35,6 +35,13 @@ def test_a_card_is_published_with_its_model_slot_and_nominal_memory(tree: GaudiT
     assert GaudiHardware(tree.roots).discover().driver_version == "1.22.1"
 
 
+def test_a_card_has_the_further_attributes_of_intels_driver(tree: GaudiTree) -> None:
+    (device,) = build_inventory(GaudiHardware(tree.write(CARD).roots).discover()).devices
+    root = str(device.attributes["resource.kubernetes.io/pcieRoot"])
+    assert device.attributes["pciRoot"] == root.partition(":")[2]
+    assert device.attributes["serial"] == "Unknown"
+
+
 @pytest.mark.parametrize(
     ("device_id", "model", "memory"),
     [(0x1000, "Gaudi", 32 << 30), (0x1063, "Gaudi3", 128 << 30), (0x4711, None, None)],

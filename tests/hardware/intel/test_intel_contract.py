@@ -27,6 +27,8 @@ class IntelBench:
 
 
 class TestIntel(VendorContract):
+    unknown_memory = 0
+
     @pytest.fixture
     def bench(self, tmp_path: Path) -> IntelBench:
         return IntelBench(tmp_path)

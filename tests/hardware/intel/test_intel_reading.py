@@ -9,6 +9,7 @@ from dra_driver.hardware.intel.attributes import IntelHardware
 from dra_driver.hardware.intel.reading import IntelGpu, read_gpus
 from dra_driver.hardware.sysfs import dmem_capacity
 from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import device_wire
 from tests.support.nodes.fake_node import can_make_nodes, make_node
 from tests.support.nodes.intel_tree import IntelCard, IntelTree
 
@@ -71,12 +72,18 @@ def test_device_nodes_of_this_machine_are_not_used_for_a_copy_of_another_machine
     assert (gpu.memory_bytes, asked) == (None, [])
 
 
-def test_unknown_memory_is_a_problem_and_never_zero(tree: IntelTree) -> None:
+def test_unknown_memory_is_a_problem_and_published_as_intels_driver_does(tree: IntelTree) -> None:
     tree.write(B580, has_dmem=False)
     facts = IntelHardware(tree.roots).discover()
     assert [problem.code for problem in facts.problems] == ["hardware.fact-unreadable"]
     (device,) = build_inventory(facts).devices
-    assert "memory" not in device.capacity
+    assert device.capacity["memory"] == 0
+
+
+def test_the_pci_root_is_also_published_in_the_form_of_intels_driver(tree: IntelTree) -> None:
+    (device,) = build_inventory(IntelHardware(tree.write(B580).roots).discover()).devices
+    assert device.attributes["resource.kubernetes.io/pcieRoot"] == "pci0000:00"
+    assert device.attributes["pciRoot"] == "00"
 
 
 @pytest.mark.parametrize("device_id", [0xA7A0, 0x9A60])
@@ -84,6 +91,8 @@ def test_an_integrated_gpu_is_marked_as_one_and_has_no_memory_of_its_own(tree: I
     tree.write(IntelCard("0000:00:02.0", device_id=device_id, driver="i915", memory_bytes=0))
     (gpu,) = gpus(tree)
     assert (gpu.is_integrated, gpu.memory_bytes, codes(tree)) == (True, None, [])
+    (device,) = build_inventory(IntelHardware(tree.roots).discover()).devices
+    assert device_wire(device)["capacity"]["memory"] == {"value": "0"}
 
 
 def test_an_unknown_model_is_published_by_its_id(tree: IntelTree) -> None:
