@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dra_driver.base.errors import CEL_COST, CEL_EXPRESSION_BYTES, InputError
+from dra_driver.base.versions import minor_of
 from dra_driver.selectors.check.checker import check
 from dra_driver.selectors.check.declarations import Declarations, declare
 from dra_driver.selectors.check.estimate import estimate
@@ -336,10 +337,14 @@ def has_defaults(line: Mapping[str, Any]) -> bool:
 
 
 class BatchChecker:
-    """Checks lines that share defaults. The devices of the defaults are converted only once."""
+    """Checks lines that share defaults. The devices of the defaults are converted only once.
 
-    def __init__(self, defaults: Mapping[str, Any]) -> None:
+    `refuse` raises an InputError for a device that can't be used; it gets the device and its place in the line.
+    """
+
+    def __init__(self, defaults: Mapping[str, Any], refuse: Callable[[Any, str], None] | None = None) -> None:
         self._defaults = defaults
+        self._refuse = refuse
         self._views: dict[tuple[int, str], tuple[Any, list[DeviceView]]] = {}
         self._engines: dict[Any, KubernetesEngine] = {}
 
@@ -382,20 +387,29 @@ class BatchChecker:
     def _engine(self, kubernetes: str, gates: dict[str, Any]) -> KubernetesEngine:
         if not all(isinstance(on, bool) for on in gates.values()):
             raise InputError("batch", "gates must be true or false")
-        key = kubernetes, tuple(sorted(gates.items()))
+        minor = minor_of(kubernetes)
+        key = f"1.{minor}" if minor else kubernetes, tuple(sorted(gates.items()))
         engine = self._engines.get(key)
         if engine is None:
-            engine = self._engines[key] = KubernetesEngine(kubernetes, gates=gates)
+            engine = self._engines[key] = KubernetesEngine(key[0], gates=gates)
         return engine
 
     def _prepared(self, devices: list[Any], driver: str) -> list[DeviceView]:
         if devices is not self._defaults.get("devices"):
-            return _convert(devices, driver)
+            return self._convert(devices, driver)
         key = id(devices), driver
         known = self._views.get(key)
         if known is None:
-            known = self._views[key] = devices, _convert(devices, driver)
+            known = self._views[key] = devices, self._convert(devices, driver)
         return known[1]
+
+    def _convert(self, devices: list[Any], driver: str) -> list[DeviceView]:
+        if not all(isinstance(device, dict) for device in devices):
+            raise InputError("batch", "devices must be objects")
+        if self._refuse is not None:
+            for number, device in enumerate(devices):
+                self._refuse(device, f"devices[{number}]")
+        return [prepare_device(device, driver) for device in devices]
 
 
 def check_batch_line(line: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -405,12 +419,6 @@ def check_batch_line(line: Mapping[str, Any], defaults: Mapping[str, Any]) -> di
         InputError: The line does not follow the format.
     """
     return BatchChecker(defaults).check(line)
-
-
-def _convert(devices: list[Any], driver: str) -> list[DeviceView]:
-    if not all(isinstance(device, dict) for device in devices):
-        raise InputError("batch", "devices must be objects")
-    return [prepare_device(device, driver) for device in devices]
 
 
 def _result(selector: KubernetesSelector, view: DeviceView) -> dict[str, Any]:

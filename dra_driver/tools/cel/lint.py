@@ -40,6 +40,7 @@ from dra_driver.tools.world.access import DocumentKind, OutputDocument, batch_fa
 from dra_driver.tools.world.documents import STDIN, read_text, shown
 from dra_driver.tools.world.fields import plural
 from dra_driver.tools.world.queries import SelectorInputs
+from dra_driver.tools.world.shapes import refuse_unknown_in_device
 
 _STYLES = {LintSeverity.ERROR: "bold red", LintSeverity.WARNING: "yellow", LintSeverity.NOTE: "cyan"}
 
@@ -251,7 +252,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 
 def _answer(file: IO[bytes]) -> int:
     """Answer line by line. Each answer is written at once, because the program at the other end may wait for it."""
-    checker = BatchChecker({})
+    checker = BatchChecker({}, refuse_unknown_in_device)
     has_begun, bad = False, 0
     for number, raw in enumerate(_lines(file), 1):
         if not raw.strip():
@@ -259,13 +260,13 @@ def _answer(file: IO[bytes]) -> int:
         try:
             line = _parsed(raw)
             if not has_begun and has_defaults(line):
-                checker, has_begun = BatchChecker(line), True
+                checker, has_begun = BatchChecker(line, refuse_unknown_in_device), True
                 continue
             has_begun = True
             answer = _verdict(checker.check(line))
         except DriverError as fault:
             bad += 1
-            answer = _unread(raw, number, fault.message)
+            answer = _unread(raw, number, str(fault))
         except Exception as fault:  # noqa: BLE001  (a fault in one line must not stop the others)
             bad += 1
             text = f"this is a bug in dra-driver: {type(fault).__name__}: {fault}"

@@ -25,6 +25,7 @@ from dra_driver.base.errors import InputError
 from dra_driver.base.text.json_text import SharedValues
 from dra_driver.base.text.yaml_values import MAX_NESTING, Each, TooDeepError, load_yaml
 from dra_driver.base.wire import ClassWire, Wire
+from dra_driver.simulator.workloads import IMPLICIT, classes_by_resource
 from dra_driver.tools.world.access import NoProgress, ProgressLine, ProgressLines
 
 # Texts of files and standard input, and the plain values in them.
@@ -125,6 +126,7 @@ def nested_too_deeply(origin: str) -> InputError:
 
 
 MAX_KEPT = 4 << 20  # in characters: the largest text that is kept to find lines in it
+_NOT_YET = "9999"  # later than every time of creation
 _MAX_LISTS = 4  # nesting levels of Lists in Lists
 
 Step = str | int
@@ -308,15 +310,17 @@ class Classes:
     def of_extended_resource(self, resource: str) -> str | None:
         """Return the name of the class that serves an extended resource, or None if there is none.
 
+        A class of a file without a creation time is still to be made, and so the newest.
+
         Source: Kubernetes API resource/v1 DeviceClassSpec.extendedResourceName and its implicit name.
         """
-        implicit = resource.removeprefix("deviceclass.resource.kubernetes.io/")
-        if implicit != resource:
-            return implicit
-        for name, (wire, _) in self._known.items():
-            if (wire.get("spec") or {}).get("extendedResourceName") == resource:
-                return name
-        return None
+        if resource.startswith(IMPLICIT):
+            return resource.removeprefix(IMPLICIT)
+        dated = [
+            {**wire, "metadata": {"creationTimestamp": _NOT_YET, **wire["metadata"]}} if origin == "file" else wire
+            for wire, origin in self._known.values()
+        ]
+        return classes_by_resource(dated).get(resource)
 
 
 def shipped_classes() -> list[Document]:

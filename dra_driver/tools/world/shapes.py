@@ -10,7 +10,7 @@ Source: Kubernetes API resource/v1 and core/v1.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -303,6 +303,17 @@ def refuse_unknown(document: Document, wire: Any) -> None:
         raise _unknown_field(document, FieldFault(path, known=tuple(known)))
 
 
+def refuse_unknown_in_device(wire: Wire, at: str) -> None:
+    """Refuse a Device with a field that the API does not have. Raises: InputError("input.object")."""
+    for path, known in _unknown(wire, SLICE["spec"]["devices"][0], ()):
+        raise InputError("object", f"{at}.{_written(path)} is not a field of the API", hint=_instead(path, known))
+
+
+def _instead(path: tuple[Step, ...], known: Sequence[str]) -> str:
+    near = get_close_matches(str(path[-1]), known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(known)) or 'nothing'}"
+
+
 def checked(document: Document, checker: ShapeChecker) -> Wire:
     """Check a document, and return its object in v1. Raises: InputError with line and column."""
     try:
@@ -319,9 +330,7 @@ def _unknown_field(document: Document, fault: FieldFault) -> InputError:
     where = f"{place_of_field(document, fault.path)}: {document.kind} {document.name}: {_written(fault.path)}"
     if fault.wanted:
         return InputError("object", f"{where} is not {fault.wanted}")
-    near = get_close_matches(str(fault.path[-1]), fault.known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(fault.known)) or 'nothing'}"
-    return InputError("object", f"{where} is not a field of the API", hint=hint)
+    return InputError("object", f"{where} is not a field of the API", hint=_instead(fault.path, fault.known))
 
 
 def with_place(document: Document, fault: InputError) -> InputError:

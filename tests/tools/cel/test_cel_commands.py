@@ -235,6 +235,43 @@ def test_a_first_line_that_is_neither_an_expression_nor_defaults_is_a_fault(tmp_
     assert json.loads(text)["error"] == "expression must be a string"
 
 
+@pytest.mark.parametrize("kubernetes", ["1.37", "1.37.1", "v1.37.2-gke.100"])
+def test_a_batch_takes_patch_versions(tmp_path, capsys, kubernetes):
+    path = tmp_path / "batch.jsonl"
+    line = {"id": 1, "expression": "device.attributes.?a.?b.orValue([]).includes(1)", "kubernetes": kubernetes}
+    path.write_text(json.dumps(line))
+    status, text = ran(capsys, "batch", str(path))
+    assert (status, json.loads(text)["type"]) == (ExitCode.OK, "bool")
+
+
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ({"attribute": {}}, "devices[0].attribute is not a field of the API (did you mean attributes?)"),
+        (
+            {"capacity": {"memory": {"values": "1Gi"}}},
+            "devices[0].capacity.memory.values is not a field of the API (did you mean value?)",
+        ),
+        (
+            {"attributes": {"a": {"float": 1}}},
+            (
+                "devices[0].attributes.a.float is not a field of the API"
+                " (known here: bool, bools, int, ints, string, strings, version, versions)"
+            ),
+        ),
+    ],
+)
+def test_a_batch_refuses_a_misspelt_field_of_a_device(tmp_path, capsys, device, text):
+    path = tmp_path / "batch.jsonl"
+    of_a_line = {"id": 1, "expression": "true", "devices": [{"name": "x", **device}]}
+    path.write_text(json.dumps(of_a_line))
+    assert ran(capsys, "batch", str(path))[0] == ExitCode.BAD_INPUT
+    lines = [{"devices": [{"name": "x", **device}]}, {"id": 1, "expression": "true"}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    status, answer = ran(capsys, "batch", str(path))
+    assert (status, json.loads(answer)["error"]) == (ExitCode.BAD_INPUT, text)
+
+
 def test_a_batch_is_read_from_a_pipe(monkeypatch, capsys):
     line = b'{"id": 1, "expression": "true"}\n'
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(line * 3)))

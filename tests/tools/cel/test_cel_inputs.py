@@ -158,6 +158,27 @@ def test_the_class_of_an_extended_resource_is_tested(tmp_path, capsys):
     assert (status, [one["query"] for one in found["queries"]]) == (ExitCode.OK, ["nvidia.com/gpu (class mine)"])
 
 
+@pytest.mark.parametrize("newest", ["old", "new"])
+def test_of_two_classes_of_an_extended_resource_the_newest_is_tested(tmp_path, capsys, newest):
+    limits = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [limits]}}
+    classes = [a_class(name, MINE, extendedResourceName="nvidia.com/gpu") for name in ("old", "new")]
+    for one in classes:
+        year = 2025 if one["metadata"]["name"] == newest else 2024
+        one["metadata"]["creationTimestamp"] = f"{year}-01-01T00:00:00Z"
+    _, found = document(capsys, "test", write(tmp_path / "a.yaml", a_slice(), pod, *classes))
+    assert found["queries"][0]["query"] == f"nvidia.com/gpu (class {newest})"
+
+
+def test_a_class_that_is_still_to_be_made_is_newer_than_any_other(tmp_path, capsys):
+    limits = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [limits]}}
+    made, planned = (a_class(name, MINE, extendedResourceName="nvidia.com/gpu") for name in ("a", "b"))
+    made["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
+    _, found = document(capsys, "test", write(tmp_path / "a.yaml", a_slice(), pod, made, planned))
+    assert found["queries"][0]["query"] == "nvidia.com/gpu (class b)"
+
+
 def test_one_alternative_that_matches_is_enough(tmp_path, capsys):
     path = write(tmp_path / "a.yaml", a_slice(), a_claim(alternatives=["false", "true"]))
     assert document(capsys, "test", path)[0] == ExitCode.OK
