@@ -90,7 +90,8 @@ pythons:         ## Run the tests under every Python 3.11 to 3.14 that is found.
 	    .venv-$$v/bin/python -m pytest -n $(JOBS) --dist worksteal || exit 1; \
 	  else echo "python$$v: not found, skipped"; fi; done
 
-clean:           ## Remove the virtual environments and caches.
-	rm -rf .venv .venv-3.* .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+clean:           ## Remove everything that git ignores: virtual environments, caches, builds.
+	rm -rf .venv* build dist *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
 
 -include cluster/cluster.mk

@@ -12,17 +12,29 @@ def main(program: str = "dra-driver") -> int:
     `program` is what the other commands call themselves in usage lines.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else grpc writes lines of its own between our log's
-    if sys.argv[1:2] == ["agent"]:
+    words = _as_options(sys.argv[1:])
+    if words[:1] == ["agent"]:
         from dra_driver.node import daemon
 
-        return daemon.main(sys.argv[2:])
-    if sys.argv[1:2] == ["mps"]:
+        return daemon.main(words[1:])
+    if words[:1] == ["mps"]:
         from dra_driver.node.mps import supervisor
 
-        return supervisor.main(sys.argv[2:])
+        return supervisor.main(words[1:])
     from dra_driver.tools.main import run
 
-    return run(sys.argv[1:], program)
+    return run(words, program)
+
+
+def _as_options(words: list[str]) -> list[str]:
+    """Return a command line in which `help COMMAND` and `version` are the options that mean the same.
+
+    >>> _as_options(["help", "cel", "test"]), _as_options(["version"])
+    (['cel', 'test', '--help'], ['--version'])
+    """
+    if words[:1] == ["help"]:
+        return [*words[1:], "--help"]
+    return ["--version"] if words == ["version"] else words
 
 
 def kubectl_plugin() -> int:

@@ -30,6 +30,7 @@ _NamedRead = tuple[str, str | None]  # the full name, and the one without domain
 
 _PLAIN = {"int": int, "bool": bool, "string": str}
 _MAX_KNOWN = 4096
+_MOST_SHOWN = 160  # characters of a clause in the reason for a miss
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -258,7 +259,7 @@ def _reason(clause: Node, trace: dict[Node, Any], text: str) -> str:
     value = trace.get(clause)
     if isinstance(value, CelError):
         missing = value.text.removeprefix("no such key: ")
-        return f"{missing}: missing" if missing != value.text else f"{text}: {value.text}"
+        return f"{missing}: missing" if missing != value.text else f"{_brief(text)}: {_brief(value.text)}"
     if type(clause) is Select and clause.test:
         return f"{clause.field}: missing"
     if type(clause) is Call:
@@ -266,7 +267,13 @@ def _reason(clause: Node, trace: dict[Node, Any], text: str) -> str:
         if compared is not None:
             return compared
     name = _name(clause)
-    return f"{name}: {render(value)}" if name else f"{text}: {render(value)}"
+    return f"{name or _brief(text)}: {render(value)}"
+
+
+def _brief(text: str) -> str:
+    """Return a text on one line; of a long one, its beginning and its end."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_SHOWN else f"{line[: _MOST_SHOWN // 2]} … {line[-_MOST_SHOWN // 4 :]}"
 
 
 def _comparison(clause: Call, trace: dict[Node, Any]) -> str | None:

@@ -228,7 +228,15 @@ _PLACES = (_PACKAGE, _PACKAGE.parent)  # installed from a wheel; in a checkout
     metavar="DIR",
     help="a folder with example files [default: those of the driver]",
 )
-@click.option("--profile", default=PROFILE, show_default=True, metavar="NAME-OR-FILE", help="the simulated node")
+@click.option(
+    "--fleet",
+    "--profile",
+    "profile",
+    default=PROFILE,
+    show_default=True,
+    metavar="NAME-OR-FILE",
+    help="the simulated node",
+)
 @click.option(
     "--mig",
     type=click.Choice(list(_SHIPPED)),
@@ -246,7 +254,7 @@ def demo_command(examples: Path | None, profile: str, mig: str, output: str, *, 
     dra-driver demo
     dra-driver demo --verbose
     dra-driver demo --mending
-    dra-driver demo --examples my-claims/ --profile dgx-a100
+    dra-driver demo --examples my-claims/ --fleet dgx-a100
 
     The node is simulated (8 x H100: an administrator has partitioned two of them, the agent partitions the others on
     demand). Its agent is the real one: it publishes ResourceSlices to an in-process Kubernetes API, and prepares claims

@@ -23,7 +23,7 @@ from dra_driver.base.wire import Tenants
 from dra_driver.hardware.choose import AUTO, choose, roots_of, vendors_here, vendors_listed
 from dra_driver.selectors.check.declarations import SELECTOR_GATES
 from dra_driver.selectors.engine import Environment
-from dra_driver.tools.output import TerminalProgress, printable, stdin_has_something
+from dra_driver.tools.output import TerminalProgress, printable
 from dra_driver.tools.world.access import ClusterAccess, unseen_sentences
 from dra_driver.tools.world.documents import STDIN, Classes, Document, read_documents, shown
 from dra_driver.tools.world.fields import nearest
@@ -80,6 +80,11 @@ labels_option = click.option(
 )
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def fleet_option(text: str) -> _Decorator:
+    """Return the option that adds simulated nodes, with its help."""
+    return click.option("--fleet", "--profile", "profiles", multiple=True, metavar="PROFILE[=N]", help=text)
 
 
 def namespace_option(text: str) -> _Decorator:
@@ -240,6 +245,7 @@ def input_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _OPTIONS = (
     click.argument("files", nargs=-1, metavar="[FILE|EXPR]..."),
+    click.option("-f", "--file", "more_files", multiple=True, metavar="FILE", help="the same as FILE"),
     click.option(
         "-e",
         "--expression",
@@ -248,13 +254,7 @@ _OPTIONS = (
         metavar="EXPR",
         help="a selector; if there are several, a device must match all",
     ),
-    click.option(
-        "--fleet",
-        "profiles",
-        multiple=True,
-        metavar="PROFILE[=N]",
-        help="a simulated node: the name of a shipped profile or a file; N of them; repeatable",
-    ),
+    fleet_option("a simulated node: the name of a shipped profile or a file; N of them; repeatable"),
     click.option("--kubeconfig", metavar="FILE", default=None, help="devices and classes of this cluster"),
     click.option("--context", metavar="NAME", default="", help="the same, with a context of the kubeconfig"),
     click.option("--cluster", is_flag=True, help="the same, with kubectl's kubeconfig, or the ServiceAccount in a pod"),
@@ -294,22 +294,24 @@ def read_inputs(
     *,
     needs_devices: bool = True,
     needs_selectors: bool = True,
-    uses_stdin: bool = True,
     folds: bool = False,
     refuses_configs: bool = False,
 ) -> SelectorInputs:
     """Read all inputs. With `folds`, the devices of equal nodes may be left out (`Fleet.repeats`).
+
+    If devices are needed and nothing that is given has any, they are those of the current cluster; without a
+    kubeconfig, those of this node.
 
     With `refuses_configs`, an object with a config that its driver would refuse is an error.
 
     Raises: UsageError, InputError, ApiError, HardwareError, NodeError.
     """
     given, notes = with_expressions(given, given["kubernetes"] or DEFAULT_VERSION)
-    documents = _documents(given, uses_stdin=uses_stdin)
+    documents = _documents(given)
     if refuses_configs:
         for document in documents:
             refuse_bad_configs(document, document.wire)
-    cluster = _cluster(given)
+    cluster = _cluster(given, documents, needs_devices=needs_devices)
     try:
         kubernetes = given["kubernetes"] or _version(cluster)
         gates = read_gates(given["gates"], kubernetes, known=(*SELECTOR_GATES, PARTITIONS), dependent="selector")
@@ -334,16 +336,12 @@ def _queries(expressions: Sequence[str], documents: list[Document], cluster: Clu
     return queries_of(expressions, documents, classes, cluster)
 
 
-def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:
-    """Read the files, and standard input if no other option supplies devices."""
-    paths = list(given["files"])
+def _documents(given: dict[str, Any]) -> list[Document]:
+    """Read the files, and standard input where - stands for it."""
+    paths = [*given["files"], *given["more_files"]]
     if paths.count(STDIN) > 1:
         raise UsageError("stdin", "- (standard input) can be given once")
     documents = read_documents(paths, TerminalProgress)
-    names_devices = any(given[name] for name in ("profiles", "kubeconfig", "context", "cluster", "hardware"))
-    has_devices = names_devices or STDIN in paths or any(one.kind == SLICE for one in documents)
-    if uses_stdin and not has_devices and stdin_has_something():
-        documents += read_documents([STDIN])
     checker = ShapeChecker()
     for document in documents:
         checked(document, checker)
@@ -362,10 +360,13 @@ def _refuse_other_input(documents: list[Document]) -> None:
         )
 
 
-def _cluster(given: dict[str, Any]) -> Cluster | None:
-    if not (given["kubeconfig"] or given["context"] or given["cluster"]):
-        return None
-    return Cluster(access_of(given), TerminalProgress)
+def _cluster(given: dict[str, Any], documents: list[Document], *, needs_devices: bool) -> Cluster | None:
+    """Connect to the cluster that the options name; if nothing else has devices, to kubectl's current one."""
+    is_named = given["kubeconfig"] or given["context"] or given["cluster"]
+    has_devices = given["profiles"] or given["hardware"] or any(one.kind == SLICE for one in documents)
+    if is_named or (needs_devices and not has_devices and default_kubeconfig()):
+        return Cluster(access_of(given), TerminalProgress)
+    return None
 
 
 def _fleet(
@@ -404,7 +405,6 @@ def _own_fleet() -> Fleet:
 
 
 def _node_fleet(choice: str) -> Fleet:
-
     fleet = Fleet()
     for selected in settings_of_each({"hardware": choice}):
         source = f"this node ({choice}, {selected.driver})"

@@ -117,18 +117,26 @@ _OPERAND = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^ "']|(?<!&&)(
 
 
 def print_code(out: Any, text: str, *, indent: int = 0, style: str = "") -> None:
-    """Print an expression so that it can be copied: lines end only after && and ||, never inside a literal."""
+    """Print an expression so that it can be copied: a line is broken only after && and ||, never inside a literal.
+
+    An expression of several lines keeps them, each indented.
+    """
     from rich.text import Text
 
+    for written in text.splitlines():
+        for line in _lines_of_code(written, out.width - indent):
+            out.print(Text(f"{' ' * indent}{line}", style=style), soft_wrap=True)
+
+
+def _lines_of_code(text: str, width: int) -> list[str]:
     parts, lines = _OPERAND.findall(text), [""]
     for part in parts if " ".join(parts) == text else [text]:
-        joined = f"{lines[-1]} {part}".lstrip()
-        if lines[-1] and len(joined) > out.width - indent:
+        joined = f"{lines[-1]} {part}" if lines[-1] else part
+        if lines[-1] and len(joined) > width:
             lines.append(part)
         else:
             lines[-1] = joined
-    for line in lines:
-        out.print(Text(f"{' ' * indent}{line}", style=style), soft_wrap=True)
+    return lines
 
 
 def write_document(document: OutputDocument, form: str) -> None:

@@ -14,7 +14,14 @@ import click
 
 from dra_driver.base.errors import ExitCode, UsageError
 from dra_driver.base.names import NVIDIA_DRIVER, check_driver_name
-from dra_driver.tools.options import access_of, context_option, kubeconfig_option, mig_option, namespace_option
+from dra_driver.tools.options import (
+    access_of,
+    context_option,
+    fleet_option,
+    kubeconfig_option,
+    mig_option,
+    namespace_option,
+)
 from dra_driver.tools.output import read_address
 
 if TYPE_CHECKING:
@@ -57,9 +64,7 @@ def usage_source(given: dict[str, Any]) -> UsageSource:
 @click.option(
     "-f", "--file", "files", multiple=True, metavar="FILE", help="Slices, claims and pods, instead of a cluster."
 )
-@click.option(
-    "--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes, instead of a cluster."
-)
+@fleet_option("Simulated nodes, instead of a cluster.")
 @click.option(
     "--kubernetes",
     metavar="VERSION",

@@ -165,6 +165,16 @@ def test_a_near_miss_says_in_few_words_what_is_wrong(clause, reason):
     assert [miss.reason for miss in nearest_misses(selector, views)] == [reason]
 
 
+def test_a_near_miss_of_a_very_long_clause_is_still_told_in_few_words():
+    wanted = " || ".join(f'{A}.model == "H{number}"' for number in range(400))
+    selector = compile_selector(f'device.driver == "{DRIVER}" && ({wanted})')
+    (miss,) = nearest_misses(selector, [prepare_device(_gpu(model="A100"), DRIVER)])
+    assert len(miss.clause) > 10_000
+    assert len(miss.reason) < 160
+    assert miss.reason.startswith(f'{A}.model == "H0" || ')
+    assert miss.reason.endswith('== "H399": false')
+
+
 def test_near_misses_count_devices_that_fail_one_clause_only():
     selector = compile_selector(f'cel.bind(a, {A}, a.model == "H100" && a.index > 0)')
     views = [

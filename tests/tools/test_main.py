@@ -27,6 +27,21 @@ def test_the_version_is_printed():
     assert (done.returncode, done.stdout) == (0, f"dra-driver {__version__}\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["version"], ["--version"]),
+        (["help"], ["--help"]),
+        (["help", "cel", "test"], ["cel", "test", "--help"]),
+        (["help", "agent"], ["agent", "--help"]),
+    ],
+    ids=" ".join,
+)
+def test_help_and_version_are_words_as_well_as_options(words, options):
+    done, expected = process(*words), process(*options)
+    assert (done.returncode, done.stdout) == (0, expected.stdout)
+
+
 @pytest.mark.parametrize("words", [["--help"], ["-h"]])
 def test_help_lists_every_command_and_every_exit_status(words, capsys):
     assert main.run(words) == ExitCode.OK
@@ -96,6 +111,13 @@ def test_without_a_kubeconfig_the_error_says_what_was_looked_for_and_what_needs_
     assert text.startswith("dra-driver: no kubeconfig was found")
     assert "--kubeconfig" in text
     assert ("--fleet dgx-h100" in text) is simulates
+
+
+@pytest.mark.parametrize("words", [["health", "show"], ["remediation", "show"], ["release"]])
+def test_a_command_about_this_nodes_agent_ends_with_5_where_there_is_none(words, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("KUBELET_PLUGINS_DIRECTORY_PATH", str(tmp_path))
+    assert main.run(words) == ExitCode.ENVIRONMENT
+    assert "[node.no-agent]" in capsys.readouterr().err
 
 
 FAULTS = [

@@ -152,15 +152,16 @@ def cel_test_command(engine_name: str, output: str, *, by_device: bool, **option
     \b
       dra-driver cel test -e 'device.driver == "gpu.nvidia.com"' --fleet dgx-h100
       dra-driver cel test deployment.yaml --fleet dgx-h100 --fleet l40s
-      kubectl get resourceslices -o yaml | dra-driver cel test claim.yaml
+      kubectl get resourceslices -o yaml | dra-driver cel test claim.yaml -
+      dra-driver cel test claim.yaml                    on the current cluster
 
     If there are more than 24 nodes, equal nodes are shown together: -o json has the first of them in `node` and the
     names of the others in `like`.
 
     Devices and classes have no namespace, so there is no -n or -A; selectors come from files, so there is no -l.
 
-    If no option names devices, they are read from standard input if something is piped in, and otherwise from this
-    node's hardware.
+    If no option and no file has devices, they are those of the current cluster; without a kubeconfig, those of this
+    node. Standard input is read only for -.
 
     \b
     Exit status:

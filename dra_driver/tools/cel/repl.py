@@ -56,7 +56,7 @@ def cel_repl_command(**options: Any) -> int:
     \b
     Exit status: 0; if there are no devices, 2 or 5 as for cel test.
     """  # noqa: D301
-    given = read_inputs(options, needs_selectors=False, uses_stdin=False)
+    given = read_inputs(options, needs_selectors=False)
     session = ReplSession(given)
     print_heading(session.out, given)
     lines = _typed(session) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)

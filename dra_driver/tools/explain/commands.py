@@ -17,7 +17,14 @@ import click
 from dra_driver.base.errors import DriverError, ExitCode, InputError, UsageError
 from dra_driver.base.versions import VERSIONS
 from dra_driver.base.wire import Wire
-from dra_driver.tools.options import access_of, access_options, context_option, kubeconfig_option, mig_option
+from dra_driver.tools.options import (
+    access_of,
+    access_options,
+    context_option,
+    fleet_option,
+    kubeconfig_option,
+    mig_option,
+)
 from dra_driver.tools.output import Column, console, print_code, print_text, printable, show_table, write_document
 from dra_driver.tools.world.access import DocumentKind, OutputDocument, batch_fault
 from dra_driver.tools.world.fields import folded, folded_words, plural
@@ -51,7 +58,7 @@ MAX_LINE = 64 << 20  # in characters
 @click.command(name="simulate")
 @click.argument("scenario", required=False, metavar="[SCENARIO.yaml]")
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Pods, claims, classes, nodes, slices.")
-@click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes.")
+@fleet_option("Simulated nodes.")
 @click.option(
     "--add-nodes", "added", multiple=True, metavar="PROFILE[=N]", help="Simulate more nodes in addition to those given."
 )
@@ -249,7 +256,7 @@ MAX_NODES = 8  # the most nodes that are shown in full
 @click.argument("words", nargs=-1, metavar="[KIND [NAME] | KIND/NAME]")
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Claims, templates, pods, workloads, nodes.")
 @click.option("--slices", multiple=True, metavar="FILE", help="ResourceSlices (kubectl get resourceslices -o yaml).")
-@click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes instead of slices.")
+@fleet_option("Simulated nodes instead of slices.")
 @access_options()
 @click.option("--node", "only", multiple=True, metavar="NAME", help="Consider only these nodes.")
 @click.option(

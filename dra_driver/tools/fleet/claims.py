@@ -18,7 +18,7 @@ import click
 from dra_driver.base.errors import ExitCode
 from dra_driver.base.flags import FLAGS
 from dra_driver.tools.commands import exit_code_option
-from dra_driver.tools.options import access_options, mig_option
+from dra_driver.tools.options import access_options, fleet_option, mig_option
 from dra_driver.tools.output import console, print_text, print_trimmed, printable, write_document
 from dra_driver.tools.world.access import DocumentKind
 from dra_driver.tools.world.fields import folded, number, plural
@@ -54,7 +54,7 @@ def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--kubernetes", metavar="VERSION", default=None, help="The API server version of the simulated nodes."
         ),
-        click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes."),
+        fleet_option("Simulated nodes."),
         click.option(
             "-f", "--file", "files", multiple=True, metavar="FILE", help="Files with slices, claims and pods."
         ),
@@ -92,7 +92,7 @@ def draw(given: dict[str, Any], view: TreeView, wanted: WantedObjects) -> int:
 
     shown = None
     while True:
-        world = world_of(given, wanted)
+        world = world_of(given, wanted, says_rules=shown is None)
         branches = view.picture(world)
         if branches != shown:
             if shown is not None:
@@ -136,15 +136,18 @@ def selected(world: World, kind: str, given: Mapping[str, Any]) -> list[Wire]:
     ]
 
 
-def world_of(given: dict[str, Any], wanted: WantedObjects) -> World:
-    """Read the world that the options select; rules are applied to files and profiles. Raises: InputError, ApiError."""
+def world_of(given: dict[str, Any], wanted: WantedObjects, *, says_rules: bool = True) -> World:
+    """Read the world that the options select; rules are applied to files and profiles.
+
+    With `says_rules`, standard error says which rules hold for simulated nodes. Raises: InputError, ApiError.
+    """
     from dra_driver.tools.options import apply_options, read_world
     from dra_driver.tools.world.world import headline
 
     world = read_world(given["files"], given, wanted)
     if given["files"] or given["profiles"]:
         rules = apply_options(world, given, given["profiles"])
-        if given["profiles"]:
+        if given["profiles"] and says_rules:
             print(printable(f"dra-driver: {headline(rules, world, given['profiles'])}"), file=sys.stderr)
     return world
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dra_driver.base.errors import ExitCode
+from dra_driver.base.errors import ExitCode, UsageError
 from dra_driver.base.names import pool_name
 from dra_driver.base.wire import ShareMode
 from dra_driver.node.devices.describing import Device, device_wire, quantity_text
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 @click.command(name="devices")
 @hardware_options
 @click.option(
+    "--fleet",
+    "--profile",
+    "profile",
+    metavar="PROFILE",
+    default=None,
+    help="a simulated node, as --hardware simulated:PROFILE",
+)
+@click.option(
     "--kubeconfig",
     envvar="KUBECONFIG",
     metavar="FILE",
@@ -39,11 +47,13 @@ if TYPE_CHECKING:
     "--output", "-o", type=click.Choice(["table", "wide", "json", "yaml", "slices"]), default="table", show_default=True
 )
 @exit_code_option
-def devices_command(output: str, kubeconfig: str | None, context: str, *, fails: bool, **given: str | None) -> int:
+def devices_command(
+    output: str, kubeconfig: str | None, context: str, profile: str | None, *, fails: bool, **given: str | None
+) -> int:
     """Show what this node would publish.
 
     \b
-    dra-driver devices --hardware simulated:dgx-h100     what a machine that you do not have would publish
+    dra-driver devices --fleet dgx-h100                  what a machine that you do not have would publish
     dra-driver devices                                   what this machine would publish
     dra-driver devices --hardware amd --sysfs-root DIR   what a machine would publish whose /sys was copied to DIR
 
@@ -51,7 +61,7 @@ def devices_command(output: str, kubeconfig: str | None, context: str, *, fails:
     writes the ResourceSlices of all pools, which other commands read with -f, --slices or from standard input:
 
     \b
-    dra-driver devices --hardware amd --sysfs-root DIR -o slices | dra-driver cel test claim.yaml
+    dra-driver devices --hardware amd --sysfs-root DIR -o slices | dra-driver cel test claim.yaml -
 
     If GPUs are partitioned on demand, what is published depends on the API server: it is asked, and devices that it
     would not keep are left out. If it does not answer, both cases are shown.
@@ -72,6 +82,10 @@ def devices_command(output: str, kubeconfig: str | None, context: str, *, fails:
     from dra_driver.tools.node.report import report_document, report_of, slices_of
 
     access = access_of({"kubeconfig": kubeconfig, "context": context})
+    if profile and given["hardware"]:
+        raise UsageError("hardware", "--fleet and --hardware both name the hardware: use one of them")
+    if profile:
+        given["hardware"] = f"simulated:{profile}"
     selections = settings_of_each(given)
     check_sysfs(given)
     reports = [report_of(selected, access) for selected in selections]

@@ -23,7 +23,7 @@ from dra_driver.base.versions import VERSIONS
 from dra_driver.tools.migrate import Migrated, SourceText
 from dra_driver.tools.migrate.placement_check import Check
 from dra_driver.tools.migrate.report import MigrationLoss
-from dra_driver.tools.options import mig_option, output_option
+from dra_driver.tools.options import fleet_option, mig_option, output_option
 from dra_driver.tools.output import (
     TerminalProgress,
     console,
@@ -149,14 +149,7 @@ def _print_losses(out: Any, losses: Sequence[MigrationLoss]) -> None:
 @click.argument("files", nargs=-1, metavar="FILE...")
 @click.option("--in-place", "-i", is_flag=True, help="Change the files in place: all of them, or none.")
 @click.option("--diff", is_flag=True, help="Show what would change, as a unified diff.")
-@click.option(
-    "--fleet",
-    "--profile",
-    "profiles",
-    multiple=True,
-    metavar="PROFILE[=N]",
-    help="Try the selectors on simulated nodes.",
-)
+@fleet_option("Try the selectors on simulated nodes.")
 @click.option(
     "--slices", multiple=True, metavar="FILE", help="Try them on these ResourceSlices; DeviceClasses are read too."
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from dra_driver.base.errors import ExitCode, InputError, UsageError
+from dra_driver.base.errors import ExitCode, InputError, NodeError, UsageError
 from dra_driver.base.flags import FLAGS
 from dra_driver.base.names import check_driver_name, gpu_name, is_dns_label, normal_pci_address
 from dra_driver.base.wire import Wire
@@ -57,10 +57,10 @@ def folder_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def data_folder(driver_name: str, kubelet_plugins_directory_path: str) -> Path:
-    """Return the agent's data folder. Raises: InputError("input.no-agent") if it does not exist."""
+    """Return the agent's data folder. Raises: NodeError("node.no-agent") if it does not exist."""
     folder = Path(kubelet_plugins_directory_path).absolute() / check_driver_name(driver_name)
     if not folder.is_dir():
-        raise InputError(
+        raise NodeError(
             "no-agent", f"there is no folder {folder}", hint="run this on the node, or in the pod of its agent"
         )
     return folder

@@ -95,12 +95,26 @@ def process(*argv, stdin=b""):
 
 
 @pytest.mark.parametrize("form", [yaml.safe_dump, json.dumps])
-@pytest.mark.parametrize("dash", [(), ("-",)])
+@pytest.mark.parametrize("dash", [("-",), ("-f", "-")])
 def test_a_list_from_kubectl_is_read_from_a_pipe(form, dash):
     listed = form({"apiVersion": "v1", "kind": "List", "items": [a_slice("a"), a_slice("b", node="n2")]})
     done = process("test", "-e", MINE, "-o", "json", *dash, stdin=listed.encode())
     assert done.returncode == ExitCode.OK, done.stderr
     assert [one["node"] for one in json.loads(done.stdout)["queries"][0]["nodes"]] == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("command", ["test", "explain", "lint"])
+def test_standard_input_that_was_not_given_is_left_to_whom_it_belongs(command, tmp_path):
+    words = [sys.executable, "-m", "dra_driver", "cel", command, "-e", MINE, "--hardware", "simulated:t4"]
+    (tmp_path / "lines").write_text("for the loop around it\n")
+    with (tmp_path / "lines").open() as lines:
+        subprocess.run(words, stdin=lines, capture_output=True, timeout=120, check=False, cwd=ROOT)
+        assert os.lseek(lines.fileno(), 0, os.SEEK_CUR) == 0
+
+
+def test_files_may_be_given_by_an_option_as_to_other_commands(tmp_path, capsys):
+    status, found = document(capsys, "test", "-e", MINE, "-f", write(tmp_path / "a.yaml", a_slice()))
+    assert (status, found["queries"][0]["counts"]["match"]) == (ExitCode.OK, 1)
 
 
 def test_a_typed_list_and_beta_slices_are_read(tmp_path, capsys):
@@ -186,7 +200,7 @@ def test_one_alternative_that_matches_is_enough(tmp_path, capsys):
     assert document(capsys, "test", path)[0] == ExitCode.NO_MATCH
 
 
-def test_a_cluster_gives_devices_classes_and_claims(tmp_path, capsys):
+def test_a_cluster_gives_devices_classes_and_claims(tmp_path, capsys, monkeypatch):
     api = EmbeddedApi()
     api.start()
     try:
@@ -201,9 +215,12 @@ def test_a_cluster_gives_devices_classes_and_claims(tmp_path, capsys):
         kube.close()
         entry = {"name": "x", "resourceClaimName": "c"}
         pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"resourceClaims": [entry]}}
-        status, found = document(capsys, "test", "--kubeconfig", kubeconfig, write(tmp_path / "p.yaml", pod))
-        assert (status, found["queries"][0]["counts"]["match"]) == (ExitCode.OK, 1)
-        assert len(found["queries"][0]["selectors"]) == 2
+        monkeypatch.setenv("KUBECONFIG", kubeconfig)
+        for options in (["--kubeconfig", kubeconfig], []):
+            status, found = document(capsys, "test", *options, write(tmp_path / "p.yaml", pod))
+            assert (status, found["queries"][0]["counts"]["match"]) == (ExitCode.OK, 1)
+            assert len(found["queries"][0]["selectors"]) == 2
+        assert document(capsys, "test", "-e", MINE, "--fleet", "l40s")[1]["sources"] == ["profile l40s"]
     finally:
         api.stop()
     assert main.run(["cel", "test", "--kubeconfig", kubeconfig, "-e", MINE]) == ExitCode.ENVIRONMENT

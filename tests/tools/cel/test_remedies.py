@@ -94,3 +94,9 @@ def test_expressions_are_broken_only_between_their_conditions():
     print_code(out, words, indent=2)
     lines = out.file.getvalue().splitlines()
     assert lines == ['  a == "x && y" &&', "  b.startsWith('one || \"two') ||", "  c"]
+
+
+def test_an_expression_of_several_lines_keeps_them_each_indented():
+    out = Console(file=io.StringIO(), width=60)
+    print_code(out, 'device.driver == "a"\n  && true\n', indent=4)
+    assert out.file.getvalue() == '    device.driver == "a"\n      && true\n'

@@ -65,6 +65,19 @@ def test_every_shipped_profile_is_shown(profile, capsys):
         assert device["attributes"].get("uuid", {"string": ""})["string"] in table
 
 
+def test_a_simulated_node_has_one_option_in_all_commands(capsys):
+    shown = []
+    for words in (["--hardware", "simulated:t4"], ["--fleet", "t4"], ["--profile", "t4"]):
+        assert main.run(["devices", *words, "--node-name", "n1", "-o", "json"]) == ExitCode.OK
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] == shown[2]
+    assert main.run(["devices", "--fleet", "t4", "--hardware", "nvidia"]) == ExitCode.USAGE
+    names = {("devices",), ("demo",), ("slices",), ("claims",), ("explain",), ("simulate",), ("console",), ("migrate",)}
+    for command in (*names, ("cel", "test"), ("cel", "repl")):
+        assert main.run([*command, "--help"]) == ExitCode.OK
+        assert "--fleet, --profile" in capsys.readouterr().out, command
+
+
 def test_json_and_yaml_have_the_same_content(capsys):
     main.run(["devices", "--hardware", "simulated:mixed", "-o", "json"])
     as_json = json.loads(capsys.readouterr().out)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 import yaml
 
 from dra_driver.base.errors import ExitCode
 from dra_driver.tools.fleet.summary import MAX_ROWS, NodeRow, compact
-from dra_driver.tools.main import run
+from dra_driver.tools.main import INTERRUPTED, run
 
 LINES_OF_TWO_SCREENS = 100
 DRIVER = "gpu.nvidia.com"
@@ -36,6 +37,20 @@ def claim_of(namespace, name, *devices, node="a", class_name="gpu.nvidia.com"):
     metadata = {"name": name, "namespace": namespace}
     head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata}
     return {**head, "spec": {"devices": {"requests": requests}}, "status": status}
+
+
+def test_watching_simulated_nodes_names_their_rules_once(monkeypatch, capsys):
+    looks = []
+
+    def sleep(_seconds):
+        looks.append(1)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert run(["slices", "--fleet", "t4", "--watch"]) == INTERRUPTED
+    assert len(looks) == 3
+    assert capsys.readouterr().err.count("rules of Kubernetes") == 1
 
 
 @pytest.fixture
