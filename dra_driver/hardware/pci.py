@@ -33,13 +33,19 @@ def read_text(path: str | os.PathLike[str]) -> str | None:
     Some files of drivers and firmware are padded with NUL bytes; the text ends at the first.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return read_readable(path)
     except OSError:
+        return None
+
+
+def read_readable(path: str | os.PathLike[str]) -> str | None:
+    """Return the same, or None only when there is no such file. Raises: OSError when it is there and can't be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
         return None
     try:
         return _read_all(fd).decode("utf-8", "replace").partition("\0")[0].strip()
-    except OSError:
-        return None
     finally:
         os.close(fd)
 

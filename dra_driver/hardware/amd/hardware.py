@@ -79,7 +79,9 @@ class AmdHardware(SysfsObservation):
     def is_present(self) -> bool:
         """Return whether there is a GPU of AMD on the bus, or one that its kernel driver drives."""
         return bool(
-            read_functions(self._roots, AMD, DRIVERS) or on_bus(self._roots, AMD) or health.read_nodes(self._roots)
+            read_functions(self._roots, AMD, DRIVERS)
+            or on_bus(self._roots, AMD)
+            or health.read_topology(self._roots).nodes
         )
 
     def discover(self) -> Facts:

@@ -1,17 +1,18 @@
 """The KFD topology: the compute driver's description of each GPU and of each partition.
 
 In: roots. Out: `KfdNode`s in the order of their numbers. A partition that the topology lacks can't be used, even if
-there are render nodes for it.
+there are render nodes for it. A node that is there and can't be read is not taken for one that is absent: the kernel
+refuses the files of a GPU whose render node the reader's cgroup may not use.
 
-Source: Linux drivers/gpu/drm/amd/amdkfd/kfd_topology.c (the files' format is one `name value` a line).
+Source: Linux drivers/gpu/drm/amd/amdkfd/kfd_topology.c (the files' format is one `name value` a line; location_id).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,12 +21,21 @@ from dra_driver.base.machine import boot_time
 from dra_driver.base.names import normal_pci_address
 from dra_driver.hardware.evidence import BusState, DriverReset, KernelRecords, Vitals
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.hardware.pci import MAX_MEMORY_BYTES, DrmFunction, bus_state, entries_of, read_functions, read_text
+from dra_driver.hardware.pci import (
+    MAX_MEMORY_BYTES,
+    DrmFunction,
+    bus_state,
+    entries_of,
+    read_functions,
+    read_readable,
+    read_text,
+)
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.sysfs import margins, read_sensors
 
 _NODES = "class/kfd/kfd/topology/nodes"
 _LAST_LOCATION, _LAST_DOMAIN = 0xFFFF, 0xFFFF_FFFF
+_PART_BITS = 28  # newer kernels write the part of a divided GPU above them; older ones among those of the function
 _DEVICE_MEMORY_HEAPS = ("1", "2")  # heap types: frame buffer, visible to the host or not
 
 
@@ -33,13 +43,14 @@ _DEVICE_MEMORY_HEAPS = ("1", "2")  # heap types: frame buffer, visible to the ho
 class KfdNode:
     """One GPU, or one partition of a GPU, in the topology.
 
-    `part` is the partition's index within its GPU, 0 for a whole one. `memory_bytes` is the size of the memory bank: on
-    an APU that is how much of the host's memory the GPU may use. `unique_id` and `hive` are in hexadecimal, None where
-    they are 0.
+    `part` is the partition's index within its GPU, 0 for a whole one. Older kernels report it in the number of the
+    function: there `address` is that of the GPU only as far as `nodes_by_gpu` finds. `memory_bytes` is the size of the
+    memory bank: on an APU that is how much of the host's memory the GPU may use. `unique_id` and `hive` are in
+    hexadecimal, None where they are 0.
     """
 
     number: int
-    address: str  # of the GPU, function 0; "" if the topology does not report it
+    address: str  # "" if the topology does not report it
     part: int
     render_minor: int
     simd_count: int
@@ -62,25 +73,74 @@ def is_there(roots: Roots) -> bool:
     return os.path.exists(f"{roots.sys}/class/kfd")  # noqa: PTH110 - does not raise without the right to look
 
 
-def read_nodes(roots: Roots) -> tuple[KfdNode, ...]:
-    """Return the GPUs and partitions of the topology. The nodes of processors are left out."""
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The GPUs and partitions of the topology, without the nodes of processors. `unreadable` says what is missing."""
+
+    nodes: tuple[KfdNode, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+def read_topology(roots: Roots) -> Topology:
+    """Return the topology, as far as it can be read."""
     folder = Path(roots.sys, _NODES)
-    numbers = sorted(int(name) for name in entries_of(folder) if name.isascii() and name.isdigit())
-    return tuple(_read_nodes(folder, numbers))
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - names only
+    except FileNotFoundError:
+        return Topology()
+    except OSError as error:
+        return Topology(unreadable=(f"the nodes of the topology can't be listed ({error.strerror})",))
+    nodes, unreadable = [], []
+    for number in sorted(int(name) for name in names if name.isascii() and name.isdigit()):
+        try:
+            node = _read_node(folder / str(number), number)
+        except OSError as error:
+            unreadable.append(f"node {number} of the topology can't be read ({error.strerror})")
+        else:
+            nodes += [node] if node is not None else []
+    return Topology(tuple(nodes), tuple(unreadable))
 
 
-def _read_nodes(folder: Path, numbers: list[int]) -> Iterator[KfdNode]:
-    for number in numbers:
-        values = _properties(folder / str(number) / "properties")
-        if values.get("simd_count", 0) > 0:
-            yield _node(folder / str(number), number, values)
+def _read_node(folder: Path, number: int) -> KfdNode | None:
+    values = _properties(folder / "properties")
+    return _node(folder, number, values) if values.get("simd_count", 0) > 0 else None
+
+
+def nodes_by_gpu(nodes: Sequence[KfdNode], functions: Collection[str]) -> Mapping[str, tuple[KfdNode, ...]]:
+    """Return the nodes of each GPU by its address, with their parts; `functions` are the GPUs that are known otherwise.
+
+    Nodes whose GPU the topology does not report have the address "".
+    """
+    found: dict[str, list[KfdNode]] = {}
+    for node in nodes:
+        found.setdefault(_gpu_of(node, nodes, functions), []).append(node)
+    return {address: _with_parts(address, own) for address, own in found.items()}
+
+
+def _gpu_of(node: KfdNode, nodes: Sequence[KfdNode], functions: Collection[str]) -> str:
+    """Return the address of a node's GPU: its own, or that of the function to whose number a part was added."""
+    if not node.address or node.address in functions:
+        return node.address
+    slot, function = node.address[:-1], int(node.address[-1])
+    same_slot = [one for one in functions if one[:-1] == slot and int(one[-1]) & function == int(one[-1])]
+    same_gpu = (one.address for one in nodes if one.address[:-1] == slot and one.unique_id == node.unique_id)
+    return min(same_slot or same_gpu)
+
+
+def _with_parts(address: str, nodes: Sequence[KfdNode]) -> tuple[KfdNode, ...]:
+    """Return the nodes of one GPU, in the order of their parts as far as the kernel adds these to the function."""
+    if not address or any(node.part for node in nodes):
+        return tuple(nodes)
+    if address.endswith("0"):
+        return tuple(replace(node, part=int(node.address[-1])) for node in nodes)
+    return tuple(replace(node, part=index) for index, node in enumerate(nodes))
 
 
 def _node(folder: Path, number: int, values: Mapping[str, int]) -> KfdNode:
     return KfdNode(
         number=number,
         address=_address(values),
-        part=values.get("location_id", 0) & 7,
+        part=values.get("location_id", 0) >> _PART_BITS,
         render_minor=values.get("drm_render_minor") or -1,
         simd_count=values["simd_count"],
         simd_per_cu=values.get("simd_per_cu", 0),
@@ -95,10 +155,11 @@ def _node(folder: Path, number: int, values: Mapping[str, int]) -> KfdNode:
 
 def _address(values: Mapping[str, int]) -> str:
     """Return the GPU's address, "" if the node does not show it; older kernels show no domain, which is then 0."""
-    location, domain = values.get("location_id", -1), values.get("domain", 0)
+    domain, location = values.get("domain", 0), values.get("location_id", -1)
+    location = location & (1 << _PART_BITS) - 1 if location >> _PART_BITS <= 0xF else location
     if not 0 <= location <= _LAST_LOCATION or domain > _LAST_DOMAIN:
         return ""
-    return f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.0"
+    return f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
 
 
 def _size(number: int) -> int | None:
@@ -106,13 +167,13 @@ def _size(number: int) -> int | None:
 
 
 def _bank_bytes(folder: Path) -> int:
-    banks = (read_text(folder / "mem_banks" / name / "properties") for name in entries_of(folder / "mem_banks"))
+    banks = (read_readable(folder / "mem_banks" / name / "properties") for name in entries_of(folder / "mem_banks"))
     read = [dict(_pairs(text or "")) for text in banks]
     return sum(int(one.get("size_in_bytes", "0")) for one in read if one.get("heap_type") in _DEVICE_MEMORY_HEAPS)
 
 
 def _properties(path: Path) -> Mapping[str, int]:
-    return {name: int(value) for name, value in _pairs(read_text(path) or "")}
+    return {name: int(value) for name, value in _pairs(read_readable(path) or "")}
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:

@@ -18,12 +18,12 @@ kfd_topology.c; Documentation/admin-guide/cgroup-v2 (dmem.capacity).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dra_driver.hardware import pci, sysfs
-from dra_driver.hardware.amd.health import AMD, DRIVERS, AmdGpu, KfdNode, read_nodes
+from dra_driver.hardware.amd.health import AMD, DRIVERS, AmdGpu, KfdNode, nodes_by_gpu, read_topology
 from dra_driver.hardware.amd.product_names import product_name
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.pci import (
@@ -127,11 +127,15 @@ _UNKNOWN_MODE = "xcp"  # for partitions of unknown mode: accelerator complex par
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The findings about one GPU: its function, if the tree has one, and its nodes of the topology, one per part."""
+    """The findings about one GPU: its function, if the tree has one, and its nodes of the topology, one per part.
+
+    With `may_lack_nodes`, the topology has nodes that can't be read, each of which may be this GPU's.
+    """
 
     address: str
     function: DrmFunction | None
     nodes: tuple[KfdNode, ...]
+    may_lack_nodes: bool = False
 
 
 @dataclass(slots=True)
@@ -171,30 +175,35 @@ def _with_own_nodes(reading: AmdReading) -> Iterator[AmdGpu]:
 
 
 def _join(roots: Roots, reading: AmdReading) -> Iterator[_Seen]:
-    left = {node.number: node for node in read_nodes(roots)}
-    functions = read_functions(roots, AMD, DRIVERS)
-    known = {function.address for function in functions}
-    for function in functions:
-        minor = function.drm.render_minor
-        own = [
-            node
-            for node in left.values()
-            if node.address == function.address or (node.render_minor == minor and node.address not in known)
-        ]
-        for node in own:
-            del left[node.number]
-        yield _Seen(function.address, function, _distinct(function.address, own, reading))
-    for node in [node for node in left.values() if not node.address]:
-        del left[node.number]
+    topology = read_topology(roots)
+    for text in topology.unreadable:
+        reading.report("fact-unreadable", "node", f"{text}: what depends on it is not offered")
+    functions = {function.address: function for function in read_functions(roots, AMD, DRIVERS)}
+    nodes = _nodes_by_gpu(topology.nodes, functions)
+    for address, function in functions.items():
+        own = _distinct(address, nodes.pop(address, []), reading)
+        yield _Seen(address, function, own, may_lack_nodes=bool(topology.unreadable))
+    for node in nodes.pop("", []):
         text = f"node {node.number} of the topology does not show which GPU it is: it is left out"
         reading.report("identity-unknown", "node", text)
-    for address in sorted({node.address for node in left.values()}):
-        alone = [node for node in left.values() if node.address == address]
+    for address in sorted(nodes):
         if _is_bus_shown(roots):
             text = "the topology lists it, but amdgpu drives no PCI function at this address: it is left out"
             reading.report("gpu-gone", address, text)
             continue
-        yield _Seen(address, None, _distinct(address, alone, reading))
+        own = _distinct(address, nodes[address], reading)
+        yield _Seen(address, None, own, may_lack_nodes=bool(topology.unreadable))
+
+
+def _nodes_by_gpu(nodes: Sequence[KfdNode], functions: Mapping[str, DrmFunction]) -> dict[str, list[KfdNode]]:
+    """Return the nodes by the address of their GPU; a GPU that is not on the bus may be known by its render node."""
+    by_minor = {function.drm.render_minor: function.address for function in functions.values()}
+    found: dict[str, list[KfdNode]] = {}
+    for address, own in nodes_by_gpu(nodes, functions).items():
+        for node in own:
+            gpu = address if address in functions else by_minor.get(node.render_minor, address)
+            found.setdefault(gpu, []).append(node)
+    return found
 
 
 def _is_bus_shown(roots: Roots) -> bool:
@@ -220,23 +229,35 @@ def _add(seen: _Seen, roots: Roots, cards: dict[int, str], reading: AmdReading) 
         reading.report("partition-mode-unknown", seen.address, f"{error}: nothing of this GPU is offered")
         return
     is_whole = not any(node.part for node in seen.nodes) if modes.is_whole is None else modes.is_whole
-    whole = _whole(seen, modes, roots)
-    if is_whole and len(seen.nodes) > 1:
+    if not seen.nodes and seen.may_lack_nodes:
+        text = "its nodes of the topology may be among those that can't be read: it is left out"
+        reading.report("fact-unreadable", seen.address, text)
+    elif is_whole and len(seen.nodes) > 1:
         reading.report("partitions-changing", seen.address, "the topology has partitions, but the mode is SPX")
     elif is_whole:
+        whole = _whole(seen, modes, roots)
         _check(whole, reading)
         reading.gpus.append(whole)
     elif not seen.nodes:
         text = f"the GPU is in mode {modes.compute}, but the topology has none of its partitions"
         reading.report("partitions-changing", seen.address, text)
     else:
-        card = seen.function.drm.card if seen.function else None
-        parts = [_part(node, whole, cards, card) for node in seen.nodes]
-        for part in parts:
-            _check(part, reading)
-        reading.gpus += parts
-        if modes.compute is not None:
-            reading.gpus.append(_undivided(whole, parts))
+        _add_parts(seen, _whole(seen, modes, roots), cards, reading)
+
+
+def _add_parts(seen: _Seen, whole: AmdGpu, cards: dict[int, str], reading: AmdReading) -> None:
+    card = seen.function.drm.card if seen.function else None
+    parts = [_part(node, whole, cards, card) for node in seen.nodes]
+    for part in parts:
+        _check(part, reading)
+    reading.gpus += parts
+    if whole.compute_mode is None:
+        return
+    if seen.may_lack_nodes and len(parts) < COMPUTE_MODES[whole.compute_mode]:
+        text = f"only {len(parts)} of its partitions can be read: all of them together are not offered as one device"
+        reading.report("fact-unreadable", seen.address, text)
+    else:
+        reading.gpus.append(_undivided(whole, parts))
 
 
 def _whole(seen: _Seen, modes: Modes, roots: Roots) -> AmdGpu:
@@ -361,8 +382,9 @@ _IDLE = {None, "", "0"}
 def computing_on(roots: Roots, address: str) -> frozenset[int]:
     """Return the ids of the processes with memory or a queue on any part of a GPU."""
     kfd = Path(roots.sys, _KFD)
-    nodes = [node.number for node in read_nodes(roots) if node.address == address]
-    ids = {read_text(kfd / "topology/nodes" / str(number) / "gpu_id") for number in nodes} - _IDLE
+    functions = [function.address for function in read_functions(roots, AMD, DRIVERS)]
+    nodes = nodes_by_gpu(read_topology(roots).nodes, functions).get(address, ())
+    ids = {read_text(kfd / "topology/nodes" / str(node.number) / "gpu_id") for node in nodes} - _IDLE
     processes = (name for name in entries_of(kfd / "proc") if name.isdigit()) if ids else ()
     return frozenset(int(name) for name in processes if _uses(kfd / "proc" / name, ids))
 

@@ -139,6 +139,56 @@ def test_a_gpu_in_the_middle_of_a_switch_is_not_offered(tree: AmdTree) -> None:
     assert "hardware.partitions-changing" in codes(tree)
 
 
+@pytest.mark.parametrize("has_part_bits", [False, True])
+@pytest.mark.parametrize("address", ["0000:0c:00.0", "0000:0c:00.1", "0000:0c:02.3"])
+def test_a_gpu_may_be_any_function_of_its_slot_divided_or_not(tree: AmdTree, address: str, has_part_bits: bool) -> None:
+    tree.write(AmdCard(address, device_id=0x740F, modes=None, has_part_bits=has_part_bits))
+    (gpu,) = gpus(tree)
+    assert (gpu.pci_address, gpu.part, gpu.compute_units, codes(tree)) == (address, "", 304, [])
+    tree.write(AmdCard(address, modes=("DPX", "NPS1"), partitions=(128, 129), has_part_bits=has_part_bits))
+    assert [(gpu.pci_address, gpu.part, gpu.minor) for gpu in gpus(tree)] == [
+        (address, "dpx-0", 128),
+        (address, "dpx-1", 129),
+        (address, "dpx-all", 128),
+    ]
+    assert codes(tree) == []
+
+
+def test_virtual_functions_of_one_slot_are_gpus_of_their_own(tree: AmdTree) -> None:
+    cards = [AmdCard(f"0000:0c:02.{n}", 8 * n, 128 + 8 * n, modes=None, unique_id=n + 1) for n in range(3)]
+    tree.write(*cards)
+    found = [(gpu.pci_address, gpu.part, gpu.minor, gpu.compute_units) for gpu in gpus(tree)]
+    assert found == [(f"0000:0c:02.{n}", "", 128 + 8 * n, 304) for n in range(3)]
+    shutil.rmtree(tree.folder / "sys/bus")  # the topology alone tells them apart, too
+    assert [(gpu.pci_address, gpu.part) for gpu in gpus(tree)] == [(f"0000:0c:02.{n}", "") for n in range(3)]
+
+
+@pytest.mark.parametrize("file", ["properties", "mem_banks/0/properties"])
+def test_a_node_that_cannot_be_read_is_reported_and_what_depends_on_it_is_not_offered(tree: AmdTree, file: str) -> None:
+    cpx = AmdCard("0000:05:00.0", modes=("CPX", "NPS1"), partitions=tuple(range(128, 136)))
+    complete = AmdCard("0000:06:00.0", 8, 136, modes=("DPX", "NPS1"), partitions=(136, 137), unique_id=2)
+    tree.write(cpx, complete, AmdCard("0000:07:00.0", 16, 144, unique_id=3))
+    for node in (3, 11):  # the third part of the first GPU, and all of the last one
+        path = tree.folder / "sys" / KFD / str(node) / file
+        path.unlink()
+        path.mkdir()  # it is there, and can't be read
+    offered = [gpu.name.removeprefix("gpu-0000-") for gpu in gpus(tree)]
+    assert offered == [f"05-00-0-cpx-{n}" for n in (0, 1, 3, 4, 5, 6, 7)] + [f"06-00-0-dpx-{n}" for n in (0, 1, "all")]
+    problems = [(one.code, one.subject) for one in read(tree).problems]
+    assert problems == [("hardware.fact-unreadable", at) for at in ("node", "node", "0000:05:00.0", "0000:07:00.0")]
+
+
+def test_a_topology_that_cannot_be_read_at_all_offers_nothing(tree: AmdTree) -> None:
+    tree.write(AmdCard("0000:05:00.0"))
+    shutil.rmtree(tree.folder / "sys" / KFD)
+    (tree.folder / "sys" / KFD).write_text("")  # it is there, and can't be listed
+    assert gpus(tree) == []
+    assert [(one.code, one.subject) for one in read(tree).problems] == [
+        ("hardware.fact-unreadable", "node"),
+        ("hardware.fact-unreadable", "0000:05:00.0"),
+    ]
+
+
 def test_gpus_at_the_same_bus_of_different_domains_are_different(tree: AmdTree) -> None:
     tree.write(*(AmdCard(f"000{n}:02:00.0", number=8 * n, render_minor=128 + 8 * n, unique_id=n + 1) for n in range(4)))
     assert [(gpu.pci_address, gpu.minor) for gpu in gpus(tree)] == [(f"000{n}:02:00.0", 128 + 8 * n) for n in range(4)]

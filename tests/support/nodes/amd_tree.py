@@ -36,6 +36,7 @@ class AmdCard:
     numa_node: int = 0
     partitions: tuple[int, ...] = ()
     is_topology_there: bool = True
+    has_part_bits: bool = False  # as in newer kernels, whose topology has bits of their own for the part
     files: dict[str, str] = field(default_factory=dict)  # further files of the PCI function
 
 
@@ -128,6 +129,7 @@ class AmdTree:
             minors = card.partitions or (card.render_minor,)
             domain, bus, rest = card.address.split(":")
             for part, minor in enumerate(minors):
+                place = int(bus, 16) << 8 | int(rest.split(".")[0], 16) << 3 | int(rest.split(".")[1])
                 values = {
                     "cpu_cores_count": 0,
                     "simd_count": card.simd_count // len(minors),
@@ -135,7 +137,7 @@ class AmdTree:
                     "gfx_target_version": 90402,
                     "vendor_id": 4098,
                     "device_id": card.device_id,
-                    "location_id": int(bus, 16) << 8 | int(rest.split(".")[0], 16) << 3 | part,
+                    "location_id": place | (part << 28 if card.has_part_bits else part),
                     "domain": int(domain, 16),
                     "drm_render_minor": minor,
                     "unique_id": card.unique_id,
