@@ -58,6 +58,7 @@ NAMESPACES = ApiKind("", "v1", "namespaces", "Namespace", is_namespaced=False, h
 PODS = ApiKind(
     "", "v1", "pods", "Pod", is_namespaced=True, has_status=True, selectable=("spec.nodeName", "status.phase")
 )
+SECRETS = ApiKind("", "v1", "secrets", "Secret", is_namespaced=True)
 EVENTS = ApiKind(
     "",
     "v1",
@@ -79,7 +80,7 @@ CLAIMS = ApiKind(_DRA, "v1", "resourceclaims", "ResourceClaim", is_namespaced=Tr
 TEMPLATES = ApiKind(_DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", is_namespaced=True)
 CLASSES = ApiKind(_DRA, "v1", "deviceclasses", "DeviceClass", is_namespaced=False, has_generation=True)
 
-KINDS = (NODES, NAMESPACES, PODS, EVENTS, LEASES, SLICES, CLAIMS, TEMPLATES, CLASSES)
+KINDS = (NODES, NAMESPACES, PODS, SECRETS, EVENTS, LEASES, SLICES, CLAIMS, TEMPLATES, CLASSES)
 _BY_PATH = {(k.group, k.version, k.plural): k for k in KINDS}
 _BY_KIND = {(k.api_version, k.kind): k for k in KINDS}
 

@@ -205,6 +205,11 @@ COMMANDS: dict[str, CommandEntry] = {
     "pod-security": CommandEntry(
         "dra_driver.tools.output:pod_security_command", "Set the namespace's Pod Security label.", _UNLISTED
     ),
+    "uninstall-check": CommandEntry(
+        "dra_driver.tools.uninstall_check:uninstall_check_command",
+        "Refuse to uninstall while claims hold devices.",
+        _UNLISTED,
+    ),
 }
 
 _EPILOG = """\b

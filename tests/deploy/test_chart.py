@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from dra_driver.tools.doctor import evidence
+from dra_driver.tools.uninstall_check import HelmRelease
 from dra_driver.tools.world import access, world
 from tests.support.chart import CASES, CHART, ROOT, objects, render
 
@@ -86,6 +87,17 @@ def test_helm_test_runs_the_doctor_with_rights_to_read_what_it_looks_at_and_noth
     parts = [path.strip("/").split("/") for path in evidence.KINDS.values()]
     read = {(part[1] if part[0] == "apis" else "", part[-1]) for part in parts}
     assert allowed == read | {("authorization.k8s.io", "subjectaccessreviews")}
+
+
+def test_the_check_of_an_uninstall_may_set_back_the_records_of_its_release_and_no_other_secret(helm: str) -> None:
+    found = objects(render(helm, release="mine", namespace="gpus"))
+    (role,) = (one for one in found if one["kind"] == "Role" and "uninstall-check" in one["metadata"]["name"])
+    (rule,) = role["rules"]
+    assert (role["metadata"]["namespace"], rule["resources"], rule["verbs"]) == ("gpus", ["secrets"], ["get", "update"])
+    assert rule["resourceNames"] == list(HelmRelease("gpus", "mine", 1).records())
+    (job,) = (one for one in found if one["kind"] == "Job" and "uninstall-check" in one["metadata"]["name"])
+    words = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert words[1:4] == ["--namespace=gpus", "--release=mine", "--revision=1"]
 
 
 def test_the_manifests_equal_the_rendered_chart(helm: str) -> None:
@@ -287,7 +299,8 @@ def test_a_release_for_several_vendors_has_the_classes_and_policies_of_each(helm
     drivers = '["gpu.nvidia.com","gpu.amd.com","gpu.intel.com","gaudi.intel.com"]'
     (check,) = [one for one in rendered if one["kind"] == "Job" and one["metadata"]["name"].endswith("uninstall-check")]
     named = check["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert named == ["in-use", *(f"--driver-name={driver}" for driver in yaml.safe_load(drivers))]
+    assert named[0] == "uninstall-check"
+    assert named[-len(yaml.safe_load(drivers)) :] == [f"--driver-name={one}" for one in yaml.safe_load(drivers)]
     policies = [yaml.safe_dump(one, width=1000) for one in rendered if one["kind"] == "ValidatingAdmissionPolicy"]
     assert any(f"spec.driver in {drivers}" in policy for policy in policies)
 

@@ -50,6 +50,9 @@ def test_from_install_to_running_pods_through_an_upgrade_to_nothing_left(chart: 
         chart.uninstall()
     assert [p for p in cluster.api.list("Pod", NAMESPACE) if "uninstall-check" in p["metadata"]["name"]]
     assert len(chart.pods()) == 1, "the refused uninstall removed the agents"
+    assert chart.helm("list", "--short").split() == ["dra-driver"], "the refused uninstall locked the release"
+    chart.install(node, agent__podAnnotations__upgrade="third")
+    until("one agent", lambda: len(chart.pods()) == 1, 60)
 
     for name in (*names, "later"):
         stage.delete_pod(name)

@@ -20,7 +20,7 @@ from dra_driver.tools.fleet.claims import TreeView, draw, seen_pods, show_tree, 
 from dra_driver.tools.fleet.template import holder_line, holders, holders_document
 from dra_driver.tools.options import access_of, access_options
 from dra_driver.tools.output import Column, print_text, printable, show_table, write_document, yaml_text
-from dra_driver.tools.world.access import DocumentKind, unseen_sentences
+from dra_driver.tools.world.access import DocumentKind, UnseenObjects, unseen_sentences
 from dra_driver.tools.world.fields import counted, folded, label_selector, nearest, plural
 from dra_driver.tools.world.fleet import Cluster
 
@@ -278,8 +278,15 @@ def in_use_command(driver_names: tuple[str, ...], output: str, **given: Any) -> 
         claims = [one for one in cluster.claims() if has_labels(one)]
     finally:
         cluster.close()
-    unseen, is_held = cluster.access.unseen, False
-    for number, name in enumerate(names):
+    return report_claims_in_use(claims, cluster.access.unseen, names, output)
+
+
+def report_claims_in_use(
+    claims: Sequence[Wire], unseen: Sequence[UnseenObjects], driver_names: Sequence[str], output: str = "table"
+) -> ExitCode:
+    """Report which of the claims hold devices of each driver; return the status, as `in-use` says."""
+    is_held = False
+    for number, name in enumerate(driver_names):
         found = holders(claims, name)
         is_held |= bool(found)
         if output == "table":
