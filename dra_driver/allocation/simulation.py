@@ -214,7 +214,7 @@ class Timeline:
     held: list[ClaimWire] = field(default_factory=list)
     running: dict[str, tuple[Job, str, list[ClaimWire]]] = field(default_factory=dict)
     queue: list[Job] = field(default_factory=list)
-    lost: dict[tuple[str, str], Wire] = field(default_factory=dict)
+    lost: dict[tuple[str, str], tuple[str, Wire]] = field(default_factory=dict)
     _known: Placer | None = None  # the placer for the present state
     _known_claims: dict[str, ClaimWire] = field(default_factory=dict)  # those that hold devices, by name
 
@@ -287,18 +287,19 @@ class Timeline:
             for device in spec.get("devices") or ():
                 if device["name"] == name:
                     spec["devices"] = [other for other in spec["devices"] if other["name"] != name]
-                    self.lost[pool, name] = device
+                    self.lost[pool, name] = (spec["driver"], device)
                     return self._evict(self._holders(spec["driver"], spec["pool"]["name"], {name}))
         raise InputError("event", f"lose {target}: there is no such device", hint="write it as NODE/DEVICE")
 
     def _restore(self, target: str) -> None:
         pool, _, name = target.rpartition("/")
-        device = self.lost.pop((pool, name), None)
-        if device is None:
+        if (pool, name) not in self.lost:
             raise InputError("event", f"restore {target}: it was not lost")
+        driver, device = self.lost.pop((pool, name))
         for one in self.slices:
             spec = one["spec"]
-            if pool in {spec["pool"]["name"], spec.get("nodeName")} and "devices" in spec:
+            is_of_place = pool in {spec["pool"]["name"], spec.get("nodeName")}
+            if spec["driver"] == driver and is_of_place and "devices" in spec:
                 spec["devices"] = [*spec["devices"], device]
                 return
 
@@ -306,12 +307,14 @@ class Timeline:
         """Replace the devices of a node, as a change of MIG geometry does; holders of lost devices are evicted."""
         self._node(node)
         gone = [one for one in self.slices if one["spec"].get("nodeName") == node]
-        kept = {device["name"] for one in slices for device in one["spec"].get("devices") or ()}
+        kept = {(one["spec"]["driver"], d["name"]) for one in slices for d in one["spec"].get("devices") or ()}
         self.slices = [one for one in self.slices if one["spec"].get("nodeName") != node] + list(slices)
         evicted: set[str] = set()
         for one in gone:
-            names = {device["name"] for device in one["spec"].get("devices") or ()} - kept
-            evicted |= self._holders(one["spec"]["driver"], one["spec"]["pool"]["name"], names)
+            driver = one["spec"]["driver"]
+            names = {device["name"] for device in one["spec"].get("devices") or ()}
+            names = {name for name in names if (driver, name) not in kept}
+            evicted |= self._holders(driver, one["spec"]["pool"]["name"], names)
         return self._evict(evicted)
 
     def _holders(self, driver: str, pool: str, devices: set[str]) -> set[str]:

@@ -58,6 +58,18 @@ def test_a_lost_device_evicts_its_holder_and_can_be_restored() -> None:
     assert here.apply(TimelineEvent("restore", "a/gpu-0")).usage.devices == 4
 
 
+def test_a_lost_device_returns_to_the_slice_of_its_driver() -> None:
+    """The node's pool of another driver has a device of the same name, and comes first."""
+    other = wire.pool("a", [wire.gpu("gpu-1")])
+    other["spec"]["driver"] = "gpu.other.com"
+    here = two_nodes()
+    here.slices.insert(0, other)
+    here.apply(TimelineEvent("lose", "a/gpu-0"))
+    here.apply(TimelineEvent("restore", "a/gpu-0"))
+    names = {one["spec"]["driver"]: [device["name"] for device in one["spec"]["devices"]] for one in here.slices[:2]}
+    assert [sorted(found) for found in names.values()] == [["gpu-1"], ["gpu-0", "gpu-1"]]
+
+
 def test_replacing_the_devices_of_a_node_evicts_the_jobs_whose_device_is_gone() -> None:
     here = two_nodes()
     here.apply(arrive("one"))

@@ -379,9 +379,9 @@ def _node_document(board: Board, name: str, matches: Accepted | None) -> Wire:
     }
 
 
-def _tile_document(tile: Tile, matching: frozenset[tuple[str, str]] | None) -> Wire:
+def _tile_document(tile: Tile, matching: frozenset[DeviceId] | None) -> Wire:
     parts = [
-        {**plain(one), "matches": None if matching is None else (tile.driver, one.device) in matching}
+        {**plain(one), "matches": None if matching is None else (tile.driver, tile.pool, one.device) in matching}
         for one in tile.parts
     ]
     return {**plain(replace(tile, parts=())), "parts": parts}

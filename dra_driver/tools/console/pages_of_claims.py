@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from dra_driver.allocation.pools import DeviceId
+from dra_driver.allocation.pools import DeviceId, PoolId
 from dra_driver.allocation.usage import taint_text
 from dra_driver.base.errors import InputError
 from dra_driver.base.wire import DeviceWire, Wire
@@ -223,29 +223,30 @@ def _key(wire: Wire) -> tuple[str, str]:
 _MAX_HOLDERS = 200
 
 
-def device_page(board: Board, node: str, pool: str, name: str) -> OutputDocument:
+def device_page(board: Board, node: str, device: DeviceId) -> OutputDocument:
     """Return the document of a device, or that of a GPU of which only parts are published.
 
     Raises: InputError if there is none.
     """
-    found = _published(board, node, pool, name)
-    holders = _holders_of(board, pool, name)
-    if not found and not holders:
+    driver, pool, name = device
+    devices = _published(board, node, (driver, pool), name)
+    holders = _holders_of(board, (driver, pool), name)
+    if not devices and not holders:
         raise InputError("no-device", f"node {node} publishes no device {name}", hint="it may be gone: see the map")
     own: DeviceWire = next(
-        (wire for _, wire in found if wire["name"] == name), found[0][1] if found else {"name": name}
+        (wire for wire in devices if wire["name"] == name), devices[0] if devices else {"name": name}
     )
     content = {
         "node": node,
-        "driver": found[0][0] if found else holders[0][0][0],
+        "driver": driver,
         "pool": pool,
         "device": name,
-        "published": any(wire["name"] == name for _, wire in found),
+        "published": any(wire["name"] == name for wire in devices),
         "memory": memory_text(memory) if (memory := memory_of(own)) else None,
         "attributes": _attributes(own),
         "capacity": _capacity(own),
-        "taints": [_taint(one) for _, wire in found for one in wire.get("taints") or ()][:50],
-        "placements": _placements([wire for _, wire in found]),
+        "taints": [_taint(one) for wire in devices for one in wire.get("taints") or ()][:50],
+        "placements": _placements(devices),
         "holders": [_holder(board, key, one) for key, one in holders[:_MAX_HOLDERS]],
     }
     return OutputDocument(DocumentKind.DEVICE_PAGE, content)
@@ -264,26 +265,21 @@ def _capacity(device: DeviceWire) -> list[Wire]:
     ]
 
 
-def _published(board: Board, node: str, pool: str, name: str) -> list[tuple[str, DeviceWire]]:
-    """Return the device with a name and the parts of it, each with its driver."""
+def _published(board: Board, node: str, pool: PoolId, name: str) -> list[DeviceWire]:
+    """Return the device with a name, and the parts of it."""
     return [
-        (one["spec"]["driver"], wire)
+        wire
         for one in board.slices_by_node().get(node, ())
-        if one["spec"]["pool"]["name"] == pool
+        if (one["spec"]["driver"], one["spec"]["pool"]["name"]) == pool
         for wire in one["spec"].get("devices") or ()
         if _is_of(wire["name"], name)
     ]
 
 
-def _holders_of(board: Board, pool: str, name: str) -> list[tuple[DeviceId, Holding]]:
+def _holders_of(board: Board, pool: PoolId, name: str) -> list[tuple[DeviceId, Holding]]:
     """Return which claims hold the device with a name, or a part of it."""
     return [
-        (key, one)
-        for (_, own), devices in board.held().items()
-        if own == pool
-        for key, several in devices.items()
-        if _is_of(key[2], name)
-        for one in several
+        (key, one) for key, several in board.held().get(pool, {}).items() if _is_of(key[2], name) for one in several
     ]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from dra_driver.allocation.pools import DeviceId
 from dra_driver.allocation.simulation import TimelineEvent
 from dra_driver.base.errors import CEL_COST, InputError
 from dra_driver.base.versions import VERSIONS
@@ -168,7 +169,7 @@ def _bound(namespace: str, name: str, node: str) -> Wire:
 MAX_SINGLE = 4_000  # the largest fleet, in devices, in which every device is evaluated
 SECONDS = 0.25  # the time in which as many nodes as possible are evaluated in a larger fleet
 _NODES = 10  # nodes that are evaluated before the clock is read again
-Accepted = Mapping[str, frozenset[tuple[str, str]]]  # driver and name of the devices that match, by node
+Accepted = Mapping[str, frozenset[DeviceId]]  # the devices that match, by node
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ def selector_matches(board: Board, expression: str, names: Sequence[str], second
     if not distinguishes_many_nodes(given):
         return SelectorMatches(_accepted(given))
     until, by_node = time.monotonic() + seconds, board.slices_by_node()
-    found: dict[str, frozenset[tuple[str, str]]] = {}
+    found: dict[str, frozenset[DeviceId]] = {}
     for at in range(0, len(names), _NODES):
         if time.monotonic() > until:
             note = f"it reads values that differ between nodes: judged on the first {at:,} of {len(names):,} nodes"
@@ -217,11 +218,16 @@ def _accepted(given: SelectorInputs) -> Accepted:
     if (error := judged.compiled[0].error) is not None:
         raise InputError("selector", f"the filter's selector does not compile: {error.text}")
     found = {
-        node: frozenset((one.driver, one.name) for one in held[MATCH])
+        node: frozenset((one.driver, one.pool, one.name) for one in held[MATCH])
         for node, held in judged.by_node().items()
         if held[MATCH]
     }
-    return found | {name: found[node] for node, names in judged.like.items() if node in found for name in names}
+    return found | {
+        name: frozenset((driver, name, device) for driver, _, device in found[node])  # equal pools have nodes' names
+        for node, names in judged.like.items()
+        if node in found
+        for name in names
+    }
 
 
 # The playground: one selector is evaluated on every device of the board.
@@ -308,12 +314,13 @@ def _row(judged: QueryVerdicts, names: Sequence[str], held: dict[str, list[Fleet
     }
 
 
-def explain_on(board: Board, trial: Trial, node: str, pool: str, name: str) -> OutputDocument:
+def explain_on(board: Board, trial: Trial, node: str, device: DeviceId) -> OutputDocument:
     """Return why one device matches or not, with the value of each part of the expression. Raises: InputError."""
+    driver, pool, name = device
     found = [
-        FleetDevice(node, one["spec"]["driver"], pool, wire)
+        FleetDevice(node, driver, pool, wire)
         for one in board.slices_by_node().get(node, ())
-        if one["spec"]["pool"]["name"] == pool
+        if (one["spec"]["driver"], one["spec"]["pool"]["name"]) == (driver, pool)
         for wire in one["spec"].get("devices") or ()
         if wire["name"] == name
     ]

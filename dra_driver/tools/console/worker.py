@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Literal, NoReturn, cast
 
+from dra_driver.allocation.pools import DeviceId
 from dra_driver.base.errors import DriverError, InputError
 from dra_driver.base.wire import Wire
 from dra_driver.tools.console.board import Board, attention
@@ -89,7 +90,11 @@ def _fleet(board: Board, question: BoardQuestion) -> Wire:
 
 
 def _device(board: Board, question: BoardQuestion) -> Wire:
-    return device_page(board, *(_text(question, name) for name in ("node", "pool", "device"))).wire()
+    return device_page(board, _text(question, "node"), _device_id(question)).wire()
+
+
+def _device_id(question: BoardQuestion) -> DeviceId:
+    return _text(question, "driver"), _text(question, "pool"), _text(question, "device")
 
 
 def _trial(question: BoardQuestion) -> Trial:
@@ -112,8 +117,7 @@ def _selector(board: Board, question: BoardQuestion) -> Wire:
 
 
 def _selector_on(board: Board, question: BoardQuestion) -> Wire:
-    place = (_text(question, name) for name in ("node", "pool", "device"))
-    return explain_on(board, _trial(question), *place).wire()
+    return explain_on(board, _trial(question), _text(question, "node"), _device_id(question)).wire()
 
 
 def _claims(board: Board, question: BoardQuestion) -> Wire:

@@ -6,7 +6,7 @@ Pure. In: `ClusterEvidence`. Out: findings.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from dra_driver.base.versions import NEWEST_MINOR, OLDEST_MINOR
@@ -243,21 +243,20 @@ def check_tenants(cluster: ClusterEvidence) -> Iterator[Finding]:
     if not cluster.has("slices"):
         return
     ours = [one for one in cluster.of("slices") if one["spec"]["driver"] == cluster.driver]
-    tenants = {name: tenant for name, device in devices_of(ours).items() if (tenant := _tenant(device))}
-    if not tenants:
+    devices = [device for device in devices_of(ours).values() if _tenant(device)]
+    if not devices:
         return
     for one in cluster.of("classes"):
-        yield from _of_class(cluster, one, devices_of(ours), tenants)
+        yield from _of_class(cluster, one, devices)
     if cluster.has("policies", "bindings"):
         yield from _of_policies(cluster)
 
 
-def _of_class(
-    cluster: ClusterEvidence, one: Wire, devices: Mapping[str, DeviceWire], tenants: Mapping[str, str]
-) -> Iterator[Finding]:
+def _of_class(cluster: ClusterEvidence, one: Wire, devices: Sequence[DeviceWire]) -> Iterator[Finding]:
+    """Yield a finding if a class matches devices that are offered to single namespaces."""
     name = one["metadata"]["name"]
-    found = {tenants[device] for device in matching_devices(cluster, one, devices) if device in tenants}
-    if others := sorted(tenant for tenant in found if not name.startswith(f"{tenant}.")):
+    tenants = {_tenant(device) for device in matching_devices(cluster, one, devices)}
+    if others := sorted(tenant for tenant in tenants if not name.startswith(f"{tenant}.")):
         yield Finding(
             "tenants-class", f"class {name}", f"gives every namespace access to shares for {', '.join(others)} only",
             "its selectors, evaluated on every published device",

@@ -85,7 +85,7 @@ def check_pools(cluster: ClusterEvidence) -> Iterator[Finding]:
 def check_against_hardware(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Finding]:
     """Compare the devices that this node publishes with those that it has."""
     inventory, how = node.inventory, "this node's hardware beside GET resourceslices"
-    published = devices_of(_ours(cluster), node.node)
+    published = {name: device for (_, name), device in devices_of(_ours(cluster), node.node).items()}
     if inventory is None or inventory.waiting_for or not published:
         return
     remedy = "the agent corrects it within seconds; if it does not, look at its log"
@@ -103,22 +103,26 @@ def check_against_hardware(cluster: ClusterEvidence, node: NodeEvidence) -> Iter
             yield Finding("slices-differ", name, "is published, but its GPU is not here", how, remedy)
 
 
-def devices_of(slices: Iterable[SliceWire], node: str = "") -> dict[str, DeviceWire]:
-    """Return the devices in the newest generation of each pool by name, of one node or (with "") of all."""
+PooledDevice = tuple[str, str]
+"""The pool and the name of a device. A name alone means nothing: equal machines have devices of equal names."""
+
+
+def devices_of(slices: Iterable[SliceWire], node: str = "") -> dict[PooledDevice, DeviceWire]:
+    """Return one driver's devices in the newest generation of each pool, of one node or (with "") of all."""
     chosen = [one["spec"] for one in slices if not node or one["spec"].get("nodeName") == node]
     newest: dict[str, int] = {}
     for spec in chosen:
         newest[spec["pool"]["name"]] = max(spec["pool"]["generation"], newest.get(spec["pool"]["name"], 0))
     current = [spec for spec in chosen if spec["pool"]["generation"] == newest[spec["pool"]["name"]]]
-    return {device["name"]: device for spec in current for device in spec.get("devices") or ()}
+    return {(spec["pool"]["name"], device["name"]): device for spec in current for device in spec.get("devices") or ()}
 
 
 def ours_by_pool(cluster: ClusterEvidence) -> dict[str, dict[str, DeviceWire]]:
     """Return this driver's devices by pool and name, in the newest generation of each pool."""
-    pools: defaultdict[str, list[SliceWire]] = defaultdict(list)
-    for one in _ours(cluster):
-        pools[one["spec"]["pool"]["name"]].append(one)
-    return {pool: devices_of(slices) for pool, slices in sorted(pools.items())}
+    pools: defaultdict[str, dict[str, DeviceWire]] = defaultdict(dict)
+    for (pool, name), device in sorted(devices_of(_ours(cluster)).items()):
+        pools[pool][name] = device
+    return pools
 
 
 def _ours(cluster: ClusterEvidence) -> list[SliceWire]:
@@ -224,7 +228,7 @@ def _fault_of(
     engine: KubernetesEngine,
     part: Wire,
     classes: Mapping[str, list[str]],
-    fleet: Mapping[str, Mapping[str, DeviceWire]],
+    fleet: Mapping[str, Mapping[PooledDevice, DeviceWire]],
 ) -> str:
     """Return how a request's own selectors fail on devices of its class; "" if they work or the class itself fails."""
     of_class = classes.get(part.get("deviceClassName") or "", [])
@@ -239,7 +243,7 @@ def _wires(expressions: list[str]) -> list[Wire]:
 
 
 def _verdict(
-    engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping[str, DeviceWire]]
+    engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping[PooledDevice, DeviceWire]]
 ) -> _SelectorVerdict:
     verdict = _SelectorVerdict()
     try:
@@ -248,26 +252,26 @@ def _verdict(
         verdict.fault = error.text
         return verdict
     for driver, devices in fleet.items():
-        for name, device in devices.items():
+        for place, device in devices.items():
             try:
                 if _matches(selectors, device, driver):
                     verdict.matches[driver] = verdict.matches.get(driver, 0) + 1
             except SelectorRuntimeError as error:
-                verdict.fault = verdict.fault or f"fails on {driver} device {name}: {error.text}"
+                verdict.fault = verdict.fault or f"fails on {driver} device {'/'.join(place)}: {error.text}"
     return verdict
 
 
-def matching_devices(cluster: ClusterEvidence, one: ClassWire, devices: Mapping[str, DeviceWire]) -> Iterator[str]:
-    """Yield the names of the driver's devices that a class matches; none if its selectors do not work."""
+def matching_devices(cluster: ClusterEvidence, one: ClassWire, devices: Iterable[DeviceWire]) -> Iterator[DeviceWire]:
+    """Yield those of the driver's devices that a class matches; none if its selectors do not work."""
     engine = KubernetesEngine(nearest_version(cluster.version.minor))
     try:
         selectors = [engine.compile(expression) for expression in _expressions(one)]
     except SelectorCompileError:
         return
-    for name, device in devices.items():
+    for device in devices:
         with suppress(SelectorRuntimeError):
             if _matches(selectors, device, cluster.driver):
-                yield name
+                yield device
 
 
 def _matches(selectors: list[KubernetesSelector], device: DeviceWire, driver: str) -> bool:

@@ -20,7 +20,7 @@ NINE = "[1,2,3,4,5,6,7,8,9]"
 BOMB = "a + b + c + d + e + f + g > 0"
 for name in "gfedcba":
     BOMB = f"{NINE}.all({name}, {BOMB})"
-PLACE = {"node": "demo-node", "pool": "demo-node", "device": "gpu-0000-1b-00-0"}
+PLACE = {"node": "demo-node", "driver": "gpu.nvidia.com", "pool": "demo-node", "device": "gpu-0000-1b-00-0"}
 
 
 def valid(reply, kind):
@@ -72,7 +72,7 @@ def test_a_filter_that_distinguishes_equal_nodes_is_judged_on_as_many_as_time_al
     assert some.note == ""
     uuids = {(name, one["name"]) for name in names[:60] for wire in board.slices_by_node()[name]
              for one in wire["spec"]["devices"] if "7" in one["attributes"]["uuid"]["string"]}  # fmt: skip
-    assert {(node, name) for node, found in some.accepted.items() for _, name in found} == uuids
+    assert {(node, name) for node, found in some.accepted.items() for _, _, name in found} == uuids
     alike = selector_matches(board, 'device.driver == "gpu.nvidia.com"', names, seconds=-1)
     assert len(alike.accepted) == 600, "one node of each kind is judged for all of them"
 
@@ -92,10 +92,13 @@ def test_a_device_has_its_attributes_and_holders(console):
     query = "?" + "&".join(f"{name}={value}" for name, value in PLACE.items())
     found = valid(console.ask("device", query), DocumentKind.DEVICE_PAGE)
     assert {"name": "architecture", "value": "Hopper"} in found["attributes"]
-    assert (
-        console.ask("device", "?node=demo-node&pool=demo-node&device=nothing").json["error"]["code"]
-        == "input.no-device"
-    )
+    missing = console.ask("device", query.replace(PLACE["device"], "nothing")).json
+    assert missing["error"]["code"] == "input.no-device"
+
+
+def test_a_device_of_another_driver_on_the_same_node_with_an_equal_name_is_another_device(console):
+    query = "?" + "&".join(f"{name}={value}" for name, value in {**PLACE, "driver": "gpu.amd.com"}.items())
+    assert console.ask("device", query).json["error"]["code"] == "input.no-device"
 
 
 def test_a_selector_is_judged_on_every_device_with_cost_findings_and_position(console):
@@ -169,7 +172,7 @@ def test_a_very_costly_selector_ends_in_time_and_delays_no_other_request(console
         ("selector", {"expression": "true", "gates": [1]}, 422),
         ("selector", {"expression": "true", "environment": "none"}, 422),
         ("selector", [], 400),
-        ("selector/explain", {"expression": "true", "node": "a", "pool": "b", "device": "c"}, 422),
+        ("selector/explain", {"expression": "true", "node": "a", "driver": "d", "pool": "b", "device": "c"}, 422),
         ("nothing", {}, 404),
         ("fleet", {"offset": "-1"}, 422),
         ("fleet", {"offset": "1e9"}, 422),

@@ -22,7 +22,7 @@ from tests.support.waiting import until
 from tests.tools.console.support.odd_objects import DRIVER, GOOD, GPU, POOL, good, odd_objects
 
 STEP = 5  # every fifth odd object: 1 finds all that 5 finds, and takes five minutes
-DEVICE = {"node": "n1", "pool": POOL, "device": GPU}
+DEVICE = {"node": "n1", "driver": DRIVER, "pool": POOL, "device": GPU}
 CLAIM, POD = {"namespace": "team-a", "name": "held"}, {"namespace": "team-a", "name": "p"}
 QUESTIONS = [
     {"ask": "summary"},

@@ -62,7 +62,9 @@ def test_two_viewers_with_different_rights_see_different_things_at_the_same_time
         ):
             assert server.ask("team-token", name, query).status in {422, 502}, name
             assert b"gpu-b" not in server.ask("team-token", name, query).body
-        seen = server.ask("team-token", "device", "?node=n1&pool=n1/gpu.example.com&device=gpu-b").json
+        seen = server.ask(
+            "team-token", "device", "?node=n1&driver=gpu.example.com&pool=n1/gpu.example.com&device=gpu-b"
+        ).json
         assert seen["holders"] == [], "the viewer sees the holder of a device in another namespace"
         unseen = {one["kind"]: one["partial"] for one in server.ask("team-token", "summary").json["unseen"]}
         assert unseen == {"Node": False, "ResourceClaim": True, "ResourceClaimTemplate": True, "Pod": True}

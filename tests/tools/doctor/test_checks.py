@@ -57,6 +57,39 @@ def test_a_fault_of_the_cluster_is_found(code):
     assert all((findings[code].message, findings[code].how, findings[code].remedy))
 
 
+def renamed(kind):
+    """Return a device of a GPU that has the same name on each node, with another type."""
+    return {**e.DEVICES[0], "attributes": {**e.DEVICES[0]["attributes"], "type": {"string": kind}}}
+
+
+def test_a_class_is_judged_by_the_devices_of_all_nodes_even_if_they_have_equal_names():
+    """Machines of one model give their devices the same names; the last node does not hide the others."""
+    slices = [e.slice_of([renamed("first")]), e.slice_of([renamed("last")], "s2", "n2")]
+    nodes = [e.node_wire(), e.node_wire("n2")]
+    classes = [
+        e.class_of(f"{kind}.gpu.nvidia.com", f'device.attributes["{e.DRIVER}"].type == "{kind}"')
+        for kind in ("first", "last")
+    ]
+    claims = [e.claim_of(kind, devices=e.request(f"{kind}.gpu.nvidia.com")) for kind in ("first", "last")]
+    assert not found(e.cluster(slices=slices, nodes=nodes, classes=classes, claims=claims))
+
+
+def test_a_selector_that_fails_on_one_of_several_devices_with_equal_names_names_its_pool():
+    broken = {**e.DEVICES[0], "attributes": {}}
+    slices = [e.slice_of([broken]), e.slice_of(e.DEVICES, "s2", "n2")]
+    expression = f'device.attributes["{e.DRIVER}"].type == "gpu"'
+    classes = [e.class_of("gpu.nvidia.com", expression)]
+    findings = found(e.cluster(slices=slices, nodes=[e.node_wire(), e.node_wire("n2")], classes=classes))
+    assert f"fails on {e.DRIVER} device {e.POOL}/gpu-0000-01-00-0" in findings["class-broken"].message
+
+
+def test_a_share_for_one_namespace_is_not_hidden_by_a_device_of_its_name_on_another_node():
+    own = {**e.DEVICES[0], "attributes": {**e.DEVICES[0]["attributes"], "tenant": {"string": "team-a"}}}
+    slices = [e.slice_of([own]), e.slice_of([e.DEVICES[0]], "s2", "n2")]
+    findings = found(e.cluster(slices=slices, nodes=[e.node_wire(), e.node_wire("n2")]))
+    assert "shares for team-a only" in findings["tenants-class"].message
+
+
 @pytest.mark.parametrize("code", CLUSTERS)
 def test_a_command_that_a_remedy_names_exists_with_its_options(code):
     remedies = [one.remedy for one in examine(CLUSTERS[code], None, NOW).findings]

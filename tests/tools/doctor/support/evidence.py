@@ -59,6 +59,10 @@ def claim_of(name: str, *devices: str, pod: str = "", **spec: Any) -> dict[str, 
     return wire(name, "team", spec, status)
 
 
+def request(device_class: str) -> dict[str, Any]:
+    return {"requests": [{"name": "gpu", "exactly": {"deviceClassName": device_class}}]}
+
+
 def pod_of(name: str, phase: str = "Running", node: str = "n1", claim: str = "", since: str = "") -> dict[str, Any]:
     spec: dict[str, Any] = {"nodeName": node} if node else {}
     status: dict[str, Any] = {"phase": phase}

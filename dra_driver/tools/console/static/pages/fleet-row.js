@@ -44,6 +44,7 @@ function drawTile(tile, node) {
     title: text.replaceAll("; ", "\n"),
     "aria-label": text,
     "data-node": node,
+    "data-driver": tile.driver,
     "data-pool": tile.pool,
     "data-device": tile.name,
   });

@@ -43,8 +43,9 @@ export function fleetPage(main, parameters, visit) {
     return element;
   }
 
-  const placeOf = (tile) => ({ node: tile.dataset.node, pool: tile.dataset.pool, device: tile.dataset.device });
-  const isSame = (one, other) => one && other && one.node === other.node && one.pool === other.pool && one.device === other.device;
+  const PLACE = ["node", "driver", "pool", "device"];
+  const placeOf = (tile) => Object.fromEntries(PLACE.map((name) => [name, tile.dataset[name]]));
+  const isSame = (one, other) => one && other && PLACE.every((name) => one[name] === other[name]);
   function mark(tile) {
     if (isSame(placeOf(tile), selected)) tile.setAttribute("aria-selected", "true");
     else tile.removeAttribute("aria-selected");

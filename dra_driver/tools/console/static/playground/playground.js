@@ -115,7 +115,7 @@ export function playgroundPage(main, parameters, visit) {
     const devices = VERDICTS.flatMap(([kind, word, sign]) => row[kind].map((one) => h("button", {
       type: "button", class: `device ${kind}`, "aria-pressed": isChosen(row.node, one) ? "true" : "false",
       title: one.error ?? word, "aria-label": `${one.device}: ${word}`,
-      onclick: (event) => choose(event.currentTarget, { node: row.node, pool: one.pool, device: one.device }),
+      onclick: (event) => choose(event.currentTarget, { node: row.node, driver: one.driver, pool: one.pool, device: one.device }),
     }, `${sign} ${one.device}`)));
     const refused = row.noMatch.length > FEW ? devices.splice(row.match.length, row.noMatch.length) : [];
     const hidden = VERDICTS.reduce((sum, [kind]) => sum + row.counts[kind] - row[kind].length, 0);
@@ -127,7 +127,7 @@ export function playgroundPage(main, parameters, visit) {
       h("div", { class: "devices" }, hidden ? h("span", { class: "muted" }, `and ${number(hidden)} more`) : null));
   }
 
-  const isChosen = (node, one) => chosen && chosen.node === node && chosen.pool === one.pool && chosen.device === one.device;
+  const isChosen = (node, one) => chosen && chosen.node === node && ["driver", "pool", "device"].every((name) => chosen[name] === one[name]);
 
   function choose(button, place) {
     for (const one of rows.querySelectorAll('.device[aria-pressed="true"]')) one.setAttribute("aria-pressed", "false");
