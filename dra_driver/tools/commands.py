@@ -139,7 +139,9 @@ COMMANDS: dict[str, CommandEntry] = {
         _WHY,
     ),
     "cel": CommandEntry(
-        "dra_driver.tools.commands:cel_command", "CEL selectors offline: test, explain, lint, repl, batch.", _WHY
+        "dra_driver.tools.commands:cel_command",
+        "CEL selectors offline: test, explain, lint, verify, record, repl, batch.",
+        _WHY,
     ),
     "doctor": CommandEntry(
         "dra_driver.tools.doctor.command:doctor_command",
@@ -251,6 +253,12 @@ _CEL_COMMANDS = {
     "lint": CommandEntry(
         "dra_driver.tools.cel.lint:cel_lint_command",
         "Selectors that compile but cause trouble, and how to write them better.",
+    ),
+    "verify": CommandEntry(
+        "dra_driver.tools.cel.verify:cel_verify_command", "Tests of selectors: what must match, and what must not."
+    ),
+    "record": CommandEntry(
+        "dra_driver.tools.cel.verify:cel_record_command", "Write a file of tests from what matches today."
     ),
     "repl": CommandEntry(
         "dra_driver.tools.cel.repl:cel_repl_command",

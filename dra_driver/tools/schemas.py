@@ -364,6 +364,7 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
     },
     DocumentKind.SELECTOR_EXPLANATIONS: {**GIVEN, "queries": list_of(record(**QUERY, groups=list_of(GROUP)))},
     DocumentKind.SELECTOR_FINDINGS: {**GIVEN, "compileErrors": list_of(SELECTOR), "selectors": list_of(LINTED)},
+    DocumentKind.SELECTOR_TESTS: {"tests": list_of(record(file=TEXT, name=TEXT, failures=TEXTS))},
     DocumentKind.SELECTOR_VERDICT: {
         "id": _ANY,
         "compileError": MAYBE_TEXT,

@@ -37,6 +37,7 @@ COMMANDS = {
     DocumentKind.SELECTOR_MATCHES: ["cel", "test", *CEL],
     DocumentKind.SELECTOR_EXPLANATIONS: ["cel", "explain", *CEL],
     DocumentKind.SELECTOR_FINDINGS: ["cel", "lint", *CEL],
+    DocumentKind.SELECTOR_TESTS: ["cel", "verify", str(ROOT / "examples/selectors")],
 }
 
 

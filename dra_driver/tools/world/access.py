@@ -237,6 +237,7 @@ class DocumentKind(StrEnum):
     SELECTOR_MATCHES = "SelectorMatches"
     SELECTOR_EXPLANATIONS = "SelectorExplanations"
     SELECTOR_FINDINGS = "SelectorFindings"
+    SELECTOR_TESTS = "SelectorTests"
     SELECTOR_VERDICT = "SelectorVerdict"  # the answer to one line of a batch
     ALLOCATION_VERDICT = "AllocationVerdict"  # likewise
     BATCH_FAULT = "BatchFault"  # the answer to a line of a batch that can't be read

@@ -31,6 +31,7 @@ from dra_driver.tools.world.access import NoProgress, ProgressLine, ProgressLine
 # Texts of files and standard input, and the plain values in them.
 
 STDIN = "-"
+TESTS = ".selectors.yaml"  # the end of the names of files with tests of selectors, which lie beside manifests
 MAX_SIZE = 512 << 20  # in bytes; JSON of this size takes twice as much memory, and what its objects take
 _CHUNK = 1 << 20
 _MAX_SHOWN = 4096  # in characters of a path; anything longer can't be a file
@@ -228,12 +229,13 @@ def parse_documents(text: str, origin: str) -> Iterator[Document]:
 
 
 def files_of(path: str) -> list[str]:
-    """Return the files that a path stands for. Raises: InputError."""
+    """Return the files that a path stands for; of a folder, those of manifests. Raises: InputError."""
     folder = Path(path)
     try:
         if path == STDIN or not folder.is_dir():
             return [path]
-        found = sorted(str(file) for file in folder.iterdir() if file.suffix in {".yaml", ".yml", ".json"})
+        named = sorted(str(file) for file in folder.iterdir() if file.suffix in {".yaml", ".yml", ".json"})
+        found = [file for file in named if not file.endswith(TESTS)]
     except OSError as fault:
         raise InputError("unreadable", f"{shown(path)} can't be read: {fault.strerror}") from fault
     if not found:
