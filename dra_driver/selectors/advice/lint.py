@@ -32,6 +32,7 @@ from dra_driver.selectors.advice.findings import (
     version_findings,
     versions_among,
 )
+from dra_driver.selectors.advice.habits import habit_mistakes
 from dra_driver.selectors.advice.mistakes import KnownNames, place_of
 from dra_driver.selectors.advice.remedies import Remedy, exponent_of, operator_mistakes, remedy, value_mistakes
 from dra_driver.selectors.engine import SelectorCompileError
@@ -198,12 +199,13 @@ def _beside_texts(node: Call) -> Iterator[tuple[Node, Literal]]:
 def _mistakes(subject: LintSubject, known: set[str]) -> Iterator[LintFinding]:
     """Report classic mistakes that compile, except in clauses that another rule has reported."""
     written = subject.written()
-    for mistake in (*operator_mistakes(written), *value_mistakes(written)):
+    for mistake in (*operator_mistakes(written), *value_mistakes(written), *habit_mistakes(written)):
         if mistake.clause in known:
             continue
-        better = recompiled(subject, mistake.text)
+        better = recompiled(subject, mistake.text) if mistake.text else None
         is_safe = (
             better is not None
+            and not mistake.is_guess
             and len(subject.views) > 0
             and keeps_verdicts(outcomes(subject.selector, subject.views), outcomes(better, subject.views))
         )

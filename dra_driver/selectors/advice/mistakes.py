@@ -116,6 +116,12 @@ class KnownNames:
         near = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=_CLOSE)
         return [place for one in near for place in by_lower[one]]
 
+    def find_value(self, value: str, *, domain: str) -> NamePlace | None:
+        """Return the place of a domain where devices have this text, or None."""
+        return next(
+            (place for place, held in self._held.items() if place.domain == domain and value in held.values), None
+        )
+
     def _matching(self, domain: str, field: str) -> Iterator[NamePlace]:
         for place in self._held:
             if domain in ("", place.domain) and field in ("", place.field):
@@ -154,9 +160,10 @@ _STEPS = frozenset({"_[_]", "_[?_]", "_?._"})
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One mistake: its lint rule, a sentence, the clause, and the whole expression with the mistake corrected.
+    """One mistake: its lint rule, a sentence, the clause, and the whole expression with the mistake corrected, or "".
 
-    `about` is the unknown name (domain/name) or domain, if that is the mistake. `start` is the clause's offset.
+    `about` is the unknown name (domain/name) or domain, if that is the mistake. `start` is the clause's offset. With
+    `is_guess`, the author may have meant something else, so that nothing is corrected without being asked for.
     """
 
     rule: str
@@ -165,6 +172,7 @@ class Mistake:
     text: str
     about: str = ""
     start: int = 0
+    is_guess: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +242,10 @@ def quoted(text: str) -> str:
 _RULE = "unknown-name"
 _CLOSE_DOMAIN = 0.8
 _FIELDS = ("driver", ATTRIBUTES, CAPACITY, "allowMultipleAllocations")
+_UNSEEN = {
+    "name": "uuid tells one device from another",
+    **dict.fromkeys(("node", "nodeName", "pool", "hostname"), "choose nodes with the pod's nodeSelector"),
+}
 _FIELD_SLIPS = {"attribute": ATTRIBUTES, "attr": ATTRIBUTES, "attrs": ATTRIBUTES, "capacities": CAPACITY}
 
 
@@ -301,6 +313,10 @@ def _attributes_called_type(nodes: list[Node]) -> set[int]:
 def _undeclared(written: WrittenExpression, node: Node, base: Ident, *, is_text: bool) -> Iterator[Mistake]:
     """Explain an undeclared word: a name that needs its domain, or a text that needs quotes."""
     name, whole = base.name, qualified_name(node) if type(node) is not Ident else base.name
+    if name.lower() == "device":
+        text = f"device{written.expression[base.end : node.end]}"
+        yield written.mistake(_RULE, f"the variable is written device, not {name}", node, text)
+        return
     if name in _FIELDS:
         text = f"device.{written.text(node)}"
         yield written.mistake(_RULE, f"{name} is a field of device: device.{name}", node, text)
@@ -330,7 +346,14 @@ def _misplaced(written: WrittenExpression, node: Node) -> Iterator[Mistake]:
     if not steps:
         return
     field = _FIELD_SLIPS.get(steps[0].lower()) or next((f for f in _FIELDS if f.lower() == steps[0].lower()), "")
-    if field and field != steps[0]:
+    if steps[0] in _UNSEEN and not field:
+        place = next(iter(written.names.find("uuid")), None) if steps[0] == "name" else None
+        text = replaced(written.expression, node, place.text) if place else ""
+        yield Mistake(_RULE, f"a selector does not see {steps[0]}: {_UNSEEN[steps[0]]}", written.text(node), text)
+    elif steps[0] == "basic" and len(steps) > 1:
+        text = written.text(node).replace("device.basic.", "device.", 1)
+        yield written.mistake(_RULE, "leave .basic out: only an old version of the API's objects has it", node, text)
+    elif field and field != steps[0]:
         yield written.mistake(_RULE, f"device has no {steps[0]}; it has {field}", node, _renamed(written, node, field))
     elif not field:
         if places := written.names.find(steps[0]):
@@ -360,6 +383,10 @@ def _without_domain(written: WrittenExpression, node: Node, field: str, key: str
     places = written.names.find(name, domain=domain if slash else "", field="", is_close=bool(slash))
     places.sort(key=lambda place: place.field != field)
     if not places:
+        if "." not in key:
+            domain = next((one for one in sorted(written.names.domains) if key in one), "DOMAIN")
+            message = f'"{key}" is neither a domain nor a name here: write device.{field}["{domain}"].NAME'
+            yield Mistake(_RULE, message, written.text(node), "", start=node.start)
         return
     missing = f"the domain is missing: {places[0].name} is {_sentence(places[0])}"
     problem = f"{key!r} is not a domain" if slash else missing
@@ -391,7 +418,7 @@ def _near(names: KnownNames, place: NamePlace) -> list[NamePlace]:
         own = names.find(place.name, domain=place.domain, field=place.field, is_close=names.is_of_devices)
         return own or names.find(place.name, domain=place.domain, is_close=names.is_of_devices)
     domains = get_close_matches(place.domain, names.domains, n=3, cutoff=_CLOSE_DOMAIN)
-    domains += [one for one in names.domains if one.endswith(f".{place.domain}")]
+    domains += [one for one in names.domains if one.endswith(f".{place.domain}") or one.startswith(f"{place.domain}.")]
     return [one for domain in domains for one in names.find(place.name, domain=domain, is_close=False)]
 
 

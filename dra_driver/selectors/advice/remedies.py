@@ -13,6 +13,7 @@ from decimal import Decimal
 
 from dra_driver.base.quantity import Quantity, QuantityError, interpret
 from dra_driver.base.versions import Semver, SemverError, normalize
+from dra_driver.selectors.advice.habits import habit_mistakes
 from dra_driver.selectors.advice.mistakes import (
     KnownNames,
     Mistake,
@@ -303,7 +304,9 @@ def remedy(
     text, sentences, seen = expression, [], {expression}
     for _ in range(_MAX_ROUNDS):
         check_cancelled()
-        mistake = next((one for one in mistakes(text, declarations, names) if one.text not in seen), None)
+        found = [one for one in mistakes(text, declarations, names) if one.text not in seen]
+        sentences += [one.message for one in found if not one.text]
+        mistake = next((one for one in found if one.text), None)
         if mistake is None:
             break
         text = mistake.text
@@ -311,7 +314,7 @@ def remedy(
         sentences.append(mistake.message)
     if not sentences:
         return None
-    return Remedy(tuple(dict.fromkeys(sentences)), text if compiles(text) else "")
+    return Remedy(tuple(dict.fromkeys(sentences)), text if text != expression and compiles(text) else "")
 
 
 def mistakes(text: str, declarations: Declarations, names: KnownNames) -> Iterator[Mistake]:
@@ -333,3 +336,4 @@ def mistakes_of(written: WrittenExpression) -> Iterator[Mistake]:
     yield from place_mistakes(written)
     yield from operator_mistakes(written)
     yield from value_mistakes(written)
+    yield from habit_mistakes(written)

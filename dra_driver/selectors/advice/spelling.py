@@ -39,6 +39,7 @@ _NOT_IN = re.compile(
 _NOT = re.compile(r"(?<![\w.`])(?:not|NOT|Not)(?![\w`])\s*")
 _LIKE = re.compile(r"(?<!\s)\s++(?:like|LIKE|contains|CONTAINS|=~|~=?)\s++(?P<text>\x00++)")
 _AMOUNT = re.compile(r"(?<![\w.\x00])[0-9]++(?>(?:\.[0-9]++)?)[KMGTPE]i(?![\w\x00])")
+_KEYED_TEST = re.compile(r"""has\((?P<map>device[^()]*)\[["'](?P<name>[A-Za-z_]\w*+)["']\]\)""")
 _AND_OR = re.compile(r"&&|\|\||(?<=\s)(?:and|or)\b", re.IGNORECASE)
 _OPEN = {"(": ")", "[": "]", "{": "}"}
 
@@ -48,6 +49,17 @@ def spelling_mistakes(text: str) -> Iterator[Mistake]:
     if (straight := text.translate(_CURLY)) != text:
         yield Mistake(_RULE, "a text needs straight quotes, not curly ones", "", straight)
     masked = _masked(text)
+    if "{{" in masked:
+        yield Mistake(_RULE, "this is a template: render it first (helm template), then check what it makes", "", "")
+        return
+    if masked.rstrip().endswith(";"):
+        yield Mistake(_RULE, "an expression ends without a semicolon", "", text.rstrip().rstrip(";"))
+    if re.match(r"\s*(if|case|switch|return|let|var)\b", masked):
+        message = "CEL has expressions only: write CONDITION ? VALUE : OTHER, or join conditions with && and ||"
+        yield Mistake(_RULE, message, "", "")
+    if test := _KEYED_TEST.search(text):
+        better = _with(text, [(*test.span(), f"has({test['map']}.{test['name']})")])
+        yield Mistake(_RULE, "has() takes a field, not a key in brackets", "", better)
     for pattern, better, message in _OPERATORS:
         if found := list(pattern.finditer(masked)):
             yield Mistake(_RULE, message, "", _with(text, [(one.start(), one.end(), better) for one in found]))

@@ -219,14 +219,15 @@ def remedy_of(one: CompiledSelector, judged: QueryVerdicts, given: SelectorInput
     """Return the remedy of one expression of a query, or None if no rule finds the mistake."""
     if one.error is None and not given.fleet.devices:
         return None
-    if one.error is not None and one.error.kind is CompileErrorKind.RESULT_TYPE:
-        return _NO_CONDITION
     if one.error is None and not _is_ours(one.selector):
         return None
     views = [group.view for group in judged.groups] or _views(given)
     earlier = judged.compiled[: next(n for n, other in enumerate(judged.compiled) if other is one)]
     reached = [view for view in views if all(_holds(other.selector, view) for other in earlier)]
-    return guarded_remedy(one.written.expression, given.engine(), reached or views)
+    remedy = guarded_remedy(one.written.expression, given.engine(), reached or views)
+    if remedy is None and one.error is not None and one.error.kind is CompileErrorKind.RESULT_TYPE:
+        return _NO_CONDITION
+    return remedy
 
 
 def remedy_document(found: Remedy | None) -> Wire | None:
