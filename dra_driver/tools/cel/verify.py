@@ -309,14 +309,18 @@ def cel_record_command(target: str | None, **options: Any) -> int:
     if any(options[name] for name in ("kubeconfig", "context", "cluster", "hardware")):
         raise UsageError("record", "tests name simulated nodes: use --fleet")
     options, _ = with_expressions(options, options["kubernetes"] or DEFAULT_VERSION)
-    given = read_inputs(options, needs_devices=False, uses_stdin=False, refuses_configs=True)
+    given = read_inputs(options, needs_devices=False, refuses_configs=True)
     gates = {name: value.lower() == "true" for name, _, value in (row.partition("=") for row in options["gates"])}
     offer = offer_under(given.kubernetes, gates, options["mig"])
     fleets = {name: fleet_of_profile(name, offer=offer) for name in options["profiles"] or profile_names()}
     tests = [test for query in given.queries if (test := _recorded(query, fleets, given.engine()))]
     folder = Path(target).parent if target else Path()
     content: Wire = {"version": VERSION, "kubernetes": given.kubernetes, "gates": gates}
-    content["files"] = [os.path.relpath(origin, folder) for path in options["files"] for origin in files_of(path)]
+    content["files"] = [
+        os.path.relpath(origin, folder)
+        for path in (*options["files"], *options["more_files"])
+        for origin in files_of(path)
+    ]
     text = yaml_text({name: value for name, value in content.items() if value} | {"tests": tests})
     if target is None:
         click.echo(text, nl=False)
