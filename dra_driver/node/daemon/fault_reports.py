@@ -268,8 +268,11 @@ CODE = "release.open"
 class TaintedOffer(Protocol):
     """The devices that the node offers."""
 
-    def keep_unreleased(self, devices: Collection[str]) -> bool:
-        """Taint these devices and no others for this reason; return whether that changes what is offered."""
+    def keep_unreleased(self, devices: Collection[str], shared: Collection[str]) -> bool:
+        """Taint these devices and no others for this reason; return whether that changes what is offered.
+
+        Of the devices in `shared`, claims get shares and replicas.
+        """
 
 
 class Publishing(Protocol):
@@ -321,8 +324,9 @@ class UnreleasedDevices(AgentPart):
         """Check once, and return whether any device is unreleased. Raises: LedgerError."""
         kept = self._ledger.unreleased.of_boot(self._boot_id)
         used = [claim for claim in kept if claim.users]
-        self._problems = tuple(Problem(CODE, _names(claim), _sentence(claim)) for claim in used)
-        if self._offer.keep_unreleased({name for claim in used for name in claim.devices}):
+        self._problems = tuple(Problem(CODE, ", ".join(claim.names), _sentence(claim)) for claim in used)
+        whole = {name for claim in used for name in set(claim.names) - claim.shared_names}
+        if self._offer.keep_unreleased(whole, {name for claim in used for name in claim.shared_names} - whole):
             self._publisher.publish_changes()
         for claim in used:
             self._events.send(REASON, _sentence(claim), "Warning")
@@ -336,13 +340,10 @@ class UnreleasedDevices(AgentPart):
             return UNRELEASED_DEVICES_CHECK_SECONDS
 
 
-def _names(claim: UnreleasedClaim) -> str:
-    return ", ".join(name for name in claim.devices if "/" not in name)
-
-
 def _sentence(claim: UnreleasedClaim) -> str:
+    how = "it whole" if claim.shared_names.issuperset(claim.names) else "it"
     return (
-        f"{_names(claim)}: no claim gets it, because {claim.users[0]} still has it open through claim "
+        f"{', '.join(claim.names)}: no claim gets {how}, because {claim.users[0]} still has it open through claim "
         f"{claim.namespace}/{claim.name}, which has ended; end that container, or run dra-driver release DEVICE "
         "--force on the node"
     )

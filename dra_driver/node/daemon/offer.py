@@ -180,6 +180,7 @@ class NodeOffer:
         self._keeps = ALL_KEPT  # the fields kept by the server that was asked last
         self._taints: DeviceTaints = {}
         self._unreleased: frozenset[str] = frozenset()  # devices that a process of an ended claim has open
+        self._unreleased_shares: frozenset[str] = frozenset()  # likewise, but the claim had shares or replicas of them
         self._decided: tuple[Offering | None] | None = None  # None until everything is known
 
     # -- from facts to devices -----------------------------------------------------------------------------------------
@@ -244,20 +245,30 @@ class NodeOffer:
         self._taints = taints
         return self.decide()
 
-    def keep_unreleased(self, devices: Collection[str]) -> bool:
-        """Taint these devices, and no others, as not released yet; return whether that changes what is offered."""
-        if self._unreleased == frozenset(devices):
+    def keep_unreleased(self, devices: Collection[str], shared: Collection[str] = ()) -> bool:
+        """Taint these devices, and no others, as not released yet; return whether that changes what is offered.
+
+        Shares and replicas of the devices in `shared` are not tainted.
+        """
+        kept = frozenset(devices), frozenset(shared)
+        if (self._unreleased, self._unreleased_shares) == kept:
             return False
-        self._unreleased = frozenset(devices)
+        self._unreleased, self._unreleased_shares = kept
         return self.decide()
 
     def _all_taints(self, inventory: Inventory) -> DeviceTaints:
         """Return the taints of all devices, with that of those which are not released yet and of their parts."""
-        if not self._unreleased:
+        unreleased = self._unreleased | self._unreleased_shares
+        if not unreleased:
             return self._taints
         taint = (DeviceTaint(f"{self._driver}/{UNRELEASED}", "", TaintEffect.NO_SCHEDULE),)
-        parts = tuple(f"{device}-" for device in self._unreleased)
-        kept = (name for name in inventory.by_name if name in self._unreleased or name.startswith(parts))
+        kept = (
+            name
+            for name, device in inventory.by_name.items()
+            for other in unreleased
+            if (name == other or name.startswith(f"{other}-"))
+            and not (device.share and device.shared_name == other and other in self._unreleased_shares)
+        )
         return {**self._taints, **{name: (*self._taints.get(name, ()), *taint) for name in kept}}
 
     def decide(self) -> bool:
@@ -314,7 +325,7 @@ class NodeOffer:
 
     def claim_ended(self) -> bool:
         """Return whether the offer may have changed because a claim was unprepared."""
-        return not self._keeps.taints and bool(self._taints or self._unreleased)
+        return not self._keeps.taints and bool(self._taints or self._unreleased or self._unreleased_shares)
 
     def used(self) -> frozenset[str]:
         """Return the devices that claims were allocated, under our names or another driver's. Raises: DriverError."""

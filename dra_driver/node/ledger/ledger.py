@@ -271,10 +271,10 @@ class Ledger(ClaimQueries):
             "FROM holds JOIN claims ON claims.uid = claim_uid ORDER BY device, uid"
         )
         rows = [(row[0], EffectHolder(*tuple(row)[1:]).full_name) for row in self._read(sql)]
-        kept = [claim for claim in self.unreleased.of_boot(self._boot_id) if not claim.is_over]
-        rows += [
-            (name, f"{claim.record().full_name} (its pod may still run)") for claim in kept for name in claim.devices
-        ]
+        for kept in self.unreleased.of_boot(self._boot_id):
+            parts = (name for name in kept.devices if "/" in name)
+            holder = f"{kept.record().full_name} (its pod may still run)"
+            rows += [(name, holder) for name in (*kept.names, *parts) if kept.is_in_force]
         found: dict[str, dict[str, None]] = {}  # each claim once, though it may have several shares of a device
         for device, claim in rows:
             if any(is_of_gpu(device, gpu) for gpu in gpus):

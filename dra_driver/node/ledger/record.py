@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dra_driver.base.errors import DriverError, LedgerError
-from dra_driver.base.names import replicated_name
 from dra_driver.base.wire import (
     CLIENT_LIMITS,
     SHARED_DEVICE,
@@ -246,10 +245,6 @@ class ClaimRecord(NamedTuple):
     def owned_names(self) -> tuple[str, ...]:
         """Return the names of the devices that the claim owns."""
         return tuple(device for device, _ in self.owned())
-
-    def exclusive_names(self) -> tuple[str, ...]:
-        """Return the names of the devices that the claim has to itself, neither shares nor replicas."""
-        return tuple(device for device, share_id in self.owned() if not share_id and not replicated_name(device))
 
     def claim(self) -> AllocatedClaim:
         """Return the claim as it was allocated. Raises: LedgerError("ledger.record") if it can't be read."""

@@ -5,7 +5,9 @@ transaction that removes the claim, so at every moment one or the other protects
 read it. It counts until `until`, in seconds of boot time, which neither a restart nor a change of the clock affects;
 with `nodes`, until it is removed, because only a look at the processes can show that no device node is open any more.
 It counts in its own boot only, because no container outlives a boot. The table is called `kept_back` since version 1.3;
-the nodes are in a table of their own, `kept_nodes`, since version 1.5.
+the nodes are in a table of their own, `kept_nodes`, since version 1.5. A device of which the claim had a share or a
+replica is recorded under a name like that of a replica that is never offered: only claims that exclude all replicas of
+the device wait for it.
 """
 
 from __future__ import annotations
@@ -57,7 +59,11 @@ class Hold:
     @property
     def shared_device(self) -> str | None:
         """The device of which this is a share or a replica; None for a device that the claim has to itself."""
-        return self.device if self.share_id else replicated_name(self.device)
+        return _shared_device(self.device, self.share_id)
+
+
+def _shared_device(device: str, share_id: str) -> str | None:
+    return device if share_id else replicated_name(device)
 
 
 def wanted_of(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -149,6 +155,7 @@ def _in_words(names: set[str]) -> str:
     return ", ".join([*devices, *(f"{gpu} ({', '.join(found)})" for gpu, found in sorted(parts.items()))])
 
 
+_ANY_REPLICA = "-share-~"  # after the name of a device of which an unreleased claim had shares or replicas
 BOUND_SECONDS = 120.0  # a container that can't be killed must not keep a device forever
 SCHEMA = (  # since ledger version 1.3
     """CREATE TABLE IF NOT EXISTS kept_back (
@@ -166,7 +173,7 @@ _OF_BOOT = (
 
 @dataclass(frozen=True, slots=True)
 class UnreleasedClaim:
-    """A claim that was unprepared: the devices that it had to itself, and the pods that may still use them.
+    """A claim that was unprepared: the devices that it had, as recorded, and the pods that may still use them.
 
     `nodes` are the numbers of the device nodes that belong to these devices alone; `users` says which processes had one
     of them open when they were looked at last.
@@ -181,6 +188,16 @@ class UnreleasedClaim:
     boot_id: str
     nodes: tuple[int, ...] = ()
     users: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the devices, without the parts of GPUs that they occupy."""
+        return tuple(dict.fromkeys(_real_name(name) for name in self.devices if "/" not in name))
+
+    @property
+    def shared_names(self) -> frozenset[str]:
+        """Return the names of the devices of which the claim had shares or replicas."""
+        return frozenset(_real_name(name) for name in self.devices if name.endswith(_ANY_REPLICA))
 
     @property
     def is_in_force(self) -> bool:
@@ -245,18 +262,21 @@ def boot_seconds() -> float:
 def keep_unreleased(
     connection: sqlite3.Connection, record: ClaimRecord, pods: Collection[str], boot_id: str, nodes: Collection[int]
 ) -> None:
-    """Record the devices of a claim as unreleased, before its holds are removed. Shares and replicas are left out.
+    """Record the devices of a claim as unreleased, before its holds are removed.
 
     `pods` may still run, and containers of others may have `nodes`; if both are empty, the devices are free.
     """
-    exclusive = record.exclusive_names() if pods or nodes else ()
-    if not exclusive:
+    owned = record.owned() if pods or nodes else ()
+    if not owned:
         return
     for table in ("kept_back", "kept_nodes"):
         connection.execute(f"DELETE FROM {table} WHERE boot_id <> ?", (boot_id,))  # noqa: S608
     rows = connection.execute("SELECT device FROM holds WHERE claim_uid = ? AND share_id = ''", (record.uid,))
     held = (row["device"] for row in rows)
-    devices = {*exclusive, *(name for name in held if "/" in name and not replicated_name(name))}
+    devices = {name for name in held if "/" in name and not replicated_name(name)}
+    for name, share_id in owned:
+        shared = _shared_device(name, share_id)
+        devices.add(f"{shared}{_ANY_REPLICA}" if shared else name)
     for kept in map(_unreleased_of_row, connection.execute(_OF_BOOT, (boot_id,)).fetchall()):
         if kept.uid == record.uid:
             devices.update(kept.devices)
@@ -279,19 +299,24 @@ def _put_nodes(connection: sqlite3.Connection, uid: str, boot_id: str, nodes: Co
 
 
 def unreleased_conflicts(
-    rows: Collection[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]
+    rows: Collection[sqlite3.Row], uid: str, wanted: Collection[tuple[str, str]]
 ) -> tuple[Conflict, ...]:
     """Return the conflicts between what the claim `uid` requests and `rows` of unreleased claims of this boot."""
     if not rows:
         return ()
     names, prefixes = names_in_conflict({name for name, _ in wanted})
+    shared = {f"{name}{_ANY_REPLICA}" for name, share_id in wanted if share_id}
     kept = (each for each in map(_unreleased_of_row, rows) if each.uid != uid and each.is_in_force)
     return tuple(
-        Conflict(name, each.record(), each.pods, is_unprepared=True, users=each.users)
+        Conflict(_real_name(name), each.record(), each.pods, is_unprepared=True, users=each.users)
         for each in kept
         for name in sorted(each.devices)
-        if name in names or name.startswith(prefixes)
+        if name not in shared and (name in names or name.startswith(prefixes))
     )
+
+
+def _real_name(recorded: str) -> str:
+    return recorded.removesuffix(_ANY_REPLICA)
 
 
 def unreleased_query(boot_id: str) -> tuple[str, tuple[str, ...]]:

@@ -45,7 +45,7 @@ from dra_driver.node.prepare.node_users import (
 )
 from dra_driver.node.prepare.steps.cdi_file import DriverCdiNames
 
-# Node numbers: the device nodes that a claim's exclusive devices have to themselves, from the claim's CDI file.
+# Node numbers: the device nodes that a claim's own devices have to themselves, from the claim's CDI file.
 
 NULL = os.makedev(1, 3)
 _PARTITION = "/dev/nvidia-caps/"  # nodes that belong to one partition; its GPU's node belongs to several
@@ -57,9 +57,9 @@ class NodeNumbers:
     def __init__(self, store: CdiStore, names: DriverCdiNames) -> None:
         self._store, self._names = store, names
 
-    def exclusive(self, record: ClaimRecord) -> frozenset[int]:
-        """Return the numbers of the nodes that a claim's exclusive devices have to themselves."""
-        own = {self._names.device(record.uid, name, None) for name in record.exclusive_names()}
+    def owned(self, record: ClaimRecord) -> frozenset[int]:
+        """Return the numbers of the nodes that the devices have to themselves which a claim owns, or shares."""
+        own = {self._names.device(record.uid, name, share_id or None) for name, share_id in record.owned()}
         return frozenset(number for name, number in self._numbers(record.uid) if name in own)
 
     def all(self, uid: str) -> frozenset[int]:
@@ -275,8 +275,8 @@ class ReleaseWatch:
         self._is_blind_reported = False
 
     def pods_left(self, record: ClaimRecord) -> tuple[str, ...]:
-        """Return the known pods of a claim that may still use the devices that no other claim shares with it."""
-        if not record.exclusive_names():
+        """Return the known pods of a claim that may still use the devices that it owns, or shares."""
+        if not record.owned():
             return ()
         joined = (pod for step in record.steps_of(RecordedLimit) for pod in step.pods)
         return tuple(pods_with_folders(dict.fromkeys((*record.pods, *joined)), self._pods))
@@ -287,7 +287,7 @@ class ReleaseWatch:
         Raises: LedgerError.
         """
         noted = self._ledger.unreleased.noted_nodes(record.uid, self._boot_id)
-        return self._numbers.exclusive(record).union(noted)
+        return self._numbers.owned(record).union(noted)
 
     def note_nodes(self, record: ClaimRecord, nodes: Collection[int]) -> None:
         """Record the device nodes of a claim that is about to be undone. Raises: LedgerError."""
@@ -379,7 +379,7 @@ class ReleaseWatch:
         key = f"{kept.uid} {message}"
         if key not in self._reported:
             self._reported.add(key)
-            log.warning(message, extra=fields(holder=holder, device=", ".join(kept.devices), **_name(kept)))
+            log.warning(message, extra=fields(holder=holder, device=", ".join(kept.names), **_name(kept)))
 
     def _report_release(self, kept: UnreleasedClaim, holders: list[str], problem: str) -> None:
         if holders:

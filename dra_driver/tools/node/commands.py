@@ -28,7 +28,6 @@ from dra_driver.node.health.stored_health import GPUS, HealthStore
 from dra_driver.tools.node.report import (
     action_rows,
     cordon_document,
-    device_names,
     fault_place,
     fault_rows,
     reason,
@@ -171,11 +170,11 @@ def release_command(device: str | None, *, force: bool, **where: str) -> int:
     folder = data_folder(**where)
     if device is not None:
         claim = release(folder, device)
-        click.echo(f"{device_names(claim)}: released; claim {claim.namespace}/{claim.name} had it.")
+        click.echo(f"{', '.join(claim.names)}: released; claim {claim.namespace}/{claim.name} had it.")
         return ExitCode.OK
     claims = unreleased_claims(folder)
     for claim in claims:
-        click.echo(f"{device_names(claim)}: claim {claim.namespace}/{claim.name} has ended, but {reason(claim)}.")
+        click.echo(f"{', '.join(claim.names)}: claim {claim.namespace}/{claim.name} has ended, but {reason(claim)}.")
     if not claims:
         click.echo("No device waits for a container.")
     return ExitCode.NO_MATCH if claims else ExitCode.OK

@@ -227,16 +227,11 @@ def release(folder: Path, device: str, proc: str = "/proc") -> UnreleasedClaim:
     """
     with _ledger(folder, proc, reads_only=False) as (ledger, boot_id):
         claims = () if ledger is None else _in_force(ledger, boot_id)
-        found = next((claim for claim in claims if device in claim.devices), None)
+        found = next((claim for claim in claims if device in claim.names), None)
         if ledger is None or found is None:
             raise InputError("device", f"{device} does not wait for a container", hint="dra-driver release lists those")
         ledger.unreleased.forget([found])
         return found
-
-
-def device_names(claim: UnreleasedClaim) -> str:
-    """Return the names of a claim's devices, without the parts of GPUs that they occupy."""
-    return ", ".join(name for name in claim.devices if "/" not in name)
 
 
 def reason(claim: UnreleasedClaim) -> str:

@@ -17,7 +17,7 @@ import grpc
 import pytest
 
 from dra_driver.base.machine import read_boot_id
-from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.base.names import NVIDIA_DRIVER, gpu_of_device
 from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.simulator.plugin_watcher import ClaimRef, Plugin, Registrar
 from dra_driver.simulator.store import CLAIMS, EVENTS, SLICES
@@ -120,6 +120,11 @@ def taints(here: Stage) -> dict[str, list[str]]:
     return {device["name"]: [one["key"] for one in device["taints"]] for device in devices if device.get("taints")}
 
 
+def not_released(here: Stage) -> list[str]:
+    """Return the texts of the Events about devices that are not released."""
+    return sorted(one["message"] for one in here.api.items(EVENTS) if one["reason"] == "DeviceNotReleased")
+
+
 def metrics(port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return answer.read().decode()
@@ -132,31 +137,56 @@ def tainting() -> Iterator[Stage]:
         yield it
 
 
+def leave(here: Stage, uid: str, device: str, node: int) -> None:
+    """Record a claim that was unprepared, whose bound is over, and of whose device a node may still be open."""
+    boot, until_s = read_boot_id("/proc"), time.clock_gettime(time.CLOCK_BOOTTIME)
+    row = f"'{uid}', 'ns', '{uid}', '[\"{device}\"]', '[]', {until_s}, '{boot}'"
+    nodes = f"INSERT INTO kept_nodes (claim_uid, boot_id, nodes) VALUES ('{uid}', '{boot}', '[{node}]')"
+    ledger = here.kubelet.plugins_dir / NVIDIA_DRIVER / "ledger.db"
+    with closing(sqlite3.connect(ledger)) as connection, connection:
+        connection.execute(f"INSERT INTO kept_back VALUES ({row})")
+        connection.execute(nodes)
+
+
 def test_a_device_that_a_process_has_open_after_its_claim_is_tainted_and_reported_until_the_process_ends(
     tainting: Stage, tmp_path: Path
 ) -> None:
     """Simulated GPUs have no nodes of their own; /dev/random stands for one, in the ledger of an agent that ended."""
     here, node, pod, port = tainting, os.makedev(1, 8), str(uuid.uuid4()), free_port()
     here.end(Instance(here).process, signal.SIGKILL)
-    ledger = here.kubelet.plugins_dir / NVIDIA_DRIVER / "ledger.db"
-    boot, until_s = read_boot_id("/proc"), time.clock_gettime(time.CLOCK_BOOTTIME)
-    row = f"'old', 'ns', 'old', '[\"{WHOLE}\"]', '[]', {until_s}, '{boot}'"
-    nodes = f"INSERT INTO kept_nodes (claim_uid, boot_id, nodes) VALUES ('old', '{boot}', '[{node}]')"
-    with closing(sqlite3.connect(ledger)) as connection, connection:
-        connection.execute(f"INSERT INTO kept_back VALUES ({row})")
-        connection.execute(nodes)
+    leave(here, "old", WHOLE, node)
     container = Container(tmp_path, pod, {"/dev/nvidia0": node}, "exec 7</dev/nvidia0")
     try:
         here.start(SIMULATED, f"--metrics-address=127.0.0.1:{port}")
         until(lambda: taints(here).get(WHOLE) == [f"{NVIDIA_DRIVER}/unreleased"], "the taint")
         assert all(name.startswith(WHOLE) for name in taints(here))
         until(lambda: 'dra_driver_problems{code="release.open"} 1.0' in metrics(port), "the metric")
-        events = [one for one in here.api.items(EVENTS) if one["reason"] == "DeviceNotReleased"]
-        assert f"of pod {pod}" in events[0]["message"]
+        assert f"of pod {pod}" in not_released(here)[0]
     finally:
         container.end()
     until(lambda: not taints(here), "no taint")
     until(lambda: "release.open" not in metrics(port), "no problem")
+
+
+def test_shares_of_a_device_are_not_tainted_while_a_process_has_it_open_through_an_ended_share(
+    tainting: Stage, tmp_path: Path
+) -> None:
+    here, node, shared, other = tainting, os.makedev(1, 8), "gpu-0000-43-00-0", "gpu-0000-52-00-0"
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(f"version: rules/v1\nrules:\n- match: {{devices: [{WHOLE}]}}\n  replicas: 2\n")
+    here.end(Instance(here).process, signal.SIGKILL)
+    for uid, recorded in (("a", f"{WHOLE}-share-~"), ("b", f"{shared}-share-~"), ("c", other)):
+        leave(here, uid, recorded, node)
+    container = Container(tmp_path, str(uuid.uuid4()), {"/dev/nvidia0": node}, "exec 7</dev/nvidia0")
+    try:
+        here.start(SIMULATED, "--sharing-config", str(rules))
+        until(lambda: taints(here).get(other), "the taint")
+        assert {gpu_of_device(name) for name in taints(here)} == {shared, other}
+        until(lambda: not_released(here), "the event")
+        assert not_released(here)[0].startswith(f"{WHOLE}: no claim gets it whole, because process")
+    finally:
+        container.end()
+    until(lambda: not taints(here), "no taint")
 
 
 @pytest.fixture

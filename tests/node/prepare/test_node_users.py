@@ -89,6 +89,7 @@ def test_a_pod_that_joined_a_claim_later_keeps_the_device_as_long_as_it_has_it_o
     assert caught.value.code == "claim.device-in-use"
     assert f"process {joined.process.pid} (sleep) of pod {OTHER}" in str(caught.value)
     assert "dra-driver release gpu-0 --force" in str(caught.value)
+    assert "claim-old" in here.ledger.holders(["gpu-0"])["gpu-0"], "nobody may reset it, either"
     joined.end()
     assert here.prepare("new")[0].device == "gpu-0"
 
@@ -180,10 +181,27 @@ def test_containers_of_the_host_and_with_admin_access_keep_nothing(here: Rig, st
     assert here.prepare("new", 5.0)
 
 
-def test_a_device_that_is_shared_is_not_kept(here: Rig, start: Start) -> None:
+def test_only_a_claim_of_the_whole_device_waits_for_a_process_that_has_it_open_through_an_ended_share(
+    here: Rig, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unreleased, "BOUND_SECONDS", 0.0)
+    left = start(OTHER, NODES, OPEN)
+    end_claim(here, shareID=SHARED)
+    here.api.put(claim_wire("share", result("gpu-0", shareID=SHARED.replace("1", "2"))))
+    assert here.prepare("share", 0.0)
+    here.unprepare("share")
+    with pytest.raises(ClaimError, match=rf"gpu-0 by process {left.process.pid} \(sleep\) of pod {OTHER}"):
+        here.prepare("new", 1.0)
+    left.end()
+    assert here.prepare("new", 60)
+
+
+def test_pods_of_other_shares_of_a_device_do_not_keep_an_ended_share(here: Rig, start: Start) -> None:
+    here.api.put(claim_wire("share", result("gpu-0", shareID=SHARED.replace("1", "2")), pods=(OTHER,)))
+    here.prepare("share")
     start(OTHER, NODES, OPEN)
     end_claim(here, shareID=SHARED)
-    assert here.prepare("new", 5.0)
+    until(lambda: not here.ledger.unreleased.has_any())
 
 
 def test_a_claim_whose_undoing_was_interrupted_after_its_file_was_removed_keeps_its_nodes(

@@ -19,6 +19,8 @@ from tests.node.support.running_pods import CONTAINER, OLD, OTHER, Machine
 from tests.support.plugin.parts import Rig, claim_wire, in_thread, result
 from tests.support.waiting import until
 
+SHARE, OTHER_SHARE = "11111111-2222-4333-8444-555555555555", "22222222-2222-4333-8444-555555555555"
+
 
 @pytest.fixture
 def machine(rig: Rig) -> Machine:
@@ -89,21 +91,38 @@ def test_a_container_that_cannot_be_killed_does_not_keep_the_device_for_ever(
     until(lambda: "device released although a pod that may use it still runs" in caplog.text)
 
 
-@pytest.mark.parametrize("share_id", ["11111111-2222-4333-8444-555555555555", ""])
-def test_shared_devices_and_pods_that_have_ended_delay_no_claim(
-    rig: Rig, machine: Machine, monkeypatch: pytest.MonkeyPatch, share_id: str
+def test_a_pod_whose_folder_the_kubelet_has_removed_delays_no_claim(
+    rig: Rig, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[object] = []
     monkeypatch.setattr(release_watch, "pods_with_processes", lambda *a: looks.append(a) or frozenset({OLD}))
-    if not share_id:
-        shutil.rmtree(machine.pods / OLD)  # the kubelet has removed the pod's folder
-    share = {"shareID": share_id} if share_id else {}
-    rig.api.put(claim_wire("old", result("gpu-0", **share), pods=(OLD,)))
+    shutil.rmtree(machine.pods / OLD)
+    rig.api.put(claim_wire("old", result("gpu-0"), pods=(OLD,)))
     rig.prepare("old")
     rig.unprepare("old")
     rig.allocate("new", "gpu-0")
     assert rig.prepare("new", 60)
     assert not looks
+
+
+@pytest.mark.parametrize("pods", [(OLD,), ()])
+def test_a_claim_of_a_share_waits_for_no_other_share_and_a_claim_of_the_device_waits_for_all(
+    rig: Rig, machine: Machine, pods: tuple[str, ...]
+) -> None:
+    machine.run(7, "container", CONTAINER, OLD)
+    for uid, share_id in (("old", SHARE), ("older", OTHER_SHARE)):
+        rig.api.put(claim_wire(uid, result("gpu-0", shareID=share_id), pods=(OLD,)))
+        rig.prepare(uid)
+        rig.unprepare(uid)
+    rig.api.put(claim_wire("next", result("gpu-0", shareID=SHARE), pods=pods))
+    assert rig.prepare("next", 0.0)
+    rig.unprepare("next")
+    with pytest.raises(
+        ClaimError, match=f"gpu-0 by containers of pod {OLD}, which used it through claim ns/claim-old "
+    ):
+        rig.prepare(rig.allocate("new", "gpu-0"), 0.3)
+    machine.end(7)
+    assert rig.prepare("new", 60)
 
 
 def test_a_pod_whose_containers_have_ended_delays_no_claim(rig: Rig, machine: Machine) -> None:

@@ -39,6 +39,7 @@ class Recording:
         self._left: dict[str, Any] = {}
         self._seen: dict[str, dict[str, Any]] = {}
         self._uuids: dict[str, str] = {}
+        self.pods_end = False  # whether pods have ended when their claims are unprepared
 
     def call(self, name: str, work: Callable[[], Any]) -> None:
         """Run a call; record its answer or its error, the rows it went through, the files and the log."""
@@ -65,8 +66,11 @@ class Recording:
 
     def _unprepare(self, uid: str) -> None:
         self.rig.unprepare(uid)
-        # A thread looks at once for users of the device's node; there are none.
-        until(lambda: all(row["pods"] != "[]" for row in self._rows("kept_back")), what="devices without pods released")
+        # A thread looks at once for users of the device's node, and for processes of pods; there are none.
+        until(lambda: all(self._stays(row) for row in self._rows("kept_back")), what="devices released")
+
+    def _stays(self, row: dict[str, Any]) -> bool:
+        return not self.pods_end and row["pods"] != "[]"
 
     @contextmanager
     def _watched(self, rows: list[dict[str, Any]]) -> Iterator[None]:
@@ -226,6 +230,7 @@ def daemons(root: Path) -> Recording:
     """Devices under MPS with memory limits, on replicas, shares and a partition that is made; refusals; lost ledger."""
     rig = SharingRig(root, MpsSettings(50, 1 << 30), is_hard=True)
     done = Recording(rig)
+    done.pods_end = True
     pods = tuple(rig.pod(number) for number in (1, 2))
     rig.allocate("one", replica(0), pods=pods[:1])
     rig.allocate("two", replica(1), pods=pods)
