@@ -14,6 +14,23 @@ import yaml
 from dra_driver.base.flags import FLAGS
 from tests.support.chart import CASES, CHART, OURS, PLUGINS, ROOT, objects, render
 
+MONITORING = "monitoring.coreos.com/v1/"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [("rules.enabled=true", "PrometheusRule"), ("metrics.serviceMonitor.enabled=true", "ServiceMonitor")],
+)
+def test_what_needs_the_prometheus_operator_is_refused_in_a_cluster_without_its_kinds(
+    helm: str, values: str, kind: str
+) -> None:
+    served = ["--api-versions", "apiregistration.k8s.io/v1"]
+    for more, is_refused in (([], False), (served, True), ([*served, "--api-versions", MONITORING + kind], False)):
+        command = [helm, "template", "x", str(CHART), "--set", values, *more]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert bool(done.returncode) is is_refused, done.stderr
+        assert (f"{values} needs the kind {kind} of the Prometheus Operator" in done.stderr) is is_refused
+
 
 @pytest.mark.parametrize(
     "wrong",

@@ -167,7 +167,7 @@ class ClusterAccess:
     def _list(api: KubeApi, kind: str, path: str, lines: ProgressLines) -> list[Wire] | None:
 
         try:
-            return read_list(api, path, f"{kind}s read", lines)
+            return read_list(api, path, f"{kinds_word(kind)} read", lines)
         except ApiError as error:
             if error.code == FORBIDDEN:
                 return None

@@ -6,9 +6,11 @@ import pytest
 import yaml
 
 from dra_driver.base.errors import ExitCode
+from dra_driver.kube import paths
 from dra_driver.simulator.api_server import EmbeddedApi
 from dra_driver.simulator.store import CLAIMS, CLASSES, PODS, SLICES
 from dra_driver.tools.main import run
+from dra_driver.tools.world.access import ClusterAccess, NoProgress
 from tests.support.api.embedded_client import slice_wire
 
 SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "any"}}]}}
@@ -225,3 +227,20 @@ def test_no_command_reports_that_nothing_exists_where_nothing_may_be_read(cluste
         assert "0 nodes" not in out
     status, out, _ = answer(capsys, "doctor", "--only", "cluster", *to)
     assert out.count("this account may not read them") == 1, "one line for all that is refused"
+
+
+def test_the_progress_of_a_list_names_its_kind_in_the_plural(cluster):
+    _, kubeconfig = cluster
+    nouns = []
+
+    class Line(NoProgress):
+        def __init__(self, noun, total=0):
+            nouns.append(noun)
+
+    access = ClusterAccess(kubeconfig)
+    api = access.connect()
+    try:
+        access.read(api, "DeviceClass", paths.CLASSES, Line)
+    finally:
+        api.close()
+    assert nouns == ["DeviceClasses read"]
