@@ -92,6 +92,7 @@ class AgentRemediationNode:
         self._reboot = reboot
         self._holds = GpuHolds(node.locks, node.ledger, inventory)
         self._slot_at = float("-inf")
+        self.is_slot_left = False
 
     def gpus(self) -> tuple[GpuFacts, ...]:
         """Return the GPUs as last read."""
@@ -227,11 +228,14 @@ class AgentRemediationNode:
             log.warning("lease for remediations not renewed", extra=fields(code=error.code, err=str(error)))
 
     def release_slot(self) -> None:
-        """Release the slot before its time is over."""
+        """Release the slot before its time is over, or else remember that it is left."""
         try:
             self._slots.release(self._node.options.node)
+            self.is_slot_left = False
         except DriverError as error:
-            log.warning("lease for remediations not released", extra=fields(code=error.code, err=str(error)))
+            if not self.is_slot_left:
+                log.warning("lease for remediations not released", extra=fields(code=error.code, err=str(error)))
+            self.is_slot_left = True
 
 
 # Composition: builds the remediation of a node's GPUs if the option is on and the hardware can be reset.

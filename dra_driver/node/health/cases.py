@@ -302,7 +302,11 @@ class RemediationNode(Protocol):
         """Keep the slot that was taken. A failure is logged."""
 
     def release_slot(self) -> None:
-        """Return the slot before its time is over. A failure is logged; the slot then expires."""
+        """Return the slot before its time is over. If that fails, `is_slot_left` is true."""
+
+    @property
+    def is_slot_left(self) -> bool:
+        """Return whether a slot could not be returned: other nodes go without it until it expires."""
 
 
 # Budgets: whether another action may be tried, given the actions of the last seven days.

@@ -171,7 +171,7 @@ class Remediation(AgentPart):
         cases = self._stored.read()
         if cases is not None:
             self._cases, self._is_loaded = cases, True
-            self._may_have_slot = any(case.stage.is_open for case in cases.values())
+            self._may_have_slot = bool(cases)  # that it could not be released is not on disk
             self._count_actions()
             self._hold()
 
@@ -226,7 +226,7 @@ class Remediation(AgentPart):
         self._find_cases()
         self._review_escalated()
         acting = self._acting()
-        if self._may_have_slot and acting is None:
+        if acting is None and (self._may_have_slot or self._node.is_slot_left):
             self._node.release_slot()
         self._may_have_slot = False
         if acting is not None:

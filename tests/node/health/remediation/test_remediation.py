@@ -407,6 +407,24 @@ def test_whatever_ends_an_attempt_before_the_reset_library_and_slot_are_taken_ba
     assert rig.node.logged("reset") == [f"reset {ONE}"]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_slot_that_could_not_be_released_is_released_later(rig, is_restarted):
+    """Otherwise other nodes would go without it for an hour."""
+    rig.node.change(releases=False)
+    rig.turn_until(Stage.RETURNED)
+    rig.turn()
+    assert rig.node["has_slot"]
+    if is_restarted:
+        rig.node.change(slot_left=False)  # nothing of it is on disk
+        rig.restart()
+    rig.node.change(releases=True)
+    rig.turn()
+    assert not rig.node["has_slot"]
+    assert len(rig.node.logged("slot-back")) == 1
+    rig.turn()
+    assert len(rig.node.logged("slot-back")) == 1, "it is asked for once"
+
+
 def test_a_gpu_whose_slot_was_lost_is_not_reset_before_there_is_another(rig):
     rig.turn_until(Stage.DRAINED)
     rig.node.change(slot=600.0, has_slot=False)

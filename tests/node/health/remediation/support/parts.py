@@ -55,7 +55,7 @@ class FileNode:
             self.change(
                 **start, log=[], users=[], clients=[], verdict="passed", resets_left=1, slot=0.0, persistence=True
             )
-            self.change(published=True, partitioned=[], has_slot=False, read=True)
+            self.change(published=True, partitioned=[], has_slot=False, releases=True, slot_left=False, read=True)
 
     def change(self, **values: object) -> None:
         state = json.loads(self._path.read_text()) if self._path.exists() else {}
@@ -166,6 +166,13 @@ class FileNode:
     def renew_slot(self) -> None:
         pass
 
+    @property
+    def is_slot_left(self) -> bool:
+        return bool(self["slot_left"])
+
     def release_slot(self) -> None:
-        self.change(has_slot=False)
+        if not self["releases"]:
+            self.change(slot_left=True)
+            return
+        self.change(has_slot=False, slot_left=False)
         self._note("slot-back")
