@@ -336,6 +336,13 @@ FLAGS: tuple[Flag, ...] = (
         choices=("true", "false"),
     ),
     Flag(
+        "--telemetry-former-names",
+        "false",
+        "true: publish Intel's metrics also under the names that Intel's exporter had before (xpum_…)",
+        "BOOL",
+        choices=("false", "true"),
+    ),
+    Flag(
         "--telemetry-counters",
         "",
         "CSV file of NVIDIA's exporter that selects the metrics; empty: its usual ones",

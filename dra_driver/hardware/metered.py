@@ -171,7 +171,8 @@ class MetricName:
     """One published name, whose value is a quantity times `scale`.
 
     `quantity` may be one of those above that are counted from events. `labels` tell apart quantities that are published
-    under one name; these follow one another in `MetricNames`.
+    under one name; these follow one another in `MetricNames`. A name with `is_former` is one that the vendor's exporter
+    had in earlier releases; it is published on demand.
     """
 
     head: FamilyHead
@@ -179,6 +180,7 @@ class MetricName:
     scale: float = 1.0
     is_default: bool = True
     labels: Pairs = ()
+    is_former: bool = False
 
     def value(self, measured: float) -> float:
         """Return a quantity in the unit of the name."""

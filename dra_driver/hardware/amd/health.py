@@ -318,6 +318,7 @@ class AmdGpu(GpuFacts):
     compute_mode: str | None = None
     memory_mode: str | None = None
     is_integrated: bool | None = None  # whether it uses the host's memory; None if that is not certain
+    model_number: str | None = None  # of the board ("102-G30211-0C")
 
 
 # The health of one of AMD's GPUs: error counters, bad pages, temperatures, the bus, and resets by the kernel

@@ -63,6 +63,11 @@ class AmdMeasure(enum.StrEnum):
 _Q, _A, _MIB = Measure, AmdMeasure, WHOLE_MIB
 _SYSTEM = (("clock_index", "0"), ("clock_type", "GPU_CLOCK_TYPE_SYSTEM"))
 _MEMORY = (("clock_index", "8"), ("clock_type", "GPU_CLOCK_TYPE_MEMORY"))
+_STACKS = tuple(f"memoryStack{index}TemperatureC" for index in range(4))  # of high-bandwidth memory
+_STACK_TEMPERATURES = tuple(
+    gauge("gpu_hbm_temperature", "Temperature of a stack of memory (in C).", stack, labels=(("hbm_index", str(index)),))
+    for index, stack in enumerate(_STACKS)
+)
 _ERRORS_OF_BLOCKS = tuple(
     gauge(f"gpu_ecc_{word}_{name}", f"{what} in {name.upper()}.", errors_of_block(kind, block))
     for block, name in sorted(BLOCKS.items())
@@ -78,6 +83,7 @@ _NAMES = (
     gauge("gpu_edge_temperature", "Temperature at the edge (in C).", _Q.TEMPERATURE_C),
     gauge("gpu_junction_temperature", "Temperature of the hottest spot (in C).", _A.JUNCTION_TEMPERATURE_C),
     gauge("gpu_memory_temperature", "Temperature of the memory (in C).", _Q.MEMORY_TEMPERATURE_C),
+    *_STACK_TEMPERATURES,
     gauge("gpu_gfx_activity", "Use of the graphics and compute engine (in %).", _Q.GPU_PERCENT),
     gauge("gpu_umc_activity", "Use of the memory controllers (in %).", _Q.MEMORY_COPY_PERCENT),
     gauge("gpu_vcn_activity", "Use of the video engines (in %).", _Q.DECODER_PERCENT),
@@ -129,7 +135,8 @@ def gpu_labels(index: int, gpu: GpuFacts) -> Pairs:
 def _own_labels(gpu: AmdGpu) -> Pairs:
     return (
         ("gpu_uuid", gpu.unique_id or ""),
-        ("card_model", f"0x{gpu.device_id:04x}" if gpu.device_id else ""),
+        ("card_model", gpu.model_number or gpu.product_name or ""),
+        ("serial_number", gpu.serial or ""),
         ("gpu_compute_partition_type", (gpu.compute_mode or "").lower()),
         ("gpu_memory_partition_type", (gpu.memory_mode or "").lower()),
     )
@@ -160,6 +167,7 @@ _OFFSETS_TO_1_3 = {  # of revisions 1.1 to 1.3
     16: Measure.GPU_PERCENT,
     18: Measure.MEMORY_COPY_PERCENT,
     22: Measure.POWER_W,
+    **{88 + 2 * index: stack for index, stack in enumerate(_STACKS)},
 }
 _OFFSETS_FROM_1_4 = {  # of revisions 1.4 to 1.8
     4: AmdMeasure.JUNCTION_TEMPERATURE_C,
@@ -193,7 +201,8 @@ def measures_of(table: bytes) -> dict[str, float]:
     if at is None or len(table) < max(size, at + 8):
         return {}
     offsets = _OFFSETS_TO_1_3 if content <= 3 else _OFFSETS_FROM_1_4
-    numbers = {measure: struct.unpack_from("<H", table, offset)[0] for offset, measure in offsets.items()}
+    there = ((offset, measure) for offset, measure in offsets.items() if offset + 2 <= size)
+    numbers = {measure: struct.unpack_from("<H", table, offset)[0] for offset, measure in there}
     values: dict[str, float] = {measure: float(number) for measure, number in numbers.items() if number != 0xFFFF}
     (energy,) = struct.unpack_from("<Q", table, at)
     if energy not in (0, 0xFFFF_FFFF_FFFF_FFFF):

@@ -280,6 +280,8 @@ def _whole(seen: _Seen, modes: Modes, roots: Roots) -> AmdGpu:
         pcie_root=pci.pcie_root_above(function.folder) if function else None,
         pci_id=device_id << 16 | AMD.pci_vendor if device_id else None,
         vbios_version=pci.read_label(function.folder / "vbios_version") if function else None,
+        serial=pci.read_label(function.folder / "serial_number") if function else None,
+        model_number=pci.read_label(function.folder / "product_number") if function else None,
         unique_id=unique_id,
         device_id=device_id,
         architecture_target=node.target if node else None,

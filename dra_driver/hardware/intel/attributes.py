@@ -41,7 +41,7 @@ from dra_driver.hardware.published import (
     ValueKind,
     of_gpu,
 )
-from dra_driver.hardware.sysfs import Sensor, SysfsObservation, margins, read_sensors, value_of
+from dra_driver.hardware.sysfs import Sensor, SysfsObservation, dmem_capacity, margins, read_sensors, value_of
 
 if TYPE_CHECKING:
     from dra_driver.hardware.sysfs import VitalsSource
@@ -194,6 +194,8 @@ class IntelReader:
         slept = tuple(tile.slept_ms for tile in tiles)
         if energy is not None:
             values[Measure.ENERGY_MJ_TOTAL] = energy
+        if (memory := dmem_capacity(self._roots, function.address)) is not None:
+            values[Measure.MEMORY_TOTAL_BYTES] = float(memory)
         values |= _since(self._before.get(function.address), (now, energy, slept))
         self._before[function.address] = (now, energy, slept)
         return Reading(function.address, now, values)
@@ -326,10 +328,49 @@ class IntelHardware(SysfsObservation):
 # Names
 
 _Q = Measure
-_ENERGY = FamilyHead("xpum_energy_joules", SampleKind.COUNTER, "Energy used since the driver was loaded (in J).")
-_NAMES = (
+_CARD = (("hw_sensor_location", "card"),)
+_FREQUENCY = (("aggregation", "avg"), ("hw_frequency_domain", "gpu"))
+
+
+def _heat(location: str) -> Pairs:
+    return (("hw_sensor_location", location), ("statistic", "max"))
+
+
+def _energy(name: str, labels: Pairs = (), *, is_former: bool = False) -> MetricName:
+    head = FamilyHead(name, SampleKind.COUNTER, "Energy used since the driver was loaded (in J).")
+    return MetricName(head, _Q.ENERGY_MJ_TOTAL, 0.001, labels=labels, is_former=is_former)
+
+
+# Source: intel/xpumanager, the daemon xpumd (release 2), whose names are those of OpenTelemetry for hardware.
+_TODAY = (
+    gauge("hw_power_watts", "Power drawn (in W).", _Q.POWER_W, labels=_CARD),
+    _energy("hw_energy_joules_total", _CARD),
+    gauge("hw_temperature_celsius", "Temperature (in C).", _Q.TEMPERATURE_C, labels=_heat("gpu")),
+    gauge("hw_temperature_celsius", "Temperature (in C).", _Q.MEMORY_TEMPERATURE_C, labels=_heat("memory")),
+    gauge("hw_frequency_hertz", "Clock of the fastest part (in Hz).", _Q.SM_CLOCK_MHZ, scale=1e6, labels=_FREQUENCY),
+    gauge(
+        "hw_gpu_utilization_ratio",
+        "Share of time in which the busiest part was not asleep.",
+        _Q.GPU_PERCENT,
+        scale=0.01,
+        labels=(("hw_gpu_task", "all"),),
+    ),
+    gauge(
+        "hw_memory_size_bytes",
+        "The GPU's own memory (in bytes).",
+        _Q.MEMORY_TOTAL_BYTES,
+        labels=(("hw_memory_location", "device"),),
+    ),
+    gauge(
+        "hw_status",
+        "1 while the GPU is in this state, else 0.",
+        THROTTLED,
+        labels=(("hw_state", "throttled"), ("hw_type", "frequency")),
+    ),
+)
+# Source: the same, release 1.
+_FORMER = (
     gauge("xpum_power_watts", "Power drawn (in W).", _Q.POWER_W),
-    MetricName(_ENERGY, _Q.ENERGY_MJ_TOTAL, 0.001),
     gauge("xpum_temperature_celsius", "Temperature (in C).", _Q.TEMPERATURE_C, labels=(("location", "gpu"),)),
     gauge("xpum_temperature_celsius", "Temperature (in C).", _Q.MEMORY_TEMPERATURE_C, labels=(("location", "mem"),)),
     gauge(
@@ -340,6 +381,11 @@ _NAMES = (
     ),
     gauge("xpum_frequency_throttling_ratio", "100 while clocks are throttled, else 0.", THROTTLED, scale=100.0),
     gauge("xpum_engine_ratio", "Share of time in which the busiest part was not asleep (in %).", _Q.GPU_PERCENT),
+)
+_NAMES = (
+    *_TODAY,
+    *(replace(name, is_former=True) for name in _FORMER),
+    _energy("xpum_energy_joules_total", is_former=True),
 )
 
 

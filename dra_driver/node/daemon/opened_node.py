@@ -279,7 +279,7 @@ _NO_NAMES = MetricNames((), gpu_labels=lambda index, gpu: (("gpu", str(index)), 
 def make_meter(node: OpenedNode, hardware: Metered, wanted: TelemetryOptions, inventory: CurrentInventory) -> NodeMeter:
     """Return the meter of a node. Raises: InputError for a counters file that can't be used."""
     names = _names(node.hardware.vendor)
-    selection = _selection(names, wanted.counters)
+    selection = _selection(names, wanted)
     hostname_label = names.hostname_label or wanted.hostname_label
     style = LabelStyle(node.options.node, node.identity.driver, names, hostname_label, selection.labels)
     settings = MeterSettings(
@@ -301,9 +301,10 @@ def _names(vendor: str) -> MetricNames:
     return declared() if declared is not None else _NO_NAMES
 
 
-def _selection(names: MetricNames, file: Path | None) -> Selection:
+def _selection(names: MetricNames, wanted: TelemetryOptions) -> Selection:
+    file = wanted.counters
     if file is None or not names.takes_counters_file:
-        return default_selection(names)
+        return default_selection(names, has_former=wanted.has_former_names)
     selection = read_selection(file, names)
     if selection.unknown:
         log.warning(

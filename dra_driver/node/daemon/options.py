@@ -30,6 +30,7 @@ class TelemetryOptions:
     interval_s: float
     with_profiling: bool
     has_common_names: bool
+    has_former_names: bool
     counters: Path | None
     hostname_label: str
     repeats_gpu: bool
@@ -117,6 +118,7 @@ def _telemetry(values: Mapping[str, str]) -> TelemetryOptions | None:
         interval_s=float(text),
         with_profiling=values["telemetry"] == "full",
         has_common_names=values["dcgm_names"] == "true",
+        has_former_names=values["telemetry_former_names"] == "true",
         counters=Path(values["telemetry_counters"]).absolute() if values["telemetry_counters"] else None,
         hostname_label=values["telemetry_hostname_label"],
         repeats_gpu=values["telemetry_repeat_gpu"] == "true",

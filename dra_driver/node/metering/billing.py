@@ -317,9 +317,13 @@ class Selection:
     unknown: tuple[str, ...] = ()
 
 
-def default_selection(known: MetricNames) -> Selection:
-    """Return the names and labels of a vendor that are published if no counters file is given."""
-    return Selection(tuple(name for name in known.names if name.is_default), known.default_fields)
+def default_selection(known: MetricNames, *, has_former: bool = False) -> Selection:
+    """Return the names and labels of a vendor that are published if no counters file is given.
+
+    With `has_former`, the names that the vendor's exporter had in earlier releases are among them.
+    """
+    names = (name for name in known.names if name.is_default and (has_former or not name.is_former))
+    return Selection(tuple(names), known.default_fields)
 
 
 def read_selection(path: Path, known: MetricNames) -> Selection:

@@ -145,6 +145,13 @@ def test_a_table_that_is_cut_short_or_unknown_gives_no_values(made: bytes) -> No
     assert measures_of(made) == {}
 
 
+def test_the_stacks_of_memory_have_temperatures_of_their_own() -> None:
+    values = measures_of(table(3, {88: 51, 90: 52, 92: 0xFFFF, 94: 54}, 24, 1))
+    names = {name.quantity: (name.head.name, name.labels) for name in NAMES.names}
+    shown = {names[quantity]: value for quantity, value in values.items() if "Stack" in quantity}
+    assert shown == {("gpu_hbm_temperature", (("hbm_index", str(n)),)): t for n, t in ((0, 51), (1, 52), (3, 54))}
+
+
 def test_a_field_of_all_ones_is_one_that_the_gpu_lacks() -> None:
     assert measures_of(table(3, {}, 24, (1 << 64) - 1)) == {}
 
@@ -164,16 +171,24 @@ def test_the_vendor_measures_in_a_thread_of_its_own_until_metering_ends(tree: Am
 def test_names_and_labels_are_those_of_amds_exporter(tree: AmdTree) -> None:
     names = {name.head.name for name in NAMES.names}
     assert {"gpu_power_usage", "gpu_junction_temperature", "gpu_gfx_activity", "gpu_used_vram", "gpu_clock"} <= names
-    tree.write(replace(CARD, modes=("DPX", "NPS1"), partitions=(128, 129)))
+    board = {"serial_number": "PCB0012-0034", "product_number": "102-G30211-0C"}
+    tree.write(replace(CARD, modes=("DPX", "NPS1"), partitions=(128, 129), files=board))
     whole = next(gpu for gpu in AmdHardware(tree.roots).discover().gpus if gpu.parts)
     labels = {name: value for name, value in NAMES.gpu_labels(0, whole) if value}
     assert labels == {
         "gpu_id": "0",
         "gpu_uuid": "93bb3629c01aea1c",
-        "card_model": "0x74a1",
+        "card_model": "102-G30211-0C",
+        "serial_number": "PCB0012-0034",
         "gpu_compute_partition_type": "dpx",
         "gpu_memory_partition_type": "nps1",
         "pci_bus_id": "0000:05:00.0",
         "card_series": "AMD Instinct MI300X",
         "card_vendor": "Advanced Micro Devices Inc",
     }
+
+
+def test_the_model_of_a_board_without_a_number_is_its_series(tree: AmdTree) -> None:
+    (gpu,) = AmdHardware(tree.write(CARD).roots).discover().gpus
+    labels = dict(NAMES.gpu_labels(0, gpu))
+    assert (labels["card_model"], labels["serial_number"]) == (labels["card_series"], "")

@@ -8,13 +8,14 @@ import pytest
 
 from dra_driver.hardware.evidence import BusState, Vitals
 from dra_driver.hardware.intel import attributes
-from dra_driver.hardware.intel.attributes import THROTTLED, IntelHardware, IntelReader, read_vitals
+from dra_driver.hardware.intel.attributes import NAMES, THROTTLED, IntelHardware, IntelReader, read_vitals
 from dra_driver.hardware.intel.reading import DRIVERS, INTEL
 from dra_driver.hardware.metered import Measure, MeterPlan
 from dra_driver.hardware.pci import read_functions
 from dra_driver.hardware.port import HealthReporter, Metered
 from dra_driver.node.health.faults import FaultKey
 from dra_driver.node.health.xids import EarlierReadings, indications_of
+from dra_driver.node.metering.billing import default_selection
 from tests.support.nodes.intel_tree import IntelCard, IntelTree
 
 ARC = IntelCard("0000:03:00.0")
@@ -75,6 +76,7 @@ def test_power_and_use_follow_from_two_rounds(tree: IntelTree, clock: list[float
         Measure.SM_CLOCK_MHZ: 2400,
         THROTTLED: 0,
         Measure.ENERGY_MJ_TOTAL: 5000,
+        Measure.MEMORY_TOTAL_BYTES: 12 << 30,
     }
     later = {**XE, "hwmon/hwmon3/energy1_input": "1505000000", "tile0/gt0/gtidle/idle_residency_ms": "3500"}
     later["tile0/gt1/gtidle/idle_residency_ms"] = "13000"
@@ -82,6 +84,27 @@ def test_power_and_use_follow_from_two_rounds(tree: IntelTree, clock: list[float
     clock[0] += 10
     (second,) = reader.read()
     assert (second.values[Measure.POWER_W], second.values[Measure.GPU_PERCENT]) == (150, 75)
+
+
+def test_the_names_are_those_of_todays_exporter_and_the_former_ones_come_on_demand() -> None:
+    usual = {name.head.name for name in default_selection(NAMES).names}
+    assert usual == {
+        *("hw_power_watts", "hw_energy_joules_total", "hw_temperature_celsius", "hw_frequency_hertz"),
+        *("hw_gpu_utilization_ratio", "hw_memory_size_bytes", "hw_status"),
+    }
+    both = {name.head.name for name in default_selection(NAMES, has_former=True).names}
+    assert usual < both
+    assert {name for name in both if name.startswith("xpum_")} >= {"xpum_energy_joules_total", "xpum_power_watts"}
+
+
+def test_values_are_in_the_units_of_the_exporter() -> None:
+    shown = {
+        (name.head.name, name.labels): name.value(1000.0)
+        for name in default_selection(NAMES).names
+        if name.head.name in ("hw_frequency_hertz", "hw_gpu_utilization_ratio", "hw_energy_joules_total")
+    }
+    assert sorted(shown.values()) == [1.0, 10.0, 1e9]  # J of mJ, a ratio of percent, Hz of MHz
+    assert (("aggregation", "avg"), ("hw_frequency_domain", "gpu")) in {labels for _, labels in shown}
 
 
 def test_a_counter_that_went_back_gives_no_value(tree: IntelTree, clock: list[float]) -> None:
@@ -104,7 +127,7 @@ def test_i915_has_its_values_below_the_card(tree: IntelTree) -> None:
 
 def test_a_gpu_without_the_files_has_no_readings_and_no_faults(tree: IntelTree) -> None:
     (reading,) = IntelReader(tree.write(ARC).roots).read()
-    assert reading.values == {}
+    assert reading.values == {Measure.MEMORY_TOTAL_BYTES: 12 << 30}
     assert bad(vitals(tree, ARC)) == set()
 
 
