@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from dra_driver.base.flags import VENDORS
 from dra_driver.selectors.check.declarations import Declarations
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.evaluate.program import DeviceView
@@ -178,6 +179,7 @@ def _is_guard(node: Node) -> bool:
 _UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
 _UNDEFINED = re.compile(r"undefined field '([^']+)'")
 _MAX = 3
+_DRIVERS = frozenset(vendor.driver for vendor in VENDORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +187,19 @@ class UnknownName:
     """A name that does not exist. `kind` is attribute, capacity, domain, field, function or variable.
 
     `instead` is an expression that reads the name where devices have it: as a capacity instead of an attribute, or the
-    other way round.
+    other way round. `since` is the version since which a driver of ours publishes the name, on other devices.
     """
 
     kind: str
     name: str
     suggestions: tuple[str, ...]
     instead: str = ""
+    since: str = ""
+
+    @property
+    def is_published(self) -> bool:
+        """Whether a driver of ours has the name, though none of these devices."""
+        return bool(self.since) or (self.kind == "domain" and self.name in _DRIVERS)
 
     @property
     def sentence(self) -> str:
@@ -199,6 +207,10 @@ class UnknownName:
         if self.instead:
             other = "a capacity" if self.kind == "attribute" else "an attribute"
             return f"no device has the {self.kind} {self.name}: it is {other}, {self.instead}"
+        if self.since:
+            return f"{self.name} is published since {self.since}, but not on these devices"
+        if self.is_published:
+            return f"none of these devices is of the driver {self.name}"
         meant = f"; did you mean {' or '.join(self.suggestions)}?" if self.suggestions else ""
         if self.kind in {"attribute", "capacity", "domain"}:
             return f"no device has the {self.kind} {self.name}{meant}"
@@ -218,19 +230,33 @@ def unknown_names(reads: ReadSet, views: Iterable[DeviceView]) -> list[UnknownNa
         if known is None or read.domain is None:
             continue
         if read.domain not in known:
-            unknown = UnknownName("domain", read.domain, _close(read.domain, {*held["attributes"], *held["capacity"]}))
+            near = _close(read.domain, {*held["attributes"], *held["capacity"]}) if read.domain not in _DRIVERS else ()
+            unknown = UnknownName("domain", read.domain, near)
         elif read.name is not None and read.name not in known[read.domain]:
             kind = "attribute" if read.field == "attributes" else "capacity"
             other = "capacity" if read.field == "attributes" else "attributes"
             if read.name in held[other].get(read.domain, ()):
                 instead = f'device.{other}["{read.domain}"].{read.name}'
                 unknown = UnknownName(kind, f"{read.domain}/{read.name}", (instead,), instead)
+            elif since := _published_since(read.domain, read.name):
+                unknown = UnknownName(kind, f"{read.domain}/{read.name}", (), since=since)
             else:
                 unknown = UnknownName(kind, f"{read.domain}/{read.name}", _elsewhere(read.domain, read.name, held))
         else:
             continue
         found[unknown.kind, unknown.name] = unknown
     return list(found.values())
+
+
+def _published_since(domain: str, name: str) -> str:
+    """Return the version since which a driver of ours publishes a name, or "" if none does."""
+    from dra_driver.hardware.vendors import load_vendor  # noqa: PLC0415  (rarely needed)
+
+    for vendor in VENDORS:
+        for row in load_vendor(vendor.name).rows:
+            if row.name in {name if domain == vendor.driver else "", f"{domain}/{name}"}:
+                return row.since
+    return ""
 
 
 def _elsewhere(domain: str, name: str, held: dict[str, dict[str, set[str]]]) -> tuple[str, ...]:

@@ -348,11 +348,14 @@ def _reads_driver(subject: LintSubject) -> bool:
 def _names(subject: LintSubject) -> Iterator[LintFinding]:
     found = place_mistakes(subject.written())
     mistakes = {one.about: one for one in found}
+    tested = {f"{read.domain}/{read.name}" for read in subject.selector.read_set.guarded}
     for unknown in unknown_names(subject.selector.read_set, subject.views):
-        mistake = mistakes.get(unknown.name)
+        mistake = mistakes.get(unknown.name) if not unknown.is_published else None
         fix = mistake.text if mistake and recompiled(subject, mistake.text) else None
         clause, start = (mistake.clause, mistake.start) if mistake else ("", start_of(subject, unknown.name))
-        yield LintFinding("unknown-name", unknown.sentence, clause, fix, start=start)
+        # A name that exists elsewhere, or that the expression itself tests for, is hardly a slip.
+        weight = LintSeverity.NOTE if unknown.is_published or unknown.name in tested else None
+        yield LintFinding("unknown-name", unknown.sentence, clause, fix, start=start, weight=weight)
 
 
 def start_of(subject: LintSubject, name: str) -> int:

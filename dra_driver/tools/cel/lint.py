@@ -9,12 +9,14 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
 from dra_driver.base.errors import DriverError, ExitCode, InputError
+from dra_driver.base.versions import minor_of
 from dra_driver.base.wire import Wire
 from dra_driver.selectors.advice.findings import RULES, LintSeverity
 from dra_driver.selectors.advice.lint import Autoscaler
@@ -39,6 +41,7 @@ from dra_driver.tools.output import console, print_code, print_text, printable, 
 from dra_driver.tools.world.access import DocumentKind, OutputDocument, batch_fault
 from dra_driver.tools.world.documents import STDIN, read_text, shown
 from dra_driver.tools.world.fields import plural
+from dra_driver.tools.world.fleet import shipped_fleet
 from dra_driver.tools.world.queries import SelectorInputs
 from dra_driver.tools.world.shapes import refuse_unknown_in_device
 
@@ -75,8 +78,8 @@ def cel_lint_command(
 ) -> int:
     """Find selectors that compile but cause trouble.
 
-    If there are devices (ResourceSlices, --fleet, a cluster), every selector is evaluated on each of them; without
-    devices, only the expression itself is checked. A fix is safe if no verdict on any of the devices changes.
+    Every selector is evaluated on the given devices (ResourceSlices, --fleet, a cluster); without any, on every shipped
+    profile and kind of device. A fix is safe if no verdict on any of them changes.
 
     \b
       dra-driver cel lint deviceclasses/ --fleet dgx-h100
@@ -93,6 +96,8 @@ def cel_lint_command(
       2  the command line is wrong
     """  # noqa: D301
     given = read_inputs(options, needs_devices=False, refuses_configs=True)
+    if not given.fleet.sources:
+        given = replace(given, fleet=shipped_fleet(minor_of(given.kubernetes)))
     judged = judge(given.queries, given.fleet, given.engine(), given.environment)
     scaler = Autoscaler(autoscaler) if autoscaler else None
     found = list(lint_queries(judged, given, frozenset(disabled), scaler))

@@ -5,10 +5,12 @@ In: profile names, a hardware port, or ResourceSlices. Out: a `Fleet`.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +130,19 @@ def fleet_of_profiles(given: Iterable[str], fleet: Fleet, offer: FleetOffer | No
         taken = {*fleet.nodes, *(other for one in fleet.repeats for other in one.names)}
         fleet += fleet_of_profile(name, count, taken, offer)
     return fleet
+
+
+def shipped_fleet(minor: int) -> Fleet:
+    """Return a node of every shipped profile, and devices of all kinds that the drivers publish and no profile has."""
+    from dra_driver.hardware.simulated.profile import profile_names
+    from dra_driver.tools.world.profiles import FleetOffer
+
+    offer = FleetOffer(is_on_demand=True, minor=minor)
+    devices = [device for name in profile_names() for device in fleet_of_profile(name, offer=offer).devices]
+    samples = resources.files("dra_driver.tools.world").joinpath("tables", "samples.json").read_text(encoding="utf-8")
+    slices = [(wire["metadata"]["name"], wire) for wire in json.loads(samples)["items"]]
+    devices += fleet_of_slices(slices, "").devices
+    return Fleet(tuple(devices), ("every shipped profile and kind of device",))
 
 
 def holds_back_partitions(given: Iterable[str], offer: FleetOffer) -> bool:

@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from jsonschema import validate
 
 from dra_driver.base.errors import ExitCode
+from dra_driver.base.flags import VENDORS
+from dra_driver.hardware.vendors import load_vendor
 from dra_driver.tools import main
 from dra_driver.tools.world.documents import Document, parse_documents
+from dra_driver.tools.world.fleet import shipped_fleet
 from dra_driver.tools.world.positions import FilePositions, Position
 
+ROOT = Path(__file__).parents[3]
 DRIVER = "gpu.nvidia.com"
 HEAD = "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: c}\nspec:\n selectors:\n - cel:\n"
 PATH = ("spec", "selectors", 0, "cel", "expression")
@@ -218,3 +222,49 @@ def test_sarif_is_a_log_that_its_readers_accept(tmp_path, capsys):
 )
 def test_the_severity_that_fails_is_chosen(expression, fail_on, status, capsys):
     assert linted(capsys, "-e", expression, *FLEET, "--fail-on", fail_on)[0] == status
+
+
+def rules_of(text):
+    return [
+        (finding["severity"], finding["rule"]) for one in json.loads(text)["selectors"] for finding in one["findings"]
+    ]
+
+
+def test_our_own_classes_have_no_findings_on_everything_that_we_publish(capsys):
+    status, text = linted(capsys, str(ROOT / "deviceclasses"), "-o", "json")
+    assert (status, rules_of(text)) == (ExitCode.OK, [])
+    assert json.loads(text)["sources"] == ["every shipped profile and kind of device"]
+
+
+def test_without_devices_a_selector_that_holds_everywhere_or_nowhere_is_found(capsys):
+    _, text = linted(capsys, "-e", 'device.driver.startsWith("")', "-o", "json")
+    assert rules_of(text) == [("note", "always-true")] or ("warning", "two-drivers") in rules_of(text)
+    _, text = linted(capsys, "-e", f'{GUARDED} && device.attributes["{DRIVER}"].type == "gpv"', "-o", "json")
+    assert ("warning", "always-false") in rules_of(text)
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
+def test_the_devices_to_lint_against_have_every_name_that_a_driver_publishes(vendor):
+    names = {
+        name
+        for device in shipped_fleet(36).devices
+        if device.driver == vendor.driver
+        for name in (*device.wire.get("attributes", {}), *device.wire.get("capacity", {}))
+    }
+    assert {row.name for row in load_vendor(vendor.name).rows} - names == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (f'has(device.attributes["{DRIVER}"].tenant)', "tenant is published since 0.1.1, but not on these devices"),
+        ('has(device.attributes["gpu.amd.com"].type)', "none of these devices is of the driver gpu.amd.com"),
+        (f'!has(device.attributes["{DRIVER}"].myOwn)', "no device has the attribute gpu.nvidia.com/myOwn"),
+    ],
+)
+def test_names_that_exist_elsewhere_and_names_that_are_tested_for_are_notes(name, words, capsys):
+    _, text = linted(capsys, "-e", f"{GUARDED} && ({name} || true)", "--fleet", "dgx-h100", "-o", "json")
+    (selector,) = json.loads(text)["selectors"]
+    (found,) = [finding for finding in selector["findings"] if finding["rule"] == "unknown-name"]
+    assert (found["severity"], found["fix"]) == ("note", None)
+    assert words in found["message"]
