@@ -30,7 +30,7 @@ _CODES: dict[int, tuple[str, Retry, str]] = {
     403: (
         "forbidden",
         Retry.LATER,
-        "no RBAC rule allows it, or a policy refuses; people need ClusterRole dra-driver-viewer",
+        "no RBAC rule allows it, or a policy refuses: the server names the missing right",
     ),
     404: ("not-found", Retry.LATER, ""),
     408: ("timeout", Retry.NOW, ""),

@@ -214,6 +214,7 @@ _POD_SPEC = (
 _POD_STATUS = ("phase", "conditions", "resourceClaimStatuses", "extendedResourceClaimStatus", "nominatedNodeName")
 _NODE_SPEC = ("unschedulable", "taints")
 _HEALTH = "allocatedResourcesStatus"
+_STATES = ("waiting", "running", "terminated")
 
 
 def trimmed(kind: str, given: Any) -> Wire:
@@ -227,7 +228,7 @@ def trimmed(kind: str, given: Any) -> Wire:
         for group in ("containers", "initContainers"):
             if group in spec:
                 found["spec"][group] = [_some(one, ("name", "resources")) for one in _mappings(spec[group])]
-        found["status"] = _some(status, _POD_STATUS) | _health(status)
+        found["status"] = _some(status, _POD_STATUS) | _containers(status)
     if kind == "Node":
         found["spec"] = _some(spec, _NODE_SPEC)
         found["status"] = _some(status, ("allocatable",))
@@ -236,11 +237,15 @@ def trimmed(kind: str, given: Any) -> Wire:
     return found
 
 
-def _health(status: Mapping[str, Any]) -> Wire:
-    """Return the health that the kubelet reports for the devices of containers."""
-    statuses = _mappings(status.get("containerStatuses"))
-    found = [_some(one, ("name", _HEALTH)) for one in statuses if one.get(_HEALTH)]
-    return {"containerStatuses": found} if found else {}
+def _containers(status: Mapping[str, Any]) -> Wire:
+    """Return the state of containers, and the health that the kubelet reports for their devices."""
+    found: Wire = {}
+    for group in ("containerStatuses", "initContainerStatuses"):
+        for one in _mappings(status.get(group)):
+            states = {kind: _mapping(state) for kind, state in _mapping(one.get("state")).items() if kind in _STATES}
+            kept = {kind: _some(state, ("reason", "message", "exitCode")) for kind, state in states.items()}
+            found.setdefault(group, []).append({**_some(one, ("name", _HEALTH)), "state": kept})
+    return found
 
 
 def _some(wire: Mapping[str, Any], names: Iterable[str]) -> Wire:
@@ -316,7 +321,8 @@ _MAX_HOLDERS = 200
 def attention(board: Board) -> OutputDocument:
     """Return the document of all flags. Codes with few flags come first, because they are easily overlooked."""
     claims = board.of("ResourceClaim")
-    branches = slice_tree(board.of("ResourceSlice"), claims, None if board.is_live else board.of("Pod") or None)
+    slices = None if board.world.is_unseen("ResourceSlice") else board.of("ResourceSlice")
+    branches = slice_tree(slices, claims, None if board.is_live else board.of("Pod") or None)
     flags = list(_flags(branches))
     counts = Counter(one["code"] for one in flags)
     content = {

@@ -26,6 +26,7 @@ from dra_driver.tools.output import console, print_text, write_document
 from dra_driver.tools.world.access import OWN_VIEW, VIEWER, DocumentKind, OutputDocument
 from dra_driver.tools.world.profiles import NodeSettings
 
+_OF_VIEW = ("claims", "templates", "pods", "events", "daemonsets")  # kinds that Kubernetes' own role lets people read
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
@@ -149,8 +150,12 @@ def _show(report: DoctorReport, bundle: str | None) -> None:
 def _combined(unseen: Sequence[Unexamined]) -> list[tuple[str, str]]:
     """Return what could not be checked, and why; everything that the account may not read is combined."""
     refused = [one.what for one in unseen if FORBIDDEN in one.why]
-    roles = f"bind ClusterRole {VIEWER} for slices, classes and nodes, {OWN_VIEW} for claims and pods"
-    why = f"this account may not read them ({roles})"
+    roles: dict[str, list[str]] = {
+        VIEWER: [kind for kind in ("slices", "classes", "nodes") if kind in refused],
+        OWN_VIEW: [kind for kind in _OF_VIEW if any(kind in what.split() for what in refused)],
+    }
+    words = ", ".join(f"ClusterRole {role} for {', '.join(kinds)}" for role, kinds in roles.items() if kinds)
+    why = f"this account may not read them{f' (bind {words})' if words else ''}"
     others = [(one.what, one.why) for one in unseen if FORBIDDEN not in one.why]
     return [(", ".join(refused), why), *others] if refused else others
 

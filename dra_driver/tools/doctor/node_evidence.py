@@ -38,6 +38,7 @@ from dra_driver.tools.doctor.evidence import (
     read_runtimes,
 )
 from dra_driver.tools.doctor.finding import DeviceUser, Finding, Unexamined, read_device_users
+from dra_driver.tools.world.pod_status import claim_names, condition_of, is_prepared, quoted, scheduler_message
 
 # Registrations: the plugins that answer on the sockets in which the kubelet looks for plugins.
 
@@ -261,7 +262,6 @@ def _look_at_cdi(folder: Path, driver: str, unseen: list[Unexamined]) -> frozens
 # Checks of ResourceClaims: not prepared in time, held by pods that have ended, on devices that are gone.
 
 PATIENCE_SECONDS = 60.0  # a pod may take this long to start, or to be cleaned up, without anything being wrong
-_QUOTE_CHARS = 400  # how much is quoted of another component's message
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
@@ -295,15 +295,15 @@ def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Fin
         subject = f"pod {namespace}/{pod['metadata']['name']}"
         if not spec.get("nodeName"):
             yield Finding(
-                "claim-waits", subject, f"waits for devices{_quoted(_refusal(pod))}",
+                "claim-waits", subject, f"waits for devices{_quoted(scheduler_message(pod))}",
                 "status.phase is Pending, spec.nodeName is not set",
                 f"dra-driver explain pod {pod['metadata']['name']} -n {namespace} shows why",
             )  # fmt: skip
             continue
-        names = [claims[key] for name in _claims_of(pod) if (key := (namespace, name)) in claims]
+        names = [claims[key] for name in claim_names(pod) if (key := (namespace, name)) in claims]
         mine = [claim for claim in names if _devices_of(claim, cluster.driver)]
-        waited = seconds_since(_scheduled_at(pod), now)
-        if mine and waited > PATIENCE_SECONDS:
+        waited = seconds_since(str(condition_of(pod, "PodScheduled").get("lastTransitionTime") or ""), now)
+        if mine and not is_prepared(pod) and waited > PATIENCE_SECONDS:
             listed = ", ".join(_full_name(claim) for claim in mine)
             yield Finding(
                 "claim-not-prepared", subject,
@@ -372,34 +372,11 @@ def _devices_of(claim: ClaimWire, driver: str) -> list[tuple[str, str]]:
     return [(one["pool"], one["device"]) for one in results if one.get("driver") == driver]
 
 
-def _claims_of(pod: Wire) -> list[str]:
-    """Return the names of a pod's claims: made from templates, named directly, or made for extended resources."""
-    status = pod.get("status") or {}
-    names = [one.get("resourceClaimName") for one in status.get("resourceClaimStatuses") or ()]
-    names += [one.get("resourceClaimName") for one in (pod.get("spec") or {}).get("resourceClaims") or ()]
-    names.append((status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName"))
-    return [str(name) for name in dict.fromkeys(names) if name]
-
-
-def _scheduled_at(pod: Wire) -> str:
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "PodScheduled":
-            return str(condition.get("lastTransitionTime") or "")
-    return ""
-
-
 def _ended_seconds_ago(pod: Wire, now: datetime) -> float:
     """Return how many seconds ago a pod's last container ended; infinity if no end is recorded."""
     states = [(one.get("state") or {}).get("terminated") or {} for one in pod["status"].get("containerStatuses") or ()]
     ends = [str(one["finishedAt"]) for one in states if one.get("finishedAt")]
     return seconds_since(max(ends), now) if ends else float("inf")
-
-
-def _refusal(pod: Wire) -> str:
-    """Return the scheduler's message about a pod; "" if there is none."""
-    found = ((pod.get("status") or {}).get("conditions")) or ()
-    messages = [str(one.get("message") or "") for one in found if one.get("type") == "PodScheduled"]
-    return messages[-1] if messages else ""
 
 
 def _event(cluster: ClusterEvidence, pod: Wire) -> str:
@@ -411,8 +388,7 @@ def _event(cluster: ClusterEvidence, pod: Wire) -> str:
 
 
 def _quoted(message: str) -> str:
-    plain = " ".join(message.split())
-    return f": {plain if len(plain) <= _QUOTE_CHARS else f'{plain[: _QUOTE_CHARS - 1]}…'}" if plain else ""
+    return f": {quoted(message)}" if message.strip() else ""
 
 
 def seconds_since(time: str, now: datetime) -> float:

@@ -31,15 +31,14 @@ from dra_driver.tools.world.access import (
     plain,
 )
 from dra_driver.tools.world.fields import nearest
+from dra_driver.tools.world.pod_status import container_trouble, has_ended, is_bound, is_prepared, scheduler_message
 from dra_driver.tools.world.workloads import (
     NOT_SEEN,
     SHORT_KINDS,
     PodClaims,
     allocation_of,
     extended_resources,
-    has_ended,
     ignored_resources,
-    is_bound,
     is_offered,
     pod_claims,
     pod_name,
@@ -210,7 +209,10 @@ def _waiting(
         )
     asks = asked.resources or any(not allocation_of(claim) for claim in asked.claims)
     if asks and (why := unknown_reason(world)):
-        return ExplainedSubject(name, pod, answer=f"it is not known whether {name} fits: {why}", is_known=False)
+        said = scheduler_message(pod)
+        verdict = f"; the scheduler says: {said}" if said else ""
+        answer = f"it is not known whether {name} fits: {why}{verdict}"
+        return ExplainedSubject(name, pod, answer=answer, is_known=False)
     notes = _resource_notes(world, pod)
     if asked.resources:
         ok = is_offered(world, asked.resources)
@@ -226,16 +228,14 @@ def _bound(name: str, pod: Wire, allocated: Sequence[Wire], last_event: LastEven
     node, held = pod["spec"]["nodeName"], _held(allocated)
     status = pod.get("status") or {}
     ending = bool(pod["metadata"].get("deletionTimestamp"))
-    prepared = any(
-        one.get("type") == "PodReadyToStartContainers" and one.get("status") == "True"
-        for one in status.get("conditions") or ()
-    )
     if ending:
         text = f"{name} is terminating on node {node}: it is being deleted, and until it has ended it holds {held}"
         return ExplainedSubject(name, pod, allocated=tuple(allocated), answer=text, ok=True)
-    if status.get("phase") == "Running" or (prepared and status.get("phase")):
-        verb = "runs" if status.get("phase") == "Running" else "starts"
+    if status.get("phase") == "Running" or (status.get("phase") and is_prepared(pod)):
+        verb, trouble = "runs" if status["phase"] == "Running" else "starts", container_trouble(pod)
         text = f"{name} {verb} on node {node} and holds {held}"
+        if trouble:
+            text = f"{name} is {status['phase']} on node {node}: {trouble}; it holds {held}"
         return ExplainedSubject(name, pod, allocated=tuple(allocated), answer=text, ok=True)
     if not allocated:
         return ExplainedSubject(name, pod, answer=f"{name} is bound to node {node} and holds no device", ok=True)

@@ -27,14 +27,12 @@ from dra_driver.base.errors import InputError
 from dra_driver.base.wire import Wire
 from dra_driver.tools.world.access import DocumentKind, NoProgress, OutputDocument, ProgressLines, counted, plain
 from dra_driver.tools.world.fields import nearest, plural
+from dra_driver.tools.world.pod_status import has_ended, is_bound, is_terminating
 from dra_driver.tools.world.shapes import ShapeChecker
 from dra_driver.tools.world.workloads import (
     allocation_of,
     default_requests,
-    has_ended,
-    is_bound,
     is_offered,
-    is_terminating,
     pod_claims,
     pod_name,
     resource_notes,

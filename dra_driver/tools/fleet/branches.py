@@ -26,6 +26,7 @@ from dra_driver.tools.fleet.template import (
     partitions_left,
 )
 from dra_driver.tools.world.fleet import DeviceFiles
+from dra_driver.tools.world.pod_status import claim_names, container_trouble, has_ended, is_prepared, scheduler_message
 from dra_driver.tools.world.profiles import memory_of, memory_text, part_of, string_of
 
 TERMINATING = "Terminating"  # kubectl's word for an object that is being deleted
@@ -75,9 +76,12 @@ def claim_tree(
     published = _published(slices or ())
     tainted = _taint_flags(slices or ())
     known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
+    waiting = _waiting_pods(pods or ())
     branches = []
     for claim in sorted(claims, key=claim_name):
         branch = claim_branch(claim, known)
+        if not branch.children:
+            branch.children = waiting.get((claim["metadata"].get("namespace"), claim["metadata"]["name"]), [])
         held = []
         for result in allocation_results(claim):
             key = (result["driver"], result["pool"], result["device"])
@@ -89,6 +93,20 @@ def claim_tree(
         branch.children = [*held, *branch.children]
         branches.append(branch)
     return branches
+
+
+def _waiting_pods(pods: Sequence[Wire]) -> dict[tuple[str | None, str], list[Branch]]:
+    """Return the pods without a node, with the scheduler's message, by the namespace and name of their claims."""
+    found: dict[tuple[str | None, str], list[Branch]] = {}
+    for pod in pods:
+        if (pod.get("spec") or {}).get("nodeName") or has_ended(pod):
+            continue
+        message, metadata = scheduler_message(pod), pod["metadata"]
+        branch = Branch("pod", metadata["name"], f"waits: {message}" if message else "waits")
+        branch.facts = {"phase": (pod.get("status") or {}).get("phase"), "terminating": False}
+        for name in claim_names(pod):
+            found.setdefault((metadata.get("namespace"), name), []).append(branch)
+    return found
 
 
 def _published(slices: Sequence[SliceWire]) -> set[DeviceId]:
@@ -199,9 +217,10 @@ def _pod(reserved: Wire, pod: Wire | None, *, is_known: bool) -> tuple[str, tupl
         return phase, (BranchFlag("leaked", "leaked reservation: the pod has ended"),)
     if pod["metadata"].get("deletionTimestamp"):
         return TERMINATING, ()
-    if phase == "Pending" and (pod.get("spec") or {}).get("nodeName"):
+    if phase == "Pending" and (pod.get("spec") or {}).get("nodeName") and not is_prepared(pod):
         return phase, (BranchFlag("not-prepared", "its devices are not prepared yet"),)
-    return phase, ()
+    trouble = container_trouble(pod)
+    return phase, (BranchFlag("not-running", trouble),) if trouble else ()
 
 
 def _consumed(result: Wire) -> str:

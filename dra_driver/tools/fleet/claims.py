@@ -206,7 +206,7 @@ def claims_command(**given: Any) -> int:
     dra-driver claims -A -o wide                    on a node: with the content of its files about devices
 
     Flags (!) show allocations that no pod uses, reservations of pods that are gone or have ended, devices that are not
-    published any more, and pods whose devices are not prepared yet.
+    published any more, pods whose devices are not prepared yet, and containers that do not run.
 
     With -o wide, the file that containers read about a device is shown below every device that was prepared on this
     node: its path, the number of changes, and all attributes, among them the UUID of a partition that was made for the

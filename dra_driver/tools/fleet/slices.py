@@ -114,14 +114,14 @@ def _branches(world: World, given: dict[str, Any], only: Sequence[str]) -> list[
 
     has_labels = label_selector(given["labels"])
     slices = [one for one in world.of("ResourceSlice") if has_labels(one)]
-    claims = world.of("ResourceClaim")
-    if only:
+    claims, is_unseen = world.of("ResourceClaim"), world.is_unseen("ResourceSlice")
+    if only and not is_unseen:
         known = {one["spec"].get("nodeName") for one in slices}
         if missing := [name for name in only if name not in known]:
             hint = nearest(missing[0], sorted(name for name in known if name)[:20])
             raise InputError("missing", f"node {missing[0]} has no ResourceSlice", hint=hint)
         slices = [one for one in slices if one["spec"].get("nodeName") in only]
-    branches = slice_tree(slices, claims, seen_pods(world))
+    branches = slice_tree(None if is_unseen else slices, claims, seen_pods(world))
     if only:
         branches = [one for one in branches if {one.name, *one.like} & set(only)]
     if given["namespace"]:
@@ -149,9 +149,12 @@ def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: b
     from dra_driver.tools.fleet.summary import class_rows, compact, folded_tree, namespace_rows, node_rows, totals
     from dra_driver.tools.fleet.template import has_flags
 
-    rows = node_rows(branches)
-    if world.is_unseen("ResourceSlice") and not rows:
-        print_text(out, "The devices are not known, because no ResourceSlice may be read.")
+    is_unseen = world.is_unseen("ResourceSlice")
+    rows = [] if is_unseen else node_rows(branches)
+    if is_unseen:
+        print_text(out, f"The devices are not known{', only which of them claims hold' if branches else ''}.")
+    if is_unseen and (by == "node" or not branches):
+        show_tree(out, "Devices that claims hold", branches)
         return
     if by == "node" and not rows:
         print_text(out, _why_empty(world))
@@ -168,7 +171,8 @@ def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: b
             show_tree(out, "ResourceSlices", shown if is_wide else folded_tree(shown))
         if not is_small:
             print_text(out, "--node NAME shows one node, -o wide all of them", style="dim")
-    print_text(out, _totals_line(nodes, totals(rows)))
+    if not is_unseen:
+        print_text(out, _totals_line(nodes, totals(rows)))
 
 
 def _totals_line(nodes: int, total: NodeRow) -> str:
@@ -233,7 +237,8 @@ def _figures(world: World, branches: list[Branch]) -> Wire:
     from dra_driver.tools.world.access import plain, unseen_document
 
     claims = world.of("ResourceClaim")
-    rows = [_row_document(row) for row in node_rows(branches)]
+    known = [] if world.is_unseen("ResourceSlice") else branches
+    rows = [_row_document(row) for row in node_rows(known)]
     return {
         "figures": {
             "nodes": rows,

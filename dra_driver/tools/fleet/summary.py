@@ -6,7 +6,7 @@ In: the branches of `slice_tree`, and claims as wire dicts. Out: rows. Nodes wit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.allocation.capacity import Replica, text_without_attributes
@@ -240,13 +240,16 @@ _DRAWN = tuple(Read("attributes", None, name) for name in PRODUCT_ATTRIBUTES)
 
 
 def slice_tree(
-    slices: Sequence[SliceWire], claims: Sequence[ClaimWire], pods: Sequence[Wire] | None = None
+    slices: Sequence[SliceWire] | None, claims: Sequence[ClaimWire], pods: Sequence[Wire] | None = None
 ) -> list[Branch]:
-    """Return the nodes with their pools, devices, claims and pods. `pods` is None if they are not known."""
+    """Return the nodes with their pools, devices, claims and pods. `slices` and `pods` are None if they are not known.
+
+    Without slices, only what claims hold is known, and none of it counts as missing.
+    """
     held = holdings(claims)
     known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
     pools: dict[PoolId, list[SliceRecord]] = {}
-    for order, wire in enumerate(slices):
+    for order, wire in enumerate(slices or ()):
         record = SliceRecord(wire, order)
         pools.setdefault(record.pool_id, []).append(record)
     nodes: dict[str, list[list[SliceRecord]]] = {}
@@ -258,21 +261,24 @@ def slice_tree(
         branch = Branch("node", names[0], like=tuple(names[1:]))
         branch.children = [_pool(records, held, known) for records in nodes[names[0]]]
         branches.append(branch)
-    return [*branches, *_unpublished_pools(pools.keys(), held, known)]
+    by_name = {one.name: one for one in branches}
+    for pool in dict.fromkeys(key[:2] for key in held if key[:2] not in pools):
+        name = _node_of(pool, held, known)
+        by_name.setdefault(name, Branch("node", name)).children.append(
+            _unpublished_pool(pool, held, known, is_known=slices is not None)
+        )
+    return list(by_name.values())
 
 
-def _unpublished_pools(
-    published: Collection[PoolId], held: Mapping[DeviceId, list[Holding]], pods: Pods
-) -> list[Branch]:
-    """Return the pools that are no longer published although claims hold devices of them."""
-    branches = []
-    for pool in dict.fromkeys(key[:2] for key in held if key[:2] not in published):
-        gone = BranchFlag("pool-gone", "the whole pool is gone: its agent publishes nothing")
-        facts = {"driver": pool[0], "pool": pool[1], "generation": None}
-        child = Branch("pool", place_name(*pool), flags=(gone,), facts=facts)
-        child.children = list(unpublished_devices(pool, set(), held, pods))
-        branches.append(Branch("node", _node_of(pool, held, pods), children=[child]))
-    return branches
+def _unpublished_pool(pool: PoolId, held: Mapping[DeviceId, list[Holding]], pods: Pods, *, is_known: bool) -> Branch:
+    """Return a pool that no slice is known of although claims hold devices of it."""
+    gone = BranchFlag("pool-gone", "the whole pool is gone: its agent publishes nothing")
+    facts = {"driver": pool[0], "pool": pool[1], "generation": None}
+    branch = Branch("pool", place_name(*pool), flags=(gone,) if is_known else (), facts=facts)
+    branch.children = list(unpublished_devices(pool, set(), held, pods))
+    if not is_known:
+        branch.children = [replace(one, flags=()) for one in branch.children]
+    return branch
 
 
 def _node_of(pool: PoolId, held: Mapping[DeviceId, list[Holding]], pods: Pods) -> str:

@@ -91,6 +91,7 @@ def read_list(api: KubeApi, path: str, noun: str, lines: ProgressLines) -> list[
 
 VIEWER = "dra-driver-viewer"  # the chart's ClusterRole for people; it lets them read slices, classes and nodes
 OWN_VIEW = "view"  # Kubernetes' own role, to which the chart adds claims
+_RIGHT = "the right to list them is missing"
 _WHOLE_CLUSTER = frozenset({paths.NODES, paths.SLICES, paths.CLASSES})  # kinds that have no namespace
 
 
@@ -109,10 +110,10 @@ class UnseenObjects:
     def where(self) -> str:
         """Return where the objects could not be read, and which role would permit it."""
         if self.is_partial:
-            return f" of other namespaces than {self.scope} (bind ClusterRole {OWN_VIEW} for all of them)"
+            return f" of other namespaces than {self.scope} ({_RIGHT}: bind ClusterRole {OWN_VIEW} for all of them)"
         if self.scope:
-            return f" of namespace {self.scope} (bind ClusterRole {OWN_VIEW} there)"
-        return f" (bind ClusterRole {VIEWER})"
+            return f" of namespace {self.scope} ({_RIGHT}: bind ClusterRole {OWN_VIEW} there)"
+        return f" ({_RIGHT}: bind ClusterRole {VIEWER})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,6 @@ def ignored_resources(world: World, asked: Sequence[str]) -> tuple[str, ...]:
 
 
 NOT_SEEN = "input.not-seen"  # something that a pod refers to may not be read
-_OVER = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,21 +200,6 @@ def pod_name(pod: Wire) -> str:
     namespace = _namespace(pod)
     name = pod["metadata"]["name"]
     return str(name) if namespace == "default" else f"{namespace}/{name}"
-
-
-def has_ended(pod: Wire) -> bool:
-    """Return whether a pod has ended, so that nothing of it runs and its devices are released."""
-    return (pod.get("status") or {}).get("phase") in _OVER
-
-
-def is_bound(pod: Wire) -> bool:
-    """Return whether a pod has a node and has not ended."""
-    return bool((pod.get("spec") or {}).get("nodeName")) and not has_ended(pod)
-
-
-def is_terminating(pod: Wire) -> bool:
-    """Return whether a pod is being deleted."""
-    return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def allocation_of(claim: Wire) -> Wire | None:

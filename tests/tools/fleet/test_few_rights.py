@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
@@ -14,6 +16,7 @@ from dra_driver.tools.world.access import ClusterAccess, NoProgress
 from tests.support.api.embedded_client import slice_wire
 
 SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "any"}}]}}
+MISSING = "the right to list them is missing"
 EVERYWHERE = {
     "nodes": "/api/v1/nodes",
     "slices": "v1/resourceslices",
@@ -90,8 +93,48 @@ def test_claims_of_the_namespace_are_shown_without_rights_beyond_it(cluster, cap
     assert status == ExitCode.ENVIRONMENT
     assert "team-a/mine" in out
     assert "not published" not in out  # the slices could not be read
-    assert "could not be seen: ResourceSlices (bind ClusterRole dra-driver-viewer)" in err
+    assert (
+        "could not be seen: ResourceSlices (the right to list them is missing: bind ClusterRole dra-driver-viewer)"
+        in err
+    )
     assert "ServiceAccount" not in err
+
+
+def test_devices_that_claims_hold_are_not_faulty_where_slices_may_not_be_read(cluster, capsys):
+    """Two drivers' pools of one node are drawn below one node, and nothing is called gone."""
+    api, kubeconfig = cluster
+    result = {"request": "gpu", "driver": "other.example.com", "pool": "n1", "device": "x"}
+    made = api.request("GET", CLAIMS.path("team-a", "waiting"))
+    made["status"] = {"allocation": {"devices": {"results": [result]}}}
+    api.request("PUT", f"{CLAIMS.path('team-a', 'waiting')}/status", body=made)
+    refuse(api, "slices")
+    status, out, err = answer(capsys, "slices", "--kubeconfig", kubeconfig)
+    assert status == ExitCode.ENVIRONMENT
+    assert "The devices are not known, only which of them claims hold." in out
+    assert out.count(" n1 ") == 1
+    assert "team-a/mine" in out
+    assert not {"gone", "faulty", "not published"} & set(out.replace(",", " ").split())
+    assert err.count("ResourceSlices") == 1
+    assert "the right to list them is missing" in err
+    _, out, _ = answer(capsys, "slices", "--kubeconfig", kubeconfig, "-o", "json")
+    assert json.loads(out)["figures"]["nodes"] == []
+
+
+def test_the_schedulers_message_in_a_pod_is_told_where_slices_may_not_be_read(cluster, capsys):
+    api, kubeconfig = cluster
+    spec = {"resourceClaims": [{"name": "g", "resourceClaimName": "waiting"}], "containers": [{"name": "main"}]}
+    pod = api.request("POST", PODS.path("team-a"), body={"metadata": {"name": "p"}, "spec": spec})
+    message = "0/3 nodes are available: 3 cannot allocate all claims."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    pod["status"] = {"phase": "Pending", "conditions": [condition]}
+    api.request("PUT", f"{PODS.path('team-a', 'p')}/status", body=pod)
+    refuse(api, *EVERYWHERE)
+    to = ("--kubeconfig", kubeconfig, "-n", "team-a")
+    status, out, _ = answer(capsys, "explain", "pod", "p", *to)
+    assert status == ExitCode.ENVIRONMENT
+    assert f"the scheduler says: {message}" in out
+    _, out, _ = answer(capsys, "claims", *to)
+    assert f"p waits: {message}" in out
 
 
 def test_slices_names_the_namespaces_whose_claims_may_not_be_read(cluster, capsys):
@@ -101,7 +144,7 @@ def test_slices_names_the_namespaces_whose_claims_may_not_be_read(cluster, capsy
     assert status == ExitCode.ENVIRONMENT
     assert "mine" in out
     assert "theirs" not in out
-    assert "ResourceClaims and Pods of other namespaces than team-a (bind ClusterRole view for all of them)" in err
+    assert f"ResourceClaims and Pods of other namespaces than team-a ({MISSING}: bind ClusterRole view for all" in err
 
 
 def test_explain_judges_nothing_without_slices_or_classes(cluster, capsys):
@@ -112,7 +155,7 @@ def test_explain_judges_nothing_without_slices_or_classes(cluster, capsys):
     assert status == ExitCode.ENVIRONMENT
     assert "it is not known whether claim team-a/waiting fits" in out
     assert "ResourceSlices and DeviceClasses may not be read (bind ClusterRole dra-driver-viewer)" in out
-    assert "Nodes, ResourceSlices and DeviceClasses (bind ClusterRole dra-driver-viewer)" in err
+    assert f"Nodes, ResourceSlices and DeviceClasses ({MISSING}: bind ClusterRole dra-driver-viewer)" in err
     status, out, _ = answer(capsys, "explain", "claim", "mine", *explain[3:])
     assert (status, "holds a" in out) == (ExitCode.OK, True)
 

@@ -131,14 +131,16 @@ export function fleetPage(main, parameters, visit) {
 
   function drawFigures() {
     if (!summary) return;
+    const isUnseen = summary.unseen.some((one) => one.kind === "ResourceSlice" && !one.partial);
     const buttons = STATES.map(([state, word]) => h("button", {
       class: "figure", type: "button", "aria-pressed": String(filter.state === state), title: `Show nodes with GPUs that are ${word}`,
       onclick: () => { filter.state = filter.state === state ? "" : state; drawFigures(); changed(); },
     }, h("span", { class: `swatch state-${state}` }), h("span", {}, h("b", {}, number(summary.states[state])), ` ${word}`)));
     replace(figures,
-      h("div", { class: "figure plain" }, h("span", {}, h("b", {}, number(summary.nodes)), ` ${summary.nodes === 1 ? "node" : "nodes"}`)),
-      h("div", { class: "figure plain" }, h("span", {}, h("b", {}, number(summary.gpus)), " GPUs"), h("span", { class: "muted" }, Object.keys(summary.products).slice(0, 3).join(", "))),
-      buttons,
+      isUnseen ? h("div", { class: "figure plain" }, "The devices are not known.") : [
+        h("div", { class: "figure plain" }, h("span", {}, h("b", {}, number(summary.nodes)), ` ${summary.nodes === 1 ? "node" : "nodes"}`)),
+        h("div", { class: "figure plain" }, h("span", {}, h("b", {}, number(summary.gpus)), " GPUs"), h("span", { class: "muted" }, Object.keys(summary.products).slice(0, 3).join(", "))),
+        buttons],
       summary.unseen.map((one) => h("div", { class: "message warn" }, `${one.kind}s ${one.partial ? "of other namespaces " : ""}may not be read`)),
       summary.live ? summary.notes.map((text) => h("div", { class: "message warn" }, text)) : []);
     strip.show(summary.strip);

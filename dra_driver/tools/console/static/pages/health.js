@@ -7,7 +7,7 @@ import { doctorSection } from "./doctor.js";
 
 const WORDS = {
   taint: "tainted", incomplete: "incomplete pools", stale: "slices of older generations", "pool-gone": "pools that are gone",
-  "not-published": "held, but not published", leaked: "leaked reservations", unused: "allocated, but not used", "not-prepared": "not prepared yet",
+  "not-published": "held, but not published", leaked: "leaked reservations", unused: "allocated, but not used", "not-prepared": "not prepared yet", "not-running": "with containers that do not run",
 };
 
 const table = (titles, rows) => h("table", { class: "rows" },
