@@ -266,6 +266,25 @@ def test_what_cannot_be_looked_at_keeps_the_device_for_the_bound_and_is_reported
     until(lambda: "device released although it can't be seen whether a pod uses it" in caplog.text)
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES])
+def test_a_process_that_cannot_be_opened_may_have_the_device_open(
+    here: Rig, start: Start, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    joined, opened = start(OTHER, NODES, OPEN), node_users._opened_process
+
+    def refuse(path: str) -> object:
+        if path.endswith(f"/{joined.process.pid}"):
+            raise OSError(number, os.strerror(number))
+        return opened(path)
+
+    monkeypatch.setattr(node_users, "_opened_process", refuse)
+    end_claim(here)
+    with pytest.raises(ClaimError, match="containers that may have it"):
+        here.prepare("new", 1.0)
+    joined.end()
+    assert here.prepare("new")
+
+
 def test_a_person_sees_why_a_device_is_not_released_and_can_release_it(
     here: Rig, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

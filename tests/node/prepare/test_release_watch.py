@@ -3,6 +3,8 @@
 Processes are stand-ins here, folders as in /proc; real ones are in the cluster lane (test_robustness).
 """
 
+import errno
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -271,3 +273,17 @@ def test_only_a_process_that_has_ended_counts_as_ended(
     else:
         with pytest.raises(OSError, match="refused"):
             pods_with_processes({OLD}, machine.proc)
+
+
+def test_pods_whose_processes_cannot_be_looked_at_keep_the_device(
+    rig: Rig, left: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> tuple[str, bytes]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(node_users, "_view", refuse)
+    left.end(7)
+    with pytest.raises(ClaimError, match=f"containers of pod {OLD}"):
+        rig.prepare("new", 0.6)
+    monkeypatch.undo()
+    assert rig.prepare("new", 60)
