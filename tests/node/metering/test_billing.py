@@ -274,3 +274,21 @@ def test_partitions_take_the_larger_of_their_parts_of_memory_and_compute(tmp_pat
     assert seconds == 100
     assert labels[-3:] == (partitioned.product_name, profile, "node-1/gpu.nvidia.com")
     node.ledger.close()
+
+
+def test_no_total_falls_because_shares_are_added_up_in_another_order(tmp_path, monkeypatch):
+    """A share that has ended is among the saved seconds, which come first: a sum of thirds may then be less."""
+    rule = "{match: {types: [gpu]}, replicas: 3, sharing: {strategy: TimeSlicing}}"
+    (tmp_path / "rules.yaml").write_text(f"version: rules/v1\nrules: [{rule}]\n")
+    rules = replace(read_sharing_config(tmp_path / "rules.yaml"), node="node-1")
+    node = Node(tmp_path, monkeypatch, build_inventory(Facts("simulated", GPUS), sharing=rules))
+    shares = []
+    for index, seconds in enumerate((33, 28, 33)):
+        shares.append(node.prepare(f"{NAMES[0]}-share-{index}"))
+        node.wait(seconds)
+    node.turn()
+    before = node.total("dra_allocated_seconds_total")
+    node.unprepare(shares[2])
+    node.turn()
+    assert node.total("dra_allocated_seconds_total") >= before
+    node.ledger.close()
