@@ -24,6 +24,7 @@ STUCK_S = 150.0  # longer than a container that can't be killed may hold a devic
 OUTLIVES_S = (0.05, 4.0)  # how long processes live on after their pod was deleted by force
 PAUSE_S = (0.0, 0.2)  # before a refused call is repeated; a kubelet waits longer
 TRIES = 12  # how often a pod's Prepare is tried before the pod is given up
+JOINED_AT_ONCE = 0.4  # the share of claims that a second pod joins as soon as they are prepared
 # Refusals that are over by themselves: another claim has the device, or the agent is busy, or just restarting.
 PATIENT = (
     "claim.device-in-use",
@@ -132,6 +133,8 @@ class PodWorker(threading.Thread):
         for _ in range(self._random.randint(1, TRIES)):
             if self._prepare(claim):
                 self._run_container(claim, claim.pods[0])
+                if self._random.random() < JOINED_AT_ONCE:
+                    self._join(claim)
                 return
             self._kill_doomed(time.monotonic())
             if self._is_hopeless or not self._storm.has_more():
