@@ -34,7 +34,9 @@ from tests.storm.support.node.devices import (
 _MODELS = {HOT: "h100-sxm5-80gb", CUT: "h100-sxm5-80gb", SHARED: "l40s", PASSED: "h100-sxm5-80gb"}
 _VALUES = {"gpuPercent": 60, "powerW": "300", "graphicsRatio": "0.5", "instance": {"graphicsRatio": "0.4"}}
 _H100 = 0x233010DE
-MIG_DELAY_MS = 20  # how long a partition takes; a real one takes some tenths of a second
+# How long a partition takes, on demand and declared. A real one takes some tenths of a second; no call waits for those
+# that are declared.
+MIG_DELAY_MS, DECLARED_DELAY_MS = 20, 150
 # What an administrator declares in turn: for each GPU that can be partitioned. GPU 3 is never partitioned.
 _WHOLE = {"mig-enabled": False}
 _GEOMETRIES: tuple[Mapping[str, int], ...] = (
@@ -97,7 +99,7 @@ class Machine:
         for minor, address in enumerate(ADDRESSES, FIRST_MINOR):
             section = dict(faults.get(address, {}))
             gpu: dict[str, Any] = {"pci": address, "minor": minor, "model": _MODELS[address]}
-            gpu |= {"metering": _VALUES, "migDelayMs": MIG_DELAY_MS}
+            gpu |= {"metering": _VALUES, "migDelayMs": DECLARED_DELAY_MS if self.is_static else MIG_DELAY_MS}
             gpu["lost"] = bool(section.pop("lost", False))
             gpu["health"] = {"recoveryAction": 0, **section}
             gpus.append(gpu)
