@@ -23,17 +23,8 @@ Outcomes = dict[str, list[Outcome]]
 
 
 def is_judged(world: dict[str, Any], kubernetes: str) -> bool:
-    """Return whether a world is put to a version of the allocator.
-
-    The scheduler of 1.34 crashes with consumable capacity on, and without it has no distinctAttribute.
-    """
-    distinct = any("distinctAttribute" in one for claim in world["claims"] for one in _constraints(claim))
-    return kubernetes != "1.34" or not (world["features"]["ConsumableCapacity"] or distinct)
-
-
-def _constraints(claim: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = claim["spec"]["devices"].get("constraints", [])
-    return found
+    """Return whether a world is put to a version of the allocator: 1.34 crashes with consumable capacity on."""
+    return kubernetes != "1.34" or not world["features"]["ConsumableCapacity"]
 
 
 def outcomes_of(worlds: Sequence[dict[str, Any]], kubernetes: str) -> list[Outcomes]:

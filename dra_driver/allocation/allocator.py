@@ -4,9 +4,9 @@
     pod = allocator.for_claims(claims)
     outcome = pod.allocate(node)          # once for each node
 
-In: slices, classes and claims as wire dicts. Out: a `NodeOutcome` per node. Pure: no clock, no cluster; equal inputs
-give equal outcomes. Where the scheduler's outcome depends on the order of a Go map, one possible outcome is returned
-and marked as such.
+In: slices, classes and claims as wire dicts. Out: a `NodeOutcome` per node. Pure: equal inputs give equal outcomes, but
+for a search that is given up, as undecided, after a bounded time. Where the scheduler's outcome depends on the order of
+a Go map, one possible outcome is returned and marked as such.
 
 Results are written as the scheduler writes them: in search order, class configs before claim configs, and the node
 selector of all used devices. Share IDs are derived from the claim's UID and the position of the device in it.
@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dra_driver.allocation.attempt import Attempt, Context, PlacedDevice
+from dra_driver.allocation.constraints import MatchAttribute
 from dra_driver.allocation.node_selector import merge_selectors, only_node
 from dra_driver.allocation.pools import Pool, PoolId, PoolIndex, invalid_pool
 from dra_driver.allocation.requests import Alternative, ClaimPlan, ClaimReader, Matchers, Plan
@@ -131,6 +133,7 @@ def _node_selector(placed: Sequence[PlacedDevice], node: str, rules: AllocatorRu
     return merge_selectors(selectors) if selectors else None
 
 
+_SECONDS_WITHOUT_LEAKS = 1.0
 VISIT_SECONDS = 150e-9  # the time in which the Go allocator looks at one device (AMD EPYC, one thread)
 
 
@@ -216,8 +219,7 @@ class PodAllocator:
             attempt = Attempt(self.plan, [], self.context, pools)
             attempt.constraints = prepared.check(attempt, self.plan.claims)
             search = Search(self.plan, prepared, attempt)
-            found = search.run()
-            if not found:
+            if not self._fits(search, pools, node):
                 refusal = None if self.context.rules.invalid_pool_is_fatal else invalid_pool(pools)
                 if refusal is not None:
                     raise refusal
@@ -230,6 +232,43 @@ class PodAllocator:
         except AllocatorError as refusal:
             return self._outcome(refusal.category, pools, search, error=refusal.text)
         return self._outcome(Category.NONE, pools, search, results=results)
+
+    def _fits(self, search: Search, pools: Sequence[Pool], node: Wire) -> bool:
+        """Search; where that takes too long, search without leaks, which shows whether anything could fit at all.
+
+        Raises:
+            AllocatorError: An error ended the search, or it is undecided.
+        """
+        try:
+            return search.run()
+        except AllocatorError as error:
+            if error.category is not Category.UNDECIDED or not self._only_loses_counters(search.attempt):
+                raise
+            if self._could_fit(pools, node):
+                raise
+            search.is_pruned = True
+            return False
+
+    def _only_loses_counters(self, attempt: Attempt) -> bool:
+        """Return whether all that a leak does is to leave fewer counters, so that it never lets more devices fit."""
+        return (
+            self.context.rules.leaks
+            and not self.context.features.consumable_capacity
+            and not any(alternative.is_all for alternative in self.plan.alternatives)
+            and all(type(one) is MatchAttribute for claim in attempt.constraints for one in claim)
+        )
+
+    def _could_fit(self, pools: Sequence[Pool], node: Wire) -> bool:
+        """Return whether the claims might fit if nothing leaked."""
+        context = replace(self.context, rules=replace(self.context.rules, leaks=False))
+        prepared = PreparedNode(context, pools, node)
+        attempt = Attempt(self.plan, [], context, pools)
+        search = Search(self.plan, prepared, attempt, seconds=_SECONDS_WITHOUT_LEAKS)
+        try:
+            attempt.constraints = prepared.check(attempt, self.plan.claims)
+            return search.run() or search.limits_met > 0
+        except AllocatorError:
+            return True
 
     def _refuse_unjudged(self) -> None:
         """Raise where the scheduler's behaviour is not known.

@@ -18,6 +18,7 @@ from dra_driver.base.wire import Wire
 
 ComparedValue = tuple[str, Any]  # kind, value
 _KINDS = ("string", "int", "bool", "version")
+_SOME: ComparedValue = ("some", None)
 _SET_KINDS = ("int", "bool", "string", "version")
 
 
@@ -69,6 +70,10 @@ class Constraint:
         """Return whether the constraint applies to devices of a request, or of one of its alternatives."""
         return not self.requests or request in self.requests or full_name in self.requests
 
+    def compared(self, value: ComparedValue | None) -> ComparedValue | None:
+        """Return what the constraint sees of a value; it treats devices of which it sees the same alike."""
+        return value
+
     def add(self, request: str, value: ComparedValue | None) -> bool:
         """Let a device join if its value is acceptable; return whether it did."""
         raise NotImplementedError
@@ -115,20 +120,27 @@ class MatchAttribute(Constraint):
 
 
 class DistinctAttribute(Constraint):
-    """All devices must have the attribute, each with a value of its own."""
+    """All devices must have the attribute, each with a value of its own; without `compares`, any value (1.34)."""
 
-    __slots__ = ("count", "values")
+    __slots__ = ("compares", "count", "values")
 
-    def __init__(self, attribute: str, requests: frozenset[str]) -> None:
+    def __init__(self, attribute: str, requests: frozenset[str], *, compares: bool) -> None:
         super().__init__(attribute, requests)
+        self.compares = compares
         self.count = 0
         self.values: dict[str, ComparedValue] = {}
 
+    def compared(self, value: ComparedValue | None) -> ComparedValue | None:
+        """Return the value, or a place that stands for all values."""
+        return value if value is None or value[0] == "?" or self.compares else _SOME
+
     def add(self, request: str, value: ComparedValue | None) -> bool:
         """Accept a device whose value differs from all remembered values."""
+        value = self.compared(value)
         if value is None:
             return False
-        if self.count and (value in self.values.values() or (value[0] == "?" and self.values)):
+        is_taken = self.compares and value in self.values.values()
+        if self.count and (is_taken or (value[0] == "?" and self.values)):
             return False
         self.values[request] = value
         self.count += 1
@@ -256,7 +268,7 @@ class DistinctLists(Constraint):
 
 
 def make_constraint(
-    wire: Wire, *, knows_distinct: bool, forgets: bool = True, lists: bool = False
+    wire: Wire, *, knows_distinct: bool, compares: bool = True, forgets: bool = True, lists: bool = False
 ) -> Constraint | None:
     """Make a constraint without any devices; return None for a kind that the allocator does not know."""
     requests = frozenset(wire.get("requests") or ())
@@ -267,6 +279,7 @@ def make_constraint(
     if knows_distinct and wire.get("distinctAttribute") is not None:
         if lists:
             return DistinctLists(wire["distinctAttribute"], requests, forgets=forgets)
-        kind = DistinctAttribute if forgets else PairwiseDistinctAttribute
-        return kind(wire["distinctAttribute"], requests)
+        if not forgets:
+            return PairwiseDistinctAttribute(wire["distinctAttribute"], requests)
+        return DistinctAttribute(wire["distinctAttribute"], requests, compares=compares)
     return None

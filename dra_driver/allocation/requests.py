@@ -206,6 +206,7 @@ class ClaimPlan:
     requests: list[RequestPlan] = field(default_factory=list)
     constraint_wires: Sequence[Wire] = ()
     knows_distinct: bool = False
+    distinct_compares: bool = True
     distinct_forgets: bool = True
     compares_lists: bool = False
 
@@ -218,7 +219,11 @@ class ClaimPlan:
         made = []
         for number, wire in enumerate(self.constraint_wires):
             constraint = make_constraint(
-                wire, knows_distinct=self.knows_distinct, forgets=self.distinct_forgets, lists=self.compares_lists
+                wire,
+                knows_distinct=self.knows_distinct,
+                compares=self.distinct_compares,
+                forgets=self.distinct_forgets,
+                lists=self.compares_lists,
             )
             if constraint is None:
                 text = f"claim {self.name}, constraint #{number}: empty constraint (unsupported constraint type?)"
@@ -268,6 +273,7 @@ class ClaimReader:
             claim_name(wire),
             constraint_wires=devices.get("constraints") or (),
             knows_distinct=self._rules.shares,
+            distinct_compares=self._rules.distinct_compares,
             distinct_forgets=self._rules.distinct_forgets,
             compares_lists=self._rules.knows(LIST_ATTRIBUTES) and self._features.list_attributes,
         )

@@ -68,6 +68,7 @@ class Features:
     prioritized_list: bool = False
     consumable_capacity: bool = False
     binding_conditions: bool = False
+    binding_or_status: bool = False  # one of the two gates that binding conditions need
     taints: bool = False
     partitionable: bool = False
     fractional_range: bool = False
@@ -79,7 +80,8 @@ class Features:
     @classmethod
     def from_names(cls, names: Mapping[str, bool]) -> Features:
         """Read the switches of a recorded allocation (`AdminAccess`, `DeviceTaints`, …)."""
-        return cls(**{_BY_NAME[name]: bool(on) for name, on in names.items() if name in _BY_NAME})
+        switches = {_BY_NAME[name]: bool(on) for name, on in names.items() if name in _BY_NAME}
+        return cls(**switches, binding_or_status=any(names.get(name) for name in _BINDING_NAMES))
 
     @classmethod
     def from_gates(cls, kubernetes: str, gates: Mapping[str, bool] | None = None) -> Features:
@@ -94,6 +96,7 @@ class Features:
             prioritized_list=on.get(PRIORITIZED_LIST, False),
             consumable_capacity=on.get(CONSUMABLE_CAPACITY, False),
             binding_conditions=on.get(BINDING_CONDITIONS, False) and on.get(DEVICE_STATUS, False),
+            binding_or_status=on.get(BINDING_CONDITIONS, False) or on.get(DEVICE_STATUS, False),
             taints=on.get(DEVICE_TAINTS, False),
             partitionable=on.get(PARTITIONABLE_DEVICES, False),
             fractional_range=on.get(FRACTIONAL_RANGE, False),
@@ -110,6 +113,7 @@ def gates_on(kubernetes: str, gates: Mapping[str, bool]) -> set[str]:
     return {gate for gate, is_on in known.items() if is_on}
 
 
+_BINDING_NAMES = ("DeviceBinding", "DeviceStatus", "DeviceBindingAndStatus")
 _BY_NAME = {
     "AdminAccess": "admin_access",
     "PrioritizedList": "prioritized_list",
@@ -176,6 +180,7 @@ class AllocatorRules:
     names_alternative: bool = True  # capacity that is asked for without the gate: the alternative, or the request
     names_device: bool = False  # a selector that fails: the device, and advice on a missing key
     # faults
+    distinct_compares: bool = True  # 1.34 compares where values are stored, so that none is ever the same
     distinct_forgets: bool = True  # distinctAttribute remembers only the latest device of each request
     leaks: bool = False  # what a candidate took before it was refused is not given back
     all_restarts_alternatives: bool = False  # `All` in a later alternative continues as the first alternative
@@ -221,7 +226,9 @@ def rules_of(minor: int, patch: int, features: Features) -> AllocatorRules:
         if patch >= Since.COUNTERS_PER_POOL.get(minor, 0):
             rules = replace(rules, counters_of="pool")
     else:
-        rules = _older(minor, features, shares=shares)
+        # 1.34 runs the variant that knows shares with either of two gates, and one of them is on by default.
+        known_by_either = minor < Since.JOINED_POOLS and features.binding_or_status
+        rules = _older(minor, features, shares=shares or known_by_either)
     return replace(rules, limit_per_request=patch >= Since.LIMIT_PER_REQUEST.get(minor, 0))
 
 
@@ -251,6 +258,7 @@ def _older(minor: int, features: Features, *, shares: bool) -> AllocatorRules:
             uses_incomplete_pools=True,
             invalid_pool_is_fatal=True,
             counters_of="slice",
+            distinct_compares=False,
             names_alternative=False,
         )
     return base

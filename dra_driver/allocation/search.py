@@ -8,6 +8,7 @@ Source: Kubernetes structured allocator, allocateOne. 1.36 tries the devices of 
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -155,6 +156,8 @@ def _min_amounts(component: Component, members: list[int]) -> list[tuple[int, Am
 REMEMBER_AFTER = 48  # steps of this search; before that, failed states are not remembered, so it stays cheap
 BOUND_AFTER = 1_000  # steps of this search; after that, states that counters alone rule out are skipped
 GIVE_UP_AFTER = 100_000  # steps of this search
+GIVE_UP_SECONDS = 4.0  # of the processor's time, for steps that are slow
+_LOOK_AT_CLOCK = 256  # steps
 
 
 class Signal(Enum):
@@ -188,16 +191,20 @@ class Search:
     """One search on one node.
 
     `steps` counts the placements that the scheduler itself would try; if `is_pruned`, it would try more than that.
+    `limits_met` counts how often a claim would have had too many results.
     """
 
-    def __init__(self, plan: Plan, prepared: PreparedNode, attempt: Attempt) -> None:
+    def __init__(
+        self, plan: Plan, prepared: PreparedNode, attempt: Attempt, *, seconds: float = GIVE_UP_SECONDS
+    ) -> None:
         self.plan = plan
         self.prepared = prepared
         self.attempt = attempt
         self.stack: list[Frame] = []
         self.steps = 0
+        self.limits_met = 0
         self._own_steps = 0
-        self._limits_met = 0
+        self._deadline = time.thread_time() + seconds
         self.is_pruned = False
         self._symmetry: Symmetry | None = None
         self._bounds: SearchBounds | None = None
@@ -261,7 +268,7 @@ class Search:
         if number >= wanted:
             return self._enter_request(alternative.claim, alternative.request + 1)
         if len(self.attempt.results[alternative.claim]) + wanted - number > errors.ALLOCATION_RESULTS:
-            self._limits_met += 1
+            self.limits_met += 1
             return Signal.TOO_MANY if self._too_many_stops else Signal.FAILED
         frame = Frame(alternative, number, start)
         if self._own_steps > REMEMBER_AFTER and self._has_failed_before(frame):
@@ -395,9 +402,10 @@ class Search:
 
     def _traces(self) -> int:
         """Count what a failed state may have left behind; a state that left something is not remembered."""
-        return self.attempt.leaks + self._limits_met
+        return self.attempt.leaks + self.limits_met
 
     def _count_own_step(self) -> None:
         self._own_steps += 1
-        if self._own_steps > GIVE_UP_AFTER:
-            raise AllocatorError(Category.UNDECIDED, f"no answer after {GIVE_UP_AFTER} steps")
+        is_late = self._own_steps % _LOOK_AT_CLOCK == 0 and time.thread_time() > self._deadline
+        if is_late or self._own_steps > GIVE_UP_AFTER:
+            raise AllocatorError(Category.UNDECIDED, f"no answer after {self._own_steps - 1} steps")

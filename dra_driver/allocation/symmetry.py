@@ -275,7 +275,7 @@ class _Grouping:
             seen.append(None if held is None else tuple(sorted(held.items())))
             seen.append(tuple(sorted((one.name, one.total) for one in device.capacities)))
         for claim in attempt.constraints:
-            seen += [attempt.known.attribute(device, constraint.attribute) for constraint in claim]
+            seen += [one.compared(attempt.known.attribute(device, one.attribute)) for one in claim]
         return tuple(seen)
 
 
