@@ -116,6 +116,8 @@ def funnel(context: Context, prepared: PreparedNode, attempt: Attempt, alternati
     for selector, devices in refused_by.items():
         lost["class selector" if selector.is_of_class else "request selectors"] += _selector_losses(selector, devices)
     wants = None if alternative.is_all else alternative.count
+    if alternative.is_all:
+        lost["counters"] += _overlaps(attempt, left)
     for name, reason in _constraint_losses(context, attempt, alternative, left, wants):
         lost["constraints"].append(RefusedDevice(name, reason))
     stages = []
@@ -175,6 +177,24 @@ def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
             needed, left = _amount_text(counter, amount), _amount_text(counter, max(available, 0))
             return f"{counter} of {name}: needs {needed}, {left} left"
     return "allocated devices already overdraw a counter of this pool" if account.is_overdrawn else ""
+
+
+def _overlaps(attempt: Attempt, devices: Sequence[DeviceRecord]) -> Iterator[RefusedDevice]:
+    """Yield the devices whose counters are used up by those before them; a request for all of them never fits."""
+    needed: dict[tuple[PoolId, str, str], Amount] = {}
+    for device in devices:
+        available = attempt.known.account(device).available
+        for (name, counter), amount in attempt.known.facts(device).counter_amounts:
+            if (left := available.get((name, counter))) is None:
+                continue
+            place = (device.slice.pool_id, name, counter)
+            needed[place] = needed[place] + amount if place in needed else amount
+            if needed[place] > left:
+                text = (
+                    f"{counter} of {name}: {_amount_text(counter, left)} left, too few for all matching devices at once"
+                )
+                yield RefusedDevice(_name(device), f"{text}; a selector has to leave out those that contain others")
+                break
 
 
 def _capacity_reason(context: Context, attempt: Attempt, alternative: Alternative, device: DeviceRecord) -> str:
