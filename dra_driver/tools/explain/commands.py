@@ -85,6 +85,7 @@ def simulate_command(scenario: str | None, batch: str | None, output: str, *, de
     dra-driver simulate examples/scenarios/queue.yaml
     dra-driver simulate --fleet dgx-h100=2 -f pods.yaml --drain dgx-h100-1
     dra-driver simulate --add-nodes dgx-h100=4          the current cluster, with four more nodes
+    dra-driver simulate -f pods.yaml                    the current cluster, if these pods arrived
     dra-driver simulate examples/scenarios/fragmented.yaml --defrag
     dra-driver simulate --batch problems.jsonl          many problems, for programs (- is standard input)
 
@@ -145,8 +146,8 @@ def _print_rules(text: str, *, is_table: bool) -> None:
 
 def _read_run(path: str | None, given: dict[str, Any]) -> ScenarioRun:
     """Read the scenario, or make one of the files, the profiles or the cluster."""
-    from dra_driver.tools.explain.scenario import Scenario, ScenarioRun, arrivals, read_scenario
-    from dra_driver.tools.options import apply_options, given_gates, read_world
+    from dra_driver.tools.explain.scenario import Scenario, ScenarioRun, arrivals, read_judged_world, read_scenario
+    from dra_driver.tools.options import apply_options, given_gates
     from dra_driver.tools.world.world import add_profiles
 
     more = [*given["profiles"], *given["added"]]
@@ -156,7 +157,7 @@ def _read_run(path: str | None, given: dict[str, Any]) -> ScenarioRun:
         add_profiles(scenario.world, more)
         scenario.world.complete()
         return ScenarioRun(scenario, rules)
-    world = read_world(given["files"], given)
+    world = read_judged_world(given["files"], given)
     rules = apply_options(world, given, more)
     world.complete()
     return ScenarioRun(Scenario(world, (arrivals(world),), tuple(more)), rules)
@@ -276,6 +277,7 @@ def explain_command(words: tuple[str, ...], output: str, **given: Any) -> int:
     \b
     dra-driver explain -f examples/resourceclaims/01-one-gpu.yaml --fleet dgx-h100=4
     dra-driver explain claim my-gpu                              in the current cluster
+    dra-driver explain -f deployment.yaml                        before it is applied to the current cluster
     dra-driver explain pods -n team-a -l app=train               all of these pods
     dra-driver explain pod train -f pod.yaml --slices slices.yaml
     dra-driver explain deployment/server -f server.yaml --fleet dgx-h100=4
@@ -309,7 +311,7 @@ def explain_command(words: tuple[str, ...], output: str, **given: Any) -> int:
     world = _world(given, access, asked, namespace)
     rules = apply_options(world, given, given["profiles"])
     world.complete()
-    selected = _selected(given, namespace if access else "")
+    selected = _selected(world, given, namespace if access else "")
     subjects = subjects_of(world, asked, namespace, _last_event(access), selected)
     explainer = SubjectExplainer(world, rules, given["only"], TerminalProgress)
     explained = [advised(world, rules, subject, explainer.explain(subject)) for subject in subjects]
@@ -327,24 +329,28 @@ def explain_command(words: tuple[str, ...], output: str, **given: Any) -> int:
 
 
 def _world(given: dict[str, Any], access: ClusterAccess | None, asked: tuple[str, ...], namespace: str) -> World:
-    from dra_driver.tools.options import read_world
+    from dra_driver.tools.explain.scenario import read_judged_world
     from dra_driver.tools.world.workloads import add_cluster_workload
 
-    world = read_world([*given["files"], *given["slices"]], given)
+    world = read_judged_world([*given["files"], *given["slices"]], given)
     if access and len(asked) == 2:
         add_cluster_workload(world, access, asked, namespace)
     return world
 
 
-def _selected(given: dict[str, Any], namespace: str) -> Callable[[Wire], bool]:
-    """Return a predicate for the objects that -n, -A and -l select; `namespace` is the default, "" stands for all."""
+def _selected(world: World, given: dict[str, Any], namespace: str) -> Callable[[Wire], bool]:
+    """Return a predicate for the objects that -n, -A and -l select; `namespace` is the default, "" stands for all.
+
+    Of manifests that are judged on a cluster, only their own objects are selected.
+    """
     from dra_driver.tools.world.fields import label_selector
 
     has_labels = label_selector(given["labels"])
     named = "" if given["everywhere"] else given["namespace"] or namespace
 
     def selected(wire: Wire) -> bool:
-        return has_labels(wire) and named in {"", wire["metadata"].get("namespace") or "default"}
+        is_own = id(wire) not in world.from_cluster
+        return is_own and has_labels(wire) and named in {"", wire["metadata"].get("namespace") or "default"}
 
     return selected
 

@@ -25,7 +25,15 @@ from dra_driver.allocation.moves import Rearrangement
 from dra_driver.allocation.simulation import KINDS, EventOutcome, Job, Timeline, TimelineEvent, jobs_of_claims
 from dra_driver.base.errors import InputError
 from dra_driver.base.wire import Wire
-from dra_driver.tools.world.access import DocumentKind, NoProgress, OutputDocument, ProgressLines, counted, plain
+from dra_driver.tools.world.access import (
+    ClusterAccess,
+    DocumentKind,
+    NoProgress,
+    OutputDocument,
+    ProgressLines,
+    counted,
+    plain,
+)
 from dra_driver.tools.world.fields import nearest, plural
 from dra_driver.tools.world.pod_status import has_ended, is_bound, is_terminating
 from dra_driver.tools.world.shapes import ShapeChecker
@@ -33,10 +41,12 @@ from dra_driver.tools.world.workloads import (
     allocation_of,
     default_requests,
     is_offered,
+    place_on_cluster,
     pod_claims,
     pod_name,
     resource_notes,
     unserved,
+    world_of_cluster,
     world_of_files,
 )
 from dra_driver.tools.world.world import KNOWN_GATES, AppliedRules, World, add_profiles, apply_rules
@@ -101,6 +111,31 @@ def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
     if not isinstance(value, kind):
         raise InputError("scenario", f"{path}: {key} is not a {'list' if kind is list else 'mapping'}")
     return value
+
+
+def read_judged_world(files: Sequence[str], given: Mapping[str, Any]) -> World:
+    """Read what is to be judged: files, or the cluster; manifests without nodes and slices on the kubeconfig's cluster.
+
+    Raises: InputError, ApiError.
+    """
+    from dra_driver.tools.options import access_of, read_world
+    from dra_driver.tools.output import TerminalProgress
+
+    access = access_of(given)
+    if not files or given["profiles"] or not access.kubeconfig:
+        return read_world(files, given)
+    world = world_of_files(files, TerminalProgress, _home(access))
+    if world.of("Node") or world.of("ResourceSlice"):
+        return world
+    return place_on_cluster(world, world_of_cluster(access, TerminalProgress))
+
+
+def _home(access: ClusterAccess) -> str:
+    """Return the namespace of objects that name none; a kubeconfig that can't be read is refused if it is needed."""
+    try:
+        return access.home
+    except InputError:
+        return "default"
 
 
 def arrivals(world: World) -> TimelineEvent:

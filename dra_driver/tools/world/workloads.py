@@ -285,9 +285,9 @@ class WantedObjects:
 EVERYTHING = WantedObjects(tuple(PATHS), gates=True)
 
 
-def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> World:
-    """Read all objects of some files. Raises: InputError."""
-    world, checker = World(), ShapeChecker()
+def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress, home: str = "default") -> World:
+    """Read all objects of some files; `home` is the namespace of those that name none. Raises: InputError."""
+    world, checker = World(home=home), ShapeChecker()
     for document in read_documents(paths, lines):
         if document.kind in world.objects:
             wire = checked(document, checker)
@@ -295,7 +295,7 @@ def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> W
             if document.kind == "Pod":
                 _refuse_bad_reference(document, wire)
             if document.kind in {"ResourceClaim", "Pod"}:
-                wire = with_defaults(wire)
+                wire = with_defaults(wire, home)
             world.objects[document.kind].append(wire)
         else:
             refuse_unknown(document, document.wire)
@@ -331,6 +331,33 @@ def world_of_cluster(
         return world
     finally:
         api.close()
+
+
+def place_on_cluster(files: World, cluster: World) -> World:
+    """Return a cluster as it would be if the manifests of `files` were applied to it.
+
+    An object of a manifest takes the place of the cluster's object of its name, with the claims that were made for it.
+    """
+    cluster.from_cluster = frozenset(id(wire) for wires in cluster.objects.values() for wire in wires)
+    pods = set(map(_place, files.of("Pod")))
+    for kind, wires in cluster.objects.items():
+        own = files.of(kind)
+        taken = set(map(_place, own))
+        cluster.objects[kind] = own + [one for one in wires if _place(one) not in taken and not _owners(one) & pods]
+    for name in ("templates", "unknown_objects", "without_devices", "idle", "makers", "home"):
+        setattr(cluster, name, getattr(files, name))
+    return cluster
+
+
+def _place(wire: Wire) -> tuple[str, str]:
+    return wire["metadata"].get("namespace") or "", wire["metadata"]["name"]
+
+
+def _owners(claim: Wire) -> set[tuple[str, str]]:
+    """Return the pods for which a claim was made."""
+    metadata = claim["metadata"]
+    owners = [one for one in metadata.get("ownerReferences") or () if one.get("kind") == "Pod"]
+    return {(metadata.get("namespace") or "", one["name"]) for one in owners}
 
 
 def default_requests(spec: Mapping[str, Any], title: str) -> None:

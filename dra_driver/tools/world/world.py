@@ -57,6 +57,8 @@ class World:
     serves_resources: whether classes serve extended resources.
     serves_implicit_names: whether a class then serves its implicit name, too, as from Kubernetes 1.35 on.
     unseen: what may not be read of the cluster.
+    home: the namespace of objects that name none.
+    from_cluster: the identities of the cluster's objects, if manifests are judged against a cluster.
     """
 
     objects: dict[str, list[Wire]] = field(default_factory=lambda: {kind: [] for kind in PATHS})
@@ -74,6 +76,8 @@ class World:
     serves_resources: bool = False
     serves_implicit_names: bool = True
     unseen: list[UnseenObjects] = field(default_factory=list)
+    home: str = "default"
+    from_cluster: frozenset[int] = frozenset()
 
     def of(self, kind: str) -> list[Wire]:
         """Return the objects of one kind."""
@@ -129,7 +133,7 @@ class World:
         """Add the pods of workloads, those of a DaemonSet for each node that they may go to."""
         checker = ShapeChecker()
         for template in self.templates:
-            made = [with_defaults(pod) for pod in pods_of(template, self.objects["Node"])]
+            made = [with_defaults(pod, self.home) for pod in pods_of(template, self.objects["Node"])]
             for pod in made:
                 checker.check("Pod", pod, f"{template.kind} {template.name}")
                 if fault := bad_reference(pod, f"{template.kind} {template.name}: pod"):
@@ -147,10 +151,10 @@ def bare_node(name: str) -> Wire:
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
 
 
-def with_defaults(wire: Wire) -> Wire:
+def with_defaults(wire: Wire, home: str = "default") -> Wire:
     """Return a claim or pod with a namespace, a name and a spec, which the API server sets if they are missing."""
     metadata = dict(wire["metadata"])
-    metadata.setdefault("namespace", "default")
+    metadata.setdefault("namespace", home)
     metadata.setdefault("name", secrets.token_hex(4))
     return {**wire, "metadata": metadata, "spec": wire.get("spec", {})}
 
@@ -203,6 +207,8 @@ def apply_rules(world: World, version: str | None, given: Mapping[str, bool], mi
     if not version or kubernetes.startswith(world.kubernetes or " "):
         for gate, on in world.kept.items():
             seen.setdefault(gate, (on, "the API server keeps its fields" if on else "the API server drops its fields"))
+    if any(map(_is_stored_with_resource, world.of("DeviceClass"))):
+        seen.setdefault(RESOURCES, (True, "its field is in the DeviceClasses"))
     known = seen | {gate: (on, "--gate") for gate, on in given.items()}
     differs = {gate: row for gate, row in known.items() if row[0] != (gate in defaults) or gate in given}
     how = {gate: row[1] for gate, row in differs.items()}
@@ -224,6 +230,11 @@ def offer_under(kubernetes: str, gates: Mapping[str, bool], mig: str) -> FleetOf
         return FleetOffer(False, minor, f"existing partitions only, because {PARTITIONS} is off")
     words = f"existing partitions only, the default of {kubernetes} (on demand: --gate {PARTITIONS}=true)"
     return FleetOffer(False, minor, words, is_by_default=True)
+
+
+def _is_stored_with_resource(wire: Wire) -> bool:
+    """Return whether a class was read from a server (so it has a UID) that keeps the name of extended resources."""
+    return bool(wire["metadata"].get("uid") and (wire.get("spec") or {}).get("extendedResourceName"))
 
 
 def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
@@ -256,6 +267,8 @@ def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
 def headline(rules: AppliedRules, world: World, profiles: Sequence[str], note: str = "") -> str:
     """Return a line on the rules that apply, and on what simulated nodes offer."""
     parts = [f"rules of Kubernetes {rules.kubernetes}{note}", rules.words]
+    if world.from_cluster:
+        parts.append("judged on the current cluster")
     if profiles:
         parts.append(f"simulated nodes: {world.offer.words}")
         parts += world.profile_notes
