@@ -52,7 +52,7 @@ def test_from_install_to_running_pods_through_an_upgrade_to_nothing_left(chart: 
     assert chart.helm("list", "--short").split() == ["dra-driver"], "the refused uninstall locked the release"
     chart.install(node, agent__podAnnotations__upgrade="third")
     until("one agent", lambda: len(chart.pods()) == 1, 60)
-    assert "0 errors, 0 warnings" in chart.helm("test", "dra-driver")
+    chart.helm("test", "dra-driver")  # fails where the doctor finds an error or a warning
 
     for name in (*names, "later"):
         stage.delete_pod(name)
