@@ -64,6 +64,7 @@ _HINTS = {
     errno.ENOTDIR: "the CDI folder, or one above it, is a file; set --cdi-root",
     errno.ENAMETOOLONG: "set a shorter --cdi-root",
 }
+_LACKING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # what the process or the node lacks for a moment
 
 
 class CdiStore:
@@ -84,9 +85,9 @@ class CdiStore:
         PrepareError("prepare.cdi-file-name") for a name that is hidden, has a slash or does not end in .json.
         """
         path, record_path = self._path(file_name), self._hidden(file_name, _RECORD)
-        if _content(path) == content and _content(record_path) == record:
-            return False
         try:
+            if _content(path) == content and _content(record_path) == record:
+                return False
             self._replace(path, self._hidden(file_name, _UNFINISHED), content, FILE_MODE)
             if record:  # written after its document, so that no sweep takes it for a lone record
                 self._replace(record_path, f"{record_path}{_UNFINISHED}", record, RECORD_MODE)
@@ -120,9 +121,15 @@ class CdiStore:
         return tuple(n for n in self._names() if n.startswith(prefix) and n.endswith(SUFFIX) and not n.startswith("."))
 
     def read(self, file_name: str) -> CdiWire | None:
-        """Return the document in a file with its records, or None when the file is missing or holds no JSON object."""
-        document = _json(self._path(file_name))
-        return join(document, _json(self._hidden(file_name, _RECORD))) if isinstance(document, dict) else None
+        """Return the document in a file with its records, or None when the file is missing or holds no JSON object.
+
+        Raises: PrepareError("prepare.cdi-read", LATER) if this process can't open a file now, whatever is in it.
+        """
+        try:
+            document = _json(self._path(file_name))
+            return join(document, _json(self._hidden(file_name, _RECORD))) if isinstance(document, dict) else None
+        except OSError as exc:
+            raise self._fault("cdi-read", f"CDI file {file_name} can't be read in {self.root}", exc) from exc
 
     def sweep(self, prefix: str) -> int:
         """Remove the unfinished files and lone records with `prefix` that crashed writers left; return their number.
@@ -224,10 +231,15 @@ class CdiStore:
 
 
 def _content(path: str) -> bytes:
-    """Return a file's content, or b"" if it is missing or can't be read, so that it is written again."""
+    """Return a file's content, or b"" if it is missing or can't be read, so that it is written again.
+
+    Raises: OSError if that says nothing about the file.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as exc:
+        if exc.errno in _LACKING:
+            raise
         return b""
     try:
         return _read_all(fd)

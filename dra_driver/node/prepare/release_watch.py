@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from dra_driver.base.errors import DriverError, PrepareError
+from dra_driver.base.errors import DriverError
 from dra_driver.base.telemetry.logs import Loop, fields, start_thread
 from dra_driver.base.wire import Wire
 from dra_driver.kube.paths import ClaimApi
@@ -52,7 +52,10 @@ _PARTITION = "/dev/nvidia-caps/"  # nodes that belong to one partition; its GPU'
 
 
 class NodeNumbers:
-    """The device numbers of one node's claims, as far as their CDI files exist."""
+    """The device numbers of one node's claims, as far as their CDI files exist.
+
+    Its methods raise PrepareError("prepare.cdi-read", LATER) while this process can't open the files.
+    """
 
     def __init__(self, store: CdiStore, names: DriverCdiNames) -> None:
         self._store, self._names = store, names
@@ -68,10 +71,7 @@ class NodeNumbers:
 
     def _numbers(self, uid: str) -> Iterator[tuple[str, int]]:
         """Yield the name of a device in the claim's file with the number of each of its own nodes."""
-        try:
-            devices = (self._store.read(self._names.file(uid)) or {}).get("devices")
-        except PrepareError:
-            return
+        devices = (self._store.read(self._names.file(uid)) or {}).get("devices")
         for device in devices if isinstance(devices, list) else ():
             if isinstance(device, dict):
                 yield from ((str(device.get("name")), number) for number in _own(_nodes(device)))
@@ -107,7 +107,9 @@ class ClaimsOnNodes:
         self._read: dict[str, tuple[float, frozenset[str]]] = {}  # by UID: when a claim was read, and its pods
 
     def pods_among(self, pods: Collection[str], kept: UnreleasedClaim) -> frozenset[str]:
-        """Return those of the pods that have a node of an unreleased claim through another claim. Raises: LedgerError.
+        """Return those of the pods that have a node of an unreleased claim through another claim.
+
+        Raises: LedgerError, PrepareError.
 
         The API is asked only about pods that the ledger does not know.
         """
@@ -284,7 +286,7 @@ class ReleaseWatch:
     def nodes_of(self, record: ClaimRecord) -> frozenset[int]:
         """Return the device nodes by which containers may still use these devices, while the claim's file exists.
 
-        Raises: LedgerError.
+        Raises: LedgerError, PrepareError.
         """
         noted = self._ledger.unreleased.noted_nodes(record.uid, self._boot_id)
         return self._numbers.owned(record).union(noted)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.base.errors import ClaimError
+from dra_driver.base.errors import ClaimError, PrepareError
 from dra_driver.base.wire import DeviceType
 from dra_driver.node.devices.describing import Device
 from dra_driver.node.devices.offering import Inventory, Offering
@@ -24,6 +24,7 @@ from dra_driver.node.prepare.node_users import look_at_nodes
 from dra_driver.tools.main import run as main
 from dra_driver.tools.node import report
 from tests.node.support.running_pods import OLD, OTHER
+from tests.support.kept_files import without_descriptors
 from tests.support.plugin.containers import Container
 from tests.support.plugin.parts import Rig, claim_wire, gpu, in_thread, result
 from tests.support.waiting import until
@@ -264,6 +265,19 @@ def test_what_cannot_be_looked_at_keeps_the_device_for_the_bound_and_is_reported
     reports = [one.message for one in caplog.records if "may not see the processes" in one.message]
     assert len(reports) == (1 if number == errno.EACCES else 0)
     until(lambda: "device released although it can't be seen whether a pod uses it" in caplog.text)
+
+
+def test_a_claim_whose_file_cannot_be_read_now_keeps_its_nodes(here: Rig, start: Start) -> None:
+    joined = start(OTHER, NODES, OPEN)
+    here.api.put(claim_wire("old", result("gpu-0"), pods=(OLD,)))
+    here.prepare("old")
+    with without_descriptors(), pytest.raises(PrepareError, match="Too many open files"):
+        here.unprepare("old")
+    here.unprepare("old")
+    with pytest.raises(ClaimError, match=f"of pod {OTHER}"):
+        here.prepare(here.allocate("new", "gpu-0"), 1.0)
+    joined.end()
+    assert here.prepare("new")
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES])
