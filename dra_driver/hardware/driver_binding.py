@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.hardware import write_child
-from dra_driver.hardware.pci import entries_of, function_folder, read_text
+from dra_driver.hardware.pci import entries_of, entries_of_process, function_folder, read_text
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vfio import answers, can_be_reset, read_function, read_override
 
@@ -227,6 +227,7 @@ def processes_with(
 
     With `drawn_on`, a PCI address, also those with a file of the display system that belongs to this GPU; with
     `numbers`, those of character devices, also the processes that have one of these open, whatever its name.
+    Raises: HardwareError("hardware.gpu-in-use", LATER) if the agent has no descriptors left to look.
     """
     wanted = frozenset(filter(None, (_identity(f"{roots.dev}/{name}") for name in names)))
     wanted |= {("device", number, 0) for number in numbers if number != _NULL}
@@ -234,12 +235,12 @@ def processes_with(
         wanted |= {_drawn(drawn_on)}
     if not wanted:
         return ()
-    processes = (name for name in entries_of(Path(roots.proc)) if name.isdigit())
+    processes = (name for name in entries_of_process(roots.proc) if name.isdigit())
     return tuple(sorted(int(name) for name in processes if not wanted.isdisjoint(_open_of(f"{roots.proc}/{name}"))))
 
 
 def _open_of(process: str) -> Iterator[_Identity]:
-    for name in entries_of(Path(process, "fd")):
+    for name in entries_of_process(f"{process}/fd"):
         path = f"{process}/fd/{name}"
         try:
             target = os.readlink(path)  # noqa: PTH115

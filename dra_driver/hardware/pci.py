@@ -6,6 +6,7 @@ No more than 1 MiB of a file is read, because the tree may be mounted from anywh
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -99,6 +100,20 @@ def entries_of(folder: Path) -> Iterator[str]:
         yield from sorted(os.listdir(folder))  # noqa: PTH208 - names only, and this runs every two seconds
     except OSError:
         return
+
+
+def entries_of_process(folder: str) -> list[str]:
+    """Return the names in a folder of procfs; none if its process has ended, or may not be looked at.
+
+    Raises: HardwareError("hardware.gpu-in-use", LATER) if the agent can't open it now: who isn't seen may use a GPU.
+    """
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names are enough
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            text = f"it can't be seen now which processes have a GPU open: {error.strerror}"
+            raise HardwareError("gpu-in-use", text, retry=Retry.LATER) from error
+        return []
 
 
 def read_driver(path: str) -> str | None:

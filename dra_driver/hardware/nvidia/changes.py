@@ -32,6 +32,7 @@ from dra_driver.hardware.nvidia.edits.driver_root import BINARY_FOLDERS, DriverR
 from dra_driver.hardware.nvidia.instances import WorkerStopped, ended
 from dra_driver.hardware.nvidia.queries import UNLIMITED, Handle, NvmlFault
 from dra_driver.hardware.nvidia.session import GpuWorker
+from dra_driver.hardware.pci import entries_of_process
 from dra_driver.hardware.port import Roots
 
 T = TypeVar("T")
@@ -339,21 +340,20 @@ def set_persistence(calls: GpuCalls, gpu: GpuFacts, deadline_s: float, *, enable
 
 
 def processes_with(roots: Roots, gpu: GpuFacts) -> tuple[int, ...]:
-    """Return the ids of the processes that have a GPU's device node open, as far as /proc shows them."""
+    """Return the ids of the processes that have a GPU's device node open, as far as /proc shows them.
+
+    Raises: HardwareError("hardware.gpu-in-use", LATER) if the agent has no descriptors left to look.
+    """
     try:
         node = Path(roots.dev, f"nvidia{gpu.minor}").stat()
     except OSError:
         return ()
-    processes = (one for one in Path(roots.proc).iterdir() if one.name.isdigit())
-    return tuple(sorted(int(one.name) for one in processes if _has_open(one / "fd", node)))
+    processes = (name for name in entries_of_process(roots.proc) if name.isdigit())
+    return tuple(sorted(int(name) for name in processes if _has_open(f"{roots.proc}/{name}/fd", node)))
 
 
-def _has_open(folder: Path, node: os.stat_result) -> bool:
-    try:
-        descriptors = os.listdir(folder)  # noqa: PTH208 - names are enough
-    except OSError:  # the process has ended, or this one may not look at it
-        return False
-    for name in descriptors:
+def _has_open(folder: str, node: os.stat_result) -> bool:
+    for name in entries_of_process(folder):
         path = f"{folder}/{name}"
         try:
             if "nvidia" in os.readlink(path) and _is_same(os.stat(path), node):  # noqa: PTH115, PTH116 - many of them

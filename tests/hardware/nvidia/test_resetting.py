@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from dra_driver.base.errors import HardwareError
+from dra_driver.hardware.driver_binding import processes_with as of_nodes
 from dra_driver.hardware.nvidia.changes import processes_with, reset_gpus
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.programs import run_program
 from tests.hardware.nvidia.support.gpus import nvidia_gpu
+from tests.support.kept_files import without_descriptors
 from tests.support.nodes.fake_node import FakeNode
 from tests.support.programs.static_program import build_static
 from tests.support.waiting import until
@@ -88,3 +90,13 @@ def test_a_process_that_has_the_gpu_s_node_open_is_found_for_that_gpu_only(tmp_p
     finally:
         child.communicate()
     assert processes_with(here, GPU) == ()
+
+
+@pytest.mark.parametrize("look", [lambda here: of_nodes(here, ["nvidia3"]), lambda here: processes_with(here, GPU)])
+def test_an_agent_without_descriptors_takes_no_gpu_for_unused(tmp_path, look):
+    (tmp_path / "nvidia3").touch()
+    here = Roots(dev=str(tmp_path), proc="/proc")
+    assert look(here) == ()
+    with without_descriptors(), pytest.raises(HardwareError, match="Too many open files") as caught:
+        look(here)
+    assert caught.value.code == "hardware.gpu-in-use"
