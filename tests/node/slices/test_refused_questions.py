@@ -76,7 +76,7 @@ def test_shared_devices_keep_their_names_when_the_question_is_refused(make_clust
     upgrade(cluster, publisher)
     until(lambda: refusal.asked > before)
     assert cluster.device_names() == names
-    assert publisher.status().keeps.shares is is_on
+    until(lambda: publisher.status().keeps.shares is is_on)
 
 
 @pytest.mark.parametrize("status", STATUSES)
