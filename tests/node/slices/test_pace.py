@@ -38,7 +38,10 @@ def attempts(pace: WritePace, clock: Clock, error: ApiError, seconds: float = HO
         wait_s = pace.admit(WISH)
         if not wait_s:
             made.append(clock.now - start)
-            wait_s = pace.failed(error) or 0.0
+            delay_s = pace.failed(error)
+            if delay_s is None:
+                break
+            wait_s = delay_s
         clock.now += wait_s
     return made
 
