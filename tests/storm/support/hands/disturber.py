@@ -24,6 +24,7 @@ CALM_S = (0.1, 0.8)
 PERSISTS_S = 30.0
 MOST_OUT = 2  # GPUs of four that are out at the same time
 CURED_WITHIN_S, CORDONED_S, BRIEF_S, DRAINED_S = 15.0, (0.3, 3.0), (0.0, 3.0), (0.5, 2.5)
+UNREPAIRED_S = (5.0, 10.0)  # how long a GPU that was given up shows no fault before somebody has repaired it
 
 
 @dataclass(eq=False)
@@ -34,6 +35,8 @@ class Disturbance:
     until: float
     end: Callable[[], None]
     section: dict[str, Any] | None = None
+    is_hopeless: bool = False  # no reset cures it
+    is_known: bool = False  # to a person, who gives the GPU up
 
 
 class Disturber:
@@ -81,11 +84,11 @@ class Disturber:
         address = self._free_address()
         if address is None:
             return
-        kind = self._random.choice(("cured", "cured", "brief", "hopeless", "lost"))
+        kind = self._random.choice(("cured", "cured", "brief", "hopeless", "given up", "lost"))
         margin, now = self._machine.unique_margin(), time.monotonic()
         section: dict[str, Any] = {"recoveryAction": 1, "thermalMargin": margin}
         seconds = CURED_WITHIN_S
-        if kind == "hopeless":
+        if kind in ("hopeless", "given up"):
             section["reset"] = "fails"
         elif kind == "lost":
             section = {"lost": True}
@@ -95,7 +98,10 @@ class Disturber:
         mark = f"thermal_margin={margin}," if kind == "cured" else ""
         outage = self._outages.begin(Outage(address, f"a fault ({kind})", mark))
         disturbance = Disturbance(outage, now + seconds, lambda: self._cure(disturbance), section)
+        disturbance.is_hopeless, disturbance.is_known = kind in ("hopeless", "given up"), kind == "given up"
         self._now.append(disturbance)
+        if kind in ("cured", "hopeless"):  # it is acted on soon
+            self._drain(address, self._random.uniform(*DRAINED_S))
         self._set_health()
         self._did("fault begins")
 
@@ -123,16 +129,31 @@ class Disturber:
     # -- how it ends
 
     def _end_due(self, now: float) -> None:
+        for one in self._now:
+            if one.is_hopeless and one.outage.is_given_up:
+                self._fade(one, now)
+            elif one.is_hopeless and one.is_known and one.outage.was_seen:
+                self._give_up(one.outage.address)
         for one in [one for one in self._now if now >= one.until or self._is_settled(one)]:
             self._outages.end(one.outage)
             self._now.remove(one)
             one.end()
 
+    def _give_up(self, address: str) -> None:
+        """Ask the agents, which may not know of the fault yet, to try nothing more."""
+        _persist(lambda: self._requests.ask(address, RemediationRequest.GIVE_UP))
+
+    def _fade(self, one: Disturbance, now: float) -> None:
+        """Make a GPU that was given up show its fault no longer: only what the agents remember keeps it out now."""
+        one.is_hopeless, one.section, one.until = False, None, now + self._random.uniform(*UNREPAIRED_S)
+        self._set_health()
+        self._did("fault fades")
+
     def _is_settled(self, one: Disturbance) -> bool:
-        """Return whether a fault was cured by a reset, or the GPU given up; most of these end a while later."""
+        """Return whether a fault was cured by a reset; most of these end a while later."""
         mark = one.outage.mark
         is_cured = bool(mark) and mark in self._machine.resets().get(one.outage.address, "")
-        return (is_cured or one.outage.is_given_up) and self._random.random() < 0.2
+        return is_cured and self._random.random() < 0.2
 
     def _cure(self, disturbance: Disturbance) -> None:
         self._set_health()
