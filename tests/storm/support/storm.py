@@ -130,7 +130,8 @@ class Storm:
         self.calls = Calls(self.agents, self.observer.used_beside)
         asks = {"has_more": self.has_more, "did": self.did, "drain": self.cluster.drain, "healthy": self._healthy_gpus}
         self.disturber = Disturber(self.machine, self.outages, self._seed + 1, **asks)
-        self.killer = Killer(self.agents, self.calls, self._seed + 2, self.has_more)
+        rush = self.cluster.rush
+        self.killer = Killer(self.agents, self.calls, self._seed + 2, has_more=self.has_more, rush=rush)
 
     def _blow(self) -> None:
         """Run all threads until there were enough operations, or something was wrong."""

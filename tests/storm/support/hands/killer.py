@@ -7,6 +7,7 @@ died is read from its journal: only that makes a kill one inside a call.
 from __future__ import annotations
 
 import random
+import re
 import signal
 import threading
 import time
@@ -19,15 +20,26 @@ from tests.storm.support.node.agents import Agent, Agents
 INSIDE = "kills inside calls"
 CALM_S = (0.0, 0.1)  # between two kills
 WITHIN_S = {"Prepare": (0.0, 0.015), "Unprepare": (0.0, 0.006)}  # after a call was sent
-ACTIONS, ACTION_KILLED = (b"step=drained", b"step=nvml-let-go"), 0.4
+_ACTION = re.compile(rb"device=(\S+)[^\n]* step=(drained|nvml-let-go)")
+ACTION_KILLED = {b"drained": 0.2, b"nvml-let-go": 0.7}
+RUSH_S = 2.0  # how long claims want the GPU on which the killed agent was about to act
 WORKING_S = 0.1  # a call that was sent longer ago waits for something
 
 
 class Killer:
     """Ends the agents of one storm. One thread runs each of its two methods."""
 
-    def __init__(self, agents: Agents, calls: Calls, seed: int, has_more: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        agents: Agents,
+        calls: Calls,
+        seed: int,
+        *,
+        has_more: Callable[[], bool],
+        rush: Callable[[str, float], None],
+    ) -> None:
         self._agents, self._calls, self._random, self._has_more = agents, calls, random.Random(seed), has_more
+        self._rush = rush
         self._turn, self._chance = threading.Lock(), random.Random(seed + 1)
         self.signals: Counter[str] = Counter()
         self.inside: Counter[str] = Counter()
@@ -55,7 +67,10 @@ class Killer:
                     log.seek(read.get(agent, 0))
                     text = log.read()
                 read[agent] = read.get(agent, 0) + len(text)
-                if any(step in text for step in ACTIONS) and self._chance.random() < ACTION_KILLED:
+                actions = _ACTION.findall(text)
+                if actions and self._chance.random() < ACTION_KILLED[actions[-1][1]]:
+                    agent.process.send_signal(signal.SIGKILL)  # at once, whomever the other thread ends now
+                    self._rush(actions[-1][0].decode(), RUSH_S)
                     self._end_agent(agent, signal.SIGKILL)
                     self.signals["of them before an action"] += 1
             time.sleep(0.0005)

@@ -1,22 +1,25 @@
 """The program that forks the agents of a storm: each writes down which calls of the kubelet have begun and ended.
 
 A kill is inside a call only if the call had begun and not ended, which nobody but the agent can know. Each line is one
-write to a file, so a killed agent leaves whole lines.
+write to a file, so a killed agent leaves whole lines. And a reset takes time, as that of a real GPU does.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, wraps
 from typing import Any
 
+from dra_driver.hardware.simulated.state_file import Resets
 from dra_driver.node.kubelet.server import PrepareCall, UnprepareCall
 from tests.support.agents import warm_agents
 
 JOURNAL = "STORM_JOURNAL"  # the variable with the path of the file
+RESET_S = 1.0  # how long a reset takes; a real one takes some seconds
 
 
 @cache
@@ -42,9 +45,19 @@ def _noted(verb: str, work: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
+def _slow(reset: Callable[..., None]) -> Callable[..., None]:
+    @wraps(reset)
+    def slow(self: Any, *args: Any) -> None:
+        time.sleep(RESET_S)
+        reset(self, *args)
+
+    return slow
+
+
 def main() -> int:
     PrepareCall._work = _noted("Prepare", PrepareCall._work)  # type: ignore[method-assign]
     UnprepareCall._work = _noted("Unprepare", UnprepareCall._work)  # type: ignore[method-assign]
+    Resets.reset = _slow(Resets.reset)  # type: ignore[method-assign]
     return warm_agents.main()
 
 

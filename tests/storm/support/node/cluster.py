@@ -72,6 +72,7 @@ class Cluster:
         for namespace in NAMESPACES:
             api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         self.drained: dict[str, float] = {}  # GPUs that are given to no claim until then, in monotonic time
+        self.rushed: dict[str, float] = {}  # GPUs that most claims want until then, whatever their taints
 
     # -- what is offered
 
@@ -86,6 +87,8 @@ class Cluster:
 
     def choose(self, chance: random.Random, taken: Callable[[], set[Unit]]) -> tuple[Offered, ...]:
         """Choose the devices of a claim; nothing if nothing is offered."""
+        if rushed := [address for address, until in tuple(self.rushed.items()) if time.monotonic() < until]:
+            return tuple(_one(chance, [one for one in self.offered() if address_of(one.name) in rushed]))
         is_contended = chance.random() < CONTENDED
         tolerates = is_contended and chance.random() < TOLERANT
         drained = {address for address, until in tuple(self.drained.items()) if time.monotonic() < until}
@@ -105,6 +108,10 @@ class Cluster:
     def drain(self, address: str, seconds: float) -> None:
         """Keep a GPU from new claims for a while."""
         self.drained[address] = time.monotonic() + seconds
+
+    def rush(self, address: str, seconds: float) -> None:
+        """Make every new claim want a GPU for a while, because it is about to be changed."""
+        self.rushed[address] = time.monotonic() + seconds
 
     # -- claims and pods
 
