@@ -1,5 +1,7 @@
 """The turns of the health monitor, with a vendor that reports what the test gives it; the files are real."""
 
+import inspect
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,7 @@ from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.node.health.cordons import Cordon, CordonFile
 from dra_driver.node.health.faults import HealthPolicy
 from dra_driver.node.health.monitor import ForgetFile, HealthMonitor
+from dra_driver.node.health.remediation import Remediation
 from dra_driver.node.health.stored_health import CHANGE_SECONDS, HealthStore
 from tests.node.health.support.parts import BOOT, ONE, TWO, gpu, reading, report, shown, xid
 from tests.support.kept_files import damage_all, locked, state_of
@@ -411,3 +414,9 @@ def test_a_fault_that_takes_a_gpu_out_is_written_at_once_and_other_changes_once_
 def test_faults_are_raised_although_the_store_cannot_be_written(bench, monkeypatch):
     (bench.folder / "health.db").mkdir()
     assert bench.turn(report(xid(95))) == {("needs-reset", "xid-95"), ("xid", "95")}
+
+
+@pytest.mark.parametrize("part", [HealthMonitor, Remediation])
+def test_nobody_sets_the_clock_by_which_faults_and_remediations_are_timed(part):
+    clock = inspect.signature(part).parameters["clock"].default
+    assert clock() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=600.0)
