@@ -218,6 +218,25 @@ def _destroyed_after_return(it: Scene) -> None:
 
 
 @scene
+def _refused_for_nothing(it: Scene) -> None:
+    """a refusal because of a partition that nothing took from its claim"""
+    _refuse_as_missing(it, it.prepared("u1", PART))
+
+
+@scene
+def _refused_after_loss(it: Scene) -> None:
+    """a refusal because of a partition whose GPU was lost"""
+    claim = it.prepared("u1", PART)
+    it.machine.set_health({HOT: {"lost": True}})
+    _refuse_as_missing(it, claim)
+
+
+def _refuse_as_missing(it: Scene, claim: Claim) -> None:
+    if not it.observer.may_miss_partition(claim):
+        it.more.append(f"{claim} was refused")
+
+
+@scene
 def _reset(it: Scene) -> None:
     """a GPU that is reset under a claim"""
     it.prepared("u1", WHOLE)
@@ -259,6 +278,33 @@ def _machine_loses(it: Scene) -> None:
     it.observer.leaves(first)
     it.bind(HOT, "nvidia")
     it.observer.check()
+
+
+@scene
+def _machine_is_ending(it: Scene) -> None:
+    """a GPU that leaves a virtual machine which is ending"""
+    _take_back_while_ending(it)
+    it.observer.check()
+
+
+@scene
+def _machine_is_ending_beside_next(it: Scene) -> None:
+    """a GPU that the next claim gets while a virtual machine is ending"""
+    _take_back_while_ending(it)
+    it.prepared("u2", WHOLE)
+
+
+def _take_back_while_ending(it: Scene) -> None:
+    """Let the vendor's driver get a GPU at a moment when the kernel lists no files of its last user any more.
+
+    A real kernel would wait with that until these files are closed; simulated hardware does not.
+    """
+    it.bind(HOT, "vfio-pci")
+    first = it.prepared("u1", PASSED)
+    container = it.run(first)
+    it.observer.leaves(first)
+    container.is_ending = lambda: True  # type: ignore[method-assign]
+    it.bind(HOT, "nvidia")
 
 
 @scene

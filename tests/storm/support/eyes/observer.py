@@ -137,6 +137,11 @@ class Observer:
             uses = [*self._held.values(), *(use for use in self._running if _is_alive(use))]
         return {unit for use in uses for unit in use.units}
 
+    def may_miss_partition(self, claim: Claim) -> bool:
+        """Return whether a Prepare of a claim may be refused because a partition of it does not exist."""
+        gpus = {address_of(device) for device in claim.devices if partition_of(device)}
+        return any(self._machine.may_miss(gpu, claim.asked_at, is_prepared=claim.is_prepared) for gpu in gpus)
+
     def check(self) -> None:
         """Look at everything."""
         with self._mutex:

@@ -25,6 +25,7 @@ OUTLIVES_S = (0.05, 4.0)  # how long processes live on after their pod was delet
 PAUSE_S = (0.0, 0.2)  # before a refused call is repeated; a kubelet waits longer
 TRIES = 12  # how often a pod's Prepare is tried before the pod is given up
 JOINED_AT_ONCE = 0.4  # the share of claims that a second pod joins as soon as they are prepared
+MISSING = "hardware.partition-missing"
 # Refusals that are over by themselves: another claim has the device, or the agent is busy, or just restarting.
 PATIENT = (
     "claim.device-in-use",
@@ -38,7 +39,6 @@ PATIENT = (
     "ledger.busy",
     "hardware.insufficient-resources",
     "hardware.partition-in-use",
-    "hardware.partition-missing",  # whether a claim that has one lost it, the observer sees
     "hardware.gpu-in-use",
     "hardware.gpu-lost",
     "hardware.node-missing",
@@ -255,5 +255,6 @@ class PodWorker(threading.Thread):
         """Judge a refusal, and wait a moment, as a kubelet does before it tries again."""
         time.sleep(self._random.uniform(*PAUSE_S))
         is_known = any(code in error for code in PATIENT) or self._storm.tolerates(claim, error)
+        is_known |= MISSING in error and self._observer.may_miss_partition(claim)
         if not is_known:
             self._storm.failed(f"{claim} was refused: {error}")

@@ -118,6 +118,14 @@ class Machine:
         """Return whether a GPU was lost and has come back since then: it has nothing that it had before."""
         return self._returned.get(address, 0.0) > since
 
+    def may_miss(self, address: str, since: float, *, is_prepared: bool) -> bool:
+        """Return whether a claim that was asked for since then may be told that its partition does not exist.
+
+        The GPU was lost, or the claim is not prepared and the geometry declared meanwhile has no such partition.
+        """
+        is_declared = self.is_static and not is_prepared
+        return is_declared or address in self._lost or self.has_returned(address, since)
+
     def unique_margin(self) -> int:
         """Return a thermal margin that no section before had, so that each fault differs from all others."""
         return 40 + next(self._unique) % 900
