@@ -140,12 +140,12 @@ class NodeUser:
 class NodeLook:
     """The users of device nodes that were found, and why that may not be all; "" if it is. `is_blind`: no right to.
 
-    `ending` are the pods of processes that are ending, "" if it can't be seen which: whether they still have a node
-    open is not shown.
+    `ending` are the pids of processes that are ending, each with its pods, "" if it can't be seen which: whether they
+    still have a node open is not shown.
     """
 
     users: set[NodeUser] = field(default_factory=set)
-    ending: set[str] = field(default_factory=set)
+    ending: dict[int, frozenset[str]] = field(default_factory=dict)
     problem: str = ""
     is_blind: bool = False
 
@@ -228,7 +228,7 @@ class _Looking:
         pods = _pods_of_cgroup(process) or container.pods
         if not pods:
             if namespace not in self._containers and _is_ending(process):
-                self._look.ending.add("")
+                self._look.ending[pid] = frozenset({""})
             return link is None  # it has ended, and others may run
         is_of_host = container.sees_host or _may_administer(process)
         for number in self._open(process):
@@ -236,7 +236,7 @@ class _Looking:
             program = "".join(one if one.isprintable() else "?" for one in program)[:16]
             self._look.users.update(NodeUser(number, pod, pid, program, is_of_host) for pod in pods)
         if _is_ending(process):  # asked after its files were listed: it may have begun to end meanwhile
-            self._look.ending |= pods
+            self._look.ending[pid] = pods
         if namespace in self._listed or is_of_host:
             return True
         for number in self._in_dev(process, container):

@@ -8,7 +8,9 @@ In: claims that are unprepared, the ledger's rows of unreleased claims, and proc
 still be in use; a row is removed when they are not. A thread checks this at once and then up to four times a second.
 A process that has a node of the device open holds it without limit of time, until the process ends or a person releases
 it. A container of the claim's pods that only runs, and any that only has the node, hold it for two minutes; so do
-processes that can't be seen. Any agent on the node may check, even one that was started later.
+processes that can't be seen. Among them are those that were ending already at the first look: the kernel does not show
+what they still have open, and their pod may have joined the claim unseen. Any agent on the node may check, even one
+that was started later.
 
 Source: Kubernetes kubelet, DRA manager's reconcile loop.
 """
@@ -274,6 +276,7 @@ class ReleaseWatch:
         self._loop = Loop("release-watch", self._turn, failure=failure, fault_s=FAULT_SECONDS)
         self._is_asked = False  # whether there is something to check
         self._reported: set[str] = set()  # the UIDs of claims whose users were logged
+        self._ending: dict[tuple[str, float], frozenset[int]] = {}  # by row: processes that were ending in each look
         self._is_blind_reported = False
 
     def pods_left(self, record: ClaimRecord) -> tuple[str, ...]:
@@ -325,6 +328,7 @@ class ReleaseWatch:
         if not kept:
             return False
         look = self._look(kept)
+        self._keep_ending(kept, look)
         living = self._living({uid for each in kept for uid in each.pods}, look)
         if look.is_blind and not self._is_blind_reported:
             self._is_blind_reported = True
@@ -354,7 +358,7 @@ class ReleaseWatch:
     def _is_over(self, kept: UnreleasedClaim, living: frozenset[str], look: NodeLook) -> bool:
         found = self._users(kept, look)
         users = tuple(sorted(str(user) for user in found if user.pid))
-        problem = _problem(kept, look)
+        problem = self._problem(kept, look)
         if problem:
             users = tuple(sorted({*users, *kept.users}))  # a process that was seen may have been missed this time
         if users != kept.users:
@@ -369,6 +373,25 @@ class ReleaseWatch:
             return False
         self._report_release(kept, holders, problem)
         return True
+
+    def _keep_ending(self, kept: Iterable[UnreleasedClaim], look: NodeLook) -> None:
+        """Remember which processes have been ending since each claim's devices were looked at first.
+
+        One that begins to end later was looked at while it lived, and had no node of the claim.
+        """
+        if not look.problem:
+            now = frozenset(look.ending)
+            self._ending = {_row(each): self._ending.get(_row(each), now) & now for each in kept}
+
+    def _problem(self, kept: UnreleasedClaim, look: NodeLook) -> str:
+        """Return why a process that has a node of a claim open may not have been seen; "" if all were."""
+        known = {"", *kept.pods}
+        is_ending = any(
+            pid in self._ending.get(_row(kept), ())
+            or any(pod in known or any(pod in user for user in kept.users) for pod in pods)
+            for pid, pods in look.ending.items()
+        )
+        return look.problem or ("a process that may have it open is ending" if is_ending else "")
 
     def _users(self, kept: UnreleasedClaim, look: NodeLook) -> list[NodeUser]:
         """Return who uses a claim's nodes, except containers that have them for another reason than this claim."""
@@ -395,12 +418,8 @@ class ReleaseWatch:
         self._reported = {key for key in self._reported if not key.startswith(f"{kept.uid} ")}
 
 
-def _problem(kept: UnreleasedClaim, look: NodeLook) -> str:
-    """Return why a process that has a node of a claim open may not have been seen; "" if all were."""
-    is_ending = not look.ending.isdisjoint(("", *kept.pods)) or any(
-        pod in user for user in kept.users for pod in look.ending
-    )
-    return look.problem or ("a process that may have it open is ending" if is_ending else "")
+def _row(kept: UnreleasedClaim) -> tuple[str, float]:
+    return kept.uid, kept.until
 
 
 def _name(kept: UnreleasedClaim) -> dict[str, str]:

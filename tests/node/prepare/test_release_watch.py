@@ -15,7 +15,7 @@ from dra_driver.base.errors import ClaimError
 from dra_driver.node.ledger import unreleased
 from dra_driver.node.ledger.record import ClaimState
 from dra_driver.node.prepare import node_users, release_watch
-from dra_driver.node.prepare.node_users import pods_with_processes
+from dra_driver.node.prepare.node_users import NodeLook, pods_with_processes
 from tests.node.support.ledger_file import sql
 from tests.node.support.running_pods import CONTAINER, OLD, OTHER, Machine
 from tests.support.plugin.parts import Rig, claim_wire, in_thread, result
@@ -60,8 +60,45 @@ def test_a_process_that_is_ending_may_still_have_its_files_open(rig: Rig, left: 
     assert rig.prepare("new", 60)
 
 
-def test_a_process_of_another_pod_that_is_ending_delays_no_claim(rig: Rig, left: Machine) -> None:
-    left.begin_to_end(7, cgroup=f"/kubepods/pod{OTHER}/8b1d")
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[NodeLook]:
+    """All looks at the processes so far."""
+    found: list[NodeLook] = []
+    look_at = release_watch.look_at_nodes
+    monkeypatch.setattr(release_watch, "look_at_nodes", lambda *a: found.append(look_at(*a)) or found[-1])
+    return found
+
+
+def test_a_process_of_another_pod_that_begins_to_end_later_delays_no_claim(
+    rig: Rig, machine: Machine, looks: list[NodeLook]
+) -> None:
+    machine.run(7, "container", CONTAINER, OLD)
+    machine.run(8, "another", CONTAINER, OTHER)
+    rig.api.put(claim_wire("old", result("gpu-0"), pods=(OLD,)))
+    rig.prepare("old")
+    rig.unprepare("old")
+    until(lambda: looks)
+    machine.begin_to_end(8, cgroup=f"/kubepods/pod{OTHER}/8b1d")
+    machine.end(7)
+    assert rig.prepare(rig.allocate("new", "gpu-0"), 60)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_process_that_was_ending_before_anybody_looked_may_be_of_a_pod_that_joined_unseen(
+    rig: Rig, machine: Machine, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    """Neither its files are listed any more nor its mounts, and nobody has seen that its pod had the claim."""
+    machine.run(8, "another", CONTAINER, OTHER)
+    machine.begin_to_end(8, cgroup=f"/kubepods/pod{OTHER}/8b1d")
+    rig.api.put(claim_wire("old", result("gpu-0"), pods=(OLD,)))
+    rig.prepare("old")
+    rig.unprepare("old")
+    with pytest.raises(ClaimError, match="gpu-0 by containers"):
+        rig.prepare(rig.allocate("new", "gpu-0"), 0.6)
+    if ends:
+        machine.end(8)
+    else:
+        monkeypatch.setattr(unreleased, "BOUND_SECONDS", 0.0)
     assert rig.prepare("new", 60)
 
 
