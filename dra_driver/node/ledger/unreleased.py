@@ -209,6 +209,15 @@ class UnreleasedClaim:
         """Return whether the time is up, or later than any row of this boot could say."""
         return not 0 < self.until - boot_seconds() <= BOUND_SECONDS
 
+    @property
+    def reason(self) -> str:
+        """Return why the devices are not released, as one clause."""
+        if self.users:
+            return f"it is open in {', '.join(self.users)}"
+        if self.pods:
+            return f"containers of pod {', '.join(self.pods)} may still run"
+        return "a container may still have it"
+
     def record(self) -> ClaimRecord:
         """Return a record that only names the claim."""
         return ClaimRecord(self.uid, self.namespace, self.name, ClaimState.PREPARED, self.boot_id, {}, ())
@@ -222,7 +231,7 @@ class UnreleasedClaims:
 
     def of_boot(self, boot_id: str) -> tuple[UnreleasedClaim, ...]:
         """Return the claims that were unprepared in a boot, including those whose time is up. Raises: LedgerError."""
-        return tuple(map(_unreleased_of_row, self._read(_OF_BOOT, (boot_id,))))
+        return tuple(map(unreleased_of_row, self._read(_OF_BOOT, (boot_id,))))
 
     def has_any(self) -> bool:
         """Return whether any device is unreleased now. Raises: LedgerError."""
@@ -277,7 +286,7 @@ def keep_unreleased(
     for name, share_id in owned:
         shared = _shared_device(name, share_id)
         devices.add(f"{shared}{_ANY_REPLICA}" if shared else name)
-    for kept in map(_unreleased_of_row, connection.execute(_OF_BOOT, (boot_id,)).fetchall()):
+    for kept in map(unreleased_of_row, connection.execute(_OF_BOOT, (boot_id,)).fetchall()):
         if kept.uid == record.uid:
             devices.update(kept.devices)
             pods, nodes = {*pods, *kept.pods}, {*nodes, *kept.nodes}
@@ -306,7 +315,7 @@ def unreleased_conflicts(
         return ()
     names, prefixes = names_in_conflict({name for name, _ in wanted})
     shared = {f"{name}{_ANY_REPLICA}" for name, share_id in wanted if share_id}
-    kept = (each for each in map(_unreleased_of_row, rows) if each.uid != uid and each.is_in_force)
+    kept = (each for each in map(unreleased_of_row, rows) if each.uid != uid and each.is_in_force)
     return tuple(
         Conflict(_real_name(name), each.record(), each.pods, is_unprepared=True, users=each.users)
         for each in kept
@@ -349,6 +358,7 @@ _INSERT = (
 )
 
 
-def _unreleased_of_row(row: sqlite3.Row) -> UnreleasedClaim:
+def unreleased_of_row(row: sqlite3.Row) -> UnreleasedClaim:
+    """Return the claim in a row of `unreleased_query`."""
     kept = _ROW.read(dict(row))
     return replace(kept, nodes=_numbers_of_text(row["nodes"]), users=_names_of_text(row["users"] or "[]"))

@@ -12,11 +12,11 @@ import os
 import re
 import sqlite3
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from dra_driver.base.errors import ApiError, InputError, LedgerError
@@ -371,11 +371,19 @@ class LedgerRow:
     kinds: tuple[str, ...] = ()
 
 
+T = TypeVar("T")
+
+
 def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
-    """Return every row; none if there is no ledger.
+    """Return every claim; none if there is no ledger.
 
     Raises: PermissionError if it may not be read, ValueError if it is damaged.
     """
+    return rows_of(path, _row, "SELECT * FROM claims ORDER BY uid")
+
+
+def rows_of(path: Path, made: Callable[[sqlite3.Row], T], sql: str, values: Sequence[str] = ()) -> tuple[T, ...]:
+    """Return what is made of each row that a query of the ledger finds. Raises: as `read_ledger`."""
     if not path.exists():
         return ()
     if not os.access(path, os.R_OK):
@@ -385,8 +393,7 @@ def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True)) as connection:
             connection.row_factory = sqlite3.Row
-            rows = connection.execute("SELECT * FROM claims ORDER BY uid").fetchall()
-        return tuple(_row(row) for row in rows)
+            return tuple(made(row) for row in connection.execute(sql, values).fetchall())
     except (sqlite3.Error, LedgerError) as fault:
         raise ValueError(f"{path}: {fault}") from fault
 

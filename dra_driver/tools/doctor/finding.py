@@ -74,6 +74,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "node-ledger": FindingKind(_E, "the ledger can't be read", "troubleshooting.md"),
     "node-half-done": FindingKind(_W, "a claim is half-prepared", "troubleshooting.md"),
     "node-cdi-missing": FindingKind(_E, "a prepared claim has no CDI file", "troubleshooting.md"),
+    "node-unreleased": FindingKind(_W, "a container may still use the device of an ended claim", "operations.md"),
     "node-cdi-orphan": FindingKind(_W, "a CDI file that belongs to no claim", "troubleshooting.md"),
     "node-untainted": FindingKind(_N, "a GPU node without a taint, beside nodes without GPUs", "operations.md"),
     "agent-not-ready": FindingKind(_E, "a pod of this driver is not ready", "troubleshooting.md"),

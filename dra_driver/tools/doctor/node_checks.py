@@ -208,6 +208,12 @@ def check_prepared(node: NodeEvidence) -> Iterator[Finding]:
                 "node-cdi-missing", f"claim {row.name}", f"is prepared, but has no file in {node.folders.cdi}",
                 "the ledger beside the CDI folder", "restart the agent: it writes the file again",
             )  # fmt: skip
+    for claim in node.unreleased:
+        yield Finding(
+            "node-unreleased", ", ".join(claim.names),
+            f"no claim gets it: claim {claim.namespace}/{claim.name} has ended, but {claim.reason}",
+            "the ledger's list of devices that are not released", "end that container; dra-driver release lists all",
+        )  # fmt: skip
     for uid in sorted((node.cdi_uids or frozenset()) - {row.uid for row in node.rows}):
         yield Finding(
             "node-cdi-orphan", f"claim UID {uid}", "has a CDI file, but no row in the ledger",

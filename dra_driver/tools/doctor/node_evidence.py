@@ -25,6 +25,7 @@ from dra_driver.node.kubelet.methods import PLUGIN_TYPE
 from dra_driver.node.kubelet.registration import RegisteredPlugin, ask
 from dra_driver.node.kubelet.sockets import is_refused
 from dra_driver.node.ledger.record import UNFINISHED
+from dra_driver.node.ledger.unreleased import UnreleasedClaim, unreleased_of_row, unreleased_query
 from dra_driver.node.neighbours.device_plugin import live_sockets
 from dra_driver.tools.doctor.evidence import (
     ClusterEvidence,
@@ -36,6 +37,7 @@ from dra_driver.tools.doctor.evidence import (
     read_kernel_driver,
     read_ledger,
     read_runtimes,
+    rows_of,
 )
 from dra_driver.tools.doctor.finding import DeviceUser, Finding, Unexamined, read_device_users
 from dra_driver.tools.world.pod_status import claim_names, condition_of, is_prepared, quoted, scheduler_message
@@ -121,6 +123,7 @@ class NodeEvidence:
     unseen: tuple[Unexamined, ...]
     health: NodeFaults | None = None
     users: tuple[DeviceUser, ...] | None = None
+    unreleased: tuple[UnreleasedClaim, ...] = ()
     channel_state: str | None = None  # what the daemon of IMEX channels reports; None if there is no daemon
 
 
@@ -147,6 +150,7 @@ def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders:
         boot_id=_boot_id(roots),
         health=_look_at_health(folders.plugins / driver, unseen),
         users=_look_at_users(roots, unseen),
+        unreleased=_look_at_unreleased(folders.plugins / driver / "ledger.db", _boot_id(roots)),
         channel_state=_channel_state(hardware, facts),
         unseen=tuple(unseen),
     )
@@ -236,6 +240,16 @@ def _look_at_ledger(path: Path, unseen: list[Unexamined]) -> tuple[tuple[LedgerR
         return None, ""
     except ValueError as fault:
         return None, str(fault)
+
+
+def _look_at_unreleased(path: Path, boot_id: str) -> tuple[UnreleasedClaim, ...]:
+    try:
+        if not rows_of(path, tuple, "SELECT 1 FROM sqlite_master WHERE name = 'kept_nodes'"):
+            return ()  # of an older agent
+        found = rows_of(path, unreleased_of_row, *unreleased_query(boot_id))
+    except (OSError, ValueError):  # said of the ledger already
+        return ()
+    return tuple(claim for claim in found if claim.is_in_force)
 
 
 def _look_at_sockets(registrar: Path, unseen: list[Unexamined]) -> tuple[PluginSocket, ...] | None:

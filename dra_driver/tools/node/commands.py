@@ -30,7 +30,6 @@ from dra_driver.tools.node.report import (
     cordon_document,
     fault_place,
     fault_rows,
-    reason,
     release,
     remediation_rows,
     time_text,
@@ -174,7 +173,7 @@ def release_command(device: str | None, *, force: bool, **where: str) -> int:
         return ExitCode.OK
     claims = unreleased_claims(folder)
     for claim in claims:
-        click.echo(f"{', '.join(claim.names)}: claim {claim.namespace}/{claim.name} has ended, but {reason(claim)}.")
+        click.echo(f"{', '.join(claim.names)}: claim {claim.namespace}/{claim.name} has ended, but {claim.reason}.")
     if not claims:
         click.echo("No device waits for a container.")
     return ExitCode.NO_MATCH if claims else ExitCode.OK

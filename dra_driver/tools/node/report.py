@@ -234,15 +234,6 @@ def release(folder: Path, device: str, proc: str = "/proc") -> UnreleasedClaim:
         return found
 
 
-def reason(claim: UnreleasedClaim) -> str:
-    """Return why a claim's devices are not released yet, as one clause."""
-    if claim.users:
-        return f"it is open in {', '.join(claim.users)}"
-    if claim.pods:
-        return f"containers of pod {', '.join(claim.pods)} may still run"
-    return "a container may still have it"
-
-
 def _in_force(ledger: Ledger, boot_id: str) -> tuple[UnreleasedClaim, ...]:
     return tuple(claim for claim in ledger.unreleased.of_boot(boot_id) if claim.is_in_force)
 

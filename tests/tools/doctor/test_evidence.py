@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from dra_driver.base.errors import NodeError
+from dra_driver.base.machine import read_boot_id
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load_credentials
+from dra_driver.node.ledger.unreleased import boot_seconds
 from dra_driver.simulator.api_server import EmbeddedApi
 from dra_driver.simulator.http import Response
 from dra_driver.simulator.store import SLICES
@@ -150,11 +152,16 @@ def test_sockets_are_asked_which_driver_they_serve(folder):
 def test_the_ledger_and_the_cdi_folder_are_read_while_the_agent_has_them_open(folder):
     rig = Rig(folder)
     rig.prepare(rig.allocate("c1", "gpu-0"))
+    values = ("c2", "ns", "ended", '["gpu-1"]', '["uid-p"]', boot_seconds() + 60, read_boot_id("/proc"))
+    rig.ledger._execute("INSERT INTO kept_back VALUES (?, ?, ?, ?, ?, ?, ?)", values)
     node = read_node("n1", e.DRIVER, SimulatedHardware("t4", Roots(), node_name="n1"), Roots(), folders_of(folder))
     assert [(row.uid, row.state, row.devices, row.has_file) for row in node.rows or ()] == [
         ("c1", "prepared", ("gpu-0",), True)
     ]
     assert node.cdi_uids == {"c1"}
+    found = [one for one in examine(None, node, NOW).findings if one.id == "node-unreleased"]
+    assert [one.subject for one in found] == ["gpu-1"]
+    assert "claim ns/ended has ended, but containers of pod uid-p may still run" in found[0].message
     rig.close()
 
 

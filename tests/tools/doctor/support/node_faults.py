@@ -10,6 +10,7 @@ from dra_driver.node.health.cases import RemediationAction, RemediationCase, Sta
 from dra_driver.node.health.faults import Fault, FaultKey, Subject
 from dra_driver.node.health.validation_results import UntestedDevice
 from dra_driver.node.kubelet.registration import RegisteredPlugin
+from dra_driver.node.ledger.unreleased import UnreleasedClaim
 from dra_driver.tools.doctor.evidence import NodeFaults, RuntimeConfig
 from dra_driver.tools.doctor.finding import DeviceUser
 from dra_driver.tools.doctor.node_evidence import PluginSocket
@@ -69,5 +70,6 @@ NODES = {
     "node-ledger": {"rows": None, "ledger_fault": "ledger.db: not a database"},
     "node-half-done": {"rows": tuple(replace(one, state="preparing") for one in e.node().rows or ())},
     "node-cdi-missing": {"cdi_uids": frozenset()},
+    "node-unreleased": {"unreleased": (UnreleasedClaim("uid-o", "team", "old", ("gpu-1",), ("p",), 0.0, ""),)},
     "node-cdi-orphan": {"cdi_uids": frozenset({"uid-c", "uid-d"})},
 }  # fmt: skip
