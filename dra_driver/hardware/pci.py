@@ -19,6 +19,7 @@ from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.base.flags import VENDORS, RegisteredVendor
 from dra_driver.base.names import normal_pci_address
 from dra_driver.hardware.evidence import BusState
+from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.port import Roots
 
 _PIECE_BYTES, _MAX_BYTES = 4096, 1 << 20
@@ -184,9 +185,15 @@ def read_pcie_root(roots: Roots, address: str) -> str | None:
 
 def pcie_root_above(folder: Path) -> str | None:
     """Return the PCIe root complex above the PCI function to which a folder is a link, or None if it is not a link."""
-    if not os.path.islink(folder):  # noqa: PTH114 - does not raise where a folder above can't be searched
-        return None
-    return next((part for part in Path(os.path.realpath(folder)).parts if _PCIE_ROOT.fullmatch(part)), None)
+    return next((part for part in _target_of(folder).split("/") if _PCIE_ROOT.fullmatch(part)), None)
+
+
+def _target_of(link: Path) -> str:
+    """Return the path of the folder that a link leads to, "" if it is no link, or vanishes while it is followed."""
+    try:
+        return os.path.realpath(link) if os.path.islink(link) else ""  # noqa: PTH114
+    except OSError:
+        return ""
 
 
 # GPUs behind the kernel's DRM subsystem: their PCI functions and DRM nodes, from sysfs.
@@ -284,9 +291,7 @@ def _vendor(folder: Path) -> int:
 def _slot(folder: Path) -> str | None:
     """Return the PCI address of a DRM device's parent, or None for one that is no PCI function (a partition)."""
     found = _SLOT.search(read_text(folder / "uevent") or "")
-    if found is None and os.path.islink(folder):  # noqa: PTH114 - does not raise
-        return _address(os.path.realpath(folder).rpartition("/")[2])
-    return _address(found[1]) if found else None
+    return _address(found[1] if found else _target_of(folder).rpartition("/")[2])
 
 
 def _address(text: str) -> str | None:
@@ -319,6 +324,38 @@ def on_bus(roots: Roots, vendor: RegisteredVendor) -> tuple[tuple[str, str | Non
             if kind in vendor.pci_classes:
                 found.append((name, read_driver(os.fspath(folder / name))))
     return tuple(found)
+
+
+_MANAGERS = frozenset(["gim"])  # drivers that divide a GPU into functions for machines; source: AMD's GIM
+
+
+def undriven(roots: Roots, vendor: RegisteredVendor, drivers: tuple[str, ...]) -> Iterator[Problem]:
+    """Yield a problem for each GPU of a vendor that none of its kernel drivers has, and that should have one.
+
+    Virtual functions are made for virtual machines, so one with a VFIO driver is none; nor is a GPU whose driver makes
+    such functions, or one of these without a driver.
+    """
+    for address, driver in on_bus(roots, vendor):
+        if driver not in drivers and not _is_for_machines(roots, address, driver or ""):
+            text = f"it is bound to {driver or 'no driver'}, not to {' or '.join(drivers)}"
+            yield Problem("hardware.gpu-not-driven", address, text)
+
+
+def _is_for_machines(roots: Roots, address: str, driver: str) -> bool:
+    physical = read_physical(function_folder(roots, address))
+    if driver in _MANAGERS or physical is None:
+        return driver in _MANAGERS
+    manager = read_driver(os.fspath(function_folder(roots, physical)))
+    return is_vfio(driver) or (not driver and manager in _MANAGERS)
+
+
+def is_vfio(driver: str) -> bool:
+    """Return whether a kernel driver passes functions to virtual machines.
+
+    >>> is_vfio("vfio-pci"), is_vfio("nvgrace_gpu_vfio_pci"), is_vfio("nvidia")
+    (True, True, False)
+    """
+    return driver.replace("_", "-").endswith("vfio-pci")
 
 
 # Edits for device nodes: each with its current device numbers, and its group if only the group has access.

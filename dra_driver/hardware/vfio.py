@@ -14,7 +14,16 @@ from pathlib import Path
 from dra_driver.base.edits import DeviceNode
 from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.base.flags import RegisteredVendor
-from dra_driver.hardware.pci import entries_of, function_folder, is_alive, read_driver, read_hex, read_pci_id, read_text
+from dra_driver.hardware.pci import (
+    entries_of,
+    function_folder,
+    is_alive,
+    is_vfio,
+    read_driver,
+    read_hex,
+    read_pci_id,
+    read_text,
+)
 from dra_driver.hardware.pci import read_physical as physical_of
 from dra_driver.hardware.port import Roots
 
@@ -193,15 +202,6 @@ _NVGRACE = "nvgrace_gpu_vfio_pci"
 # By PCI vendor: the variant for its virtual functions, used where it is loaded.
 _VARIANTS_OF_FUNCTIONS = {0x8086: "xe_vfio_pci"}
 _VARIANTS = {id_ << 16 | 0x10DE: _NVGRACE for id_ in (0x2342, 0x2345, 0x2348, 0x2941, 0x31C2)}
-
-
-def is_vfio(driver: str) -> bool:
-    """Return whether a kernel driver passes functions to virtual machines.
-
-    >>> is_vfio("vfio-pci"), is_vfio("nvgrace_gpu_vfio_pci"), is_vfio("nvidia")
-    (True, True, False)
-    """
-    return driver.replace("_", "-").endswith("vfio-pci")
 
 
 def variant_of(pci_id: int) -> str:

@@ -32,6 +32,7 @@ from dra_driver.hardware.published import (
     Owner,
     Published,
     ValueKind,
+    is_virtual,
     of_gpu,
 )
 
@@ -42,8 +43,14 @@ def _product(gpu: AmdGpu) -> str | None:
     return "_".join(words) or None
 
 
-def _profile(gpu: AmdGpu) -> str | None:
-    """Return the modes as AMD's driver writes them, or None where the GPU can't be partitioned."""
+def _profile(found: FoundDevice) -> Fact:
+    """Return the modes as AMD's driver writes them, or None where the GPU can't be partitioned.
+
+    Of the devices for virtual machines only virtual functions have one: the mode that follows from their number.
+    """
+    gpu = found.gpu
+    if not isinstance(gpu, AmdGpu) or (found.is_passed and not is_virtual(found)):
+        return None
     return "_".join(mode.lower() for mode in (gpu.compute_mode, gpu.memory_mode) if mode) or None
 
 
@@ -113,12 +120,14 @@ AMD_ROWS: tuple[Published, ...] = (
         lambda gpu: gpu.driver_version,
         Owner.VENDOR,
     ),
-    _row(
+    Published(
         "partitionProfile",
         ValueKind.STRING,
-        "Compute and memory mode of the GPU, such as `cpx_nps4`; absent on GPUs that can't be partitioned.",
+        "Compute and memory mode of the GPU, such as `cpx_nps4`; absent on GPUs that can't be partitioned. On a "
+        "virtual function for a virtual machine the compute mode, such as `cpx`.",
+        EVERY,
         _profile,
-        Owner.VENDOR,
+        since="0.2.0",
     ),
     _row(
         "computePartition",

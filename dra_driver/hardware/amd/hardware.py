@@ -88,11 +88,7 @@ class AmdHardware(SysfsObservation):
         """Read everything and return it."""
         reading = read_gpus(self._roots, self.version())
         known = {gpu.pci_address for gpu in reading.gpus} | {problem.subject for problem in reading.problems}
-        undriven = [
-            Problem("hardware.gpu-not-driven", address, f"GPU is bound to {driver or 'no driver'}, not to amdgpu")
-            for address, driver in on_bus(self._roots, AMD)
-            if address not in known and driver not in DRIVERS
-        ]
+        undriven = (problem for problem in pci.undriven(self._roots, AMD, DRIVERS) if problem.subject not in known)
         problems = [*reading.problems, *undriven]
         if reading.gpus and not health.is_there(self._roots):
             text = "the kernel offers no compute driver (/sys/class/kfd): containers can draw but not compute"
@@ -205,5 +201,31 @@ def with_pci_facts(gpu: GpuFacts, roots: Roots) -> GpuFacts:
     if not isinstance(gpu, AmdGpu) or gpu.pci_id is None:
         return gpu
     device_id = gpu.pci_id >> 16
-    revision = pci.read_hex(pci.function_folder(roots, gpu.pci_address) / "revision")
-    return replace(gpu, device_id=device_id, product_name=product_name(device_id, revision))
+    folder = pci.function_folder(roots, gpu.pci_address)
+    known = replace(gpu, device_id=device_id, product_name=product_name(device_id, pci.read_hex(folder / "revision")))
+    physical = pci.read_physical(folder)
+    return known if physical is None else _with_share(known, pci.function_folder(roots, physical))
+
+
+# Compute units of GPUs that the driver for virtual machines (GIM) divides, by PCI device id; each has four SIMD units.
+_COMPUTE_UNITS = {0x74A1: 304, 0x74A5: 304, 0x75A3: 256}
+_MODE_OF_NUMBER = {1: "SPX", 2: "DPX", 3: "TPX", 4: "QPX", 8: "CPX"}  # by the number of virtual functions
+
+
+def _with_share(gpu: AmdGpu, physical: Path) -> AmdGpu:
+    """Return the facts of a virtual function with its part of the GPU that `physical` is the folder of.
+
+    Source: ROCm/k8s-gpu-dra-driver, VFIO devices: memory, compute and SIMD units of the GPU by its virtual functions.
+    """
+    number = pci.read_size(physical / "sriov_numvfs")
+    if number is None:
+        return gpu
+    memory = pci.read_size(physical / "mem_info_vram_total")
+    units = _COMPUTE_UNITS.get(pci.read_hex(physical / "device"))
+    return replace(
+        gpu,
+        memory_bytes=memory // number if memory else None,
+        compute_units=units // number if units else None,
+        simd_units=4 * units // number if units else None,
+        compute_mode=_MODE_OF_NUMBER.get(number),
+    )

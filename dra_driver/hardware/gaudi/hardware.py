@@ -330,11 +330,7 @@ class GaudiHardware:
     def discover(self) -> Facts:
         """Read everything and return it."""
         reading = read_cards(self._roots)
-        undriven = [
-            Problem("hardware.gpu-not-driven", address, f"it is bound to {driver or 'no driver'}, not to habanalabs")
-            for address, driver in on_bus(self._roots, GAUDI)
-            if driver not in DRIVERS
-        ]
+        undriven = pci.undriven(self._roots, GAUDI, DRIVERS)
         version = semantic_version(pci.read_text(f"{self._roots.sys}/module/habanalabs/version"))
         problems = (*reading.problems, *undriven)
         return Facts(self.vendor, tuple(reading.cards), driver_version=version, problems=problems)

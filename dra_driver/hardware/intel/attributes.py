@@ -22,7 +22,7 @@ from dra_driver.base.machine import boot_time
 from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind
 from dra_driver.hardware import pci, published
 from dra_driver.hardware.evidence import HARDWARE_THERMAL, BusState, Vitals
-from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
 from dra_driver.hardware.intel.reading import DRIVERS, INTEL, GraphicsTile, IntelGpu, model_of, read_gpus, read_tiles
 from dra_driver.hardware.metered import Measure, MetricName, MetricNames, Pairs, Reading, gauge
 from dra_driver.hardware.pci import DrmFunction, bus_state, edits_of_nodes, on_bus, read_device_nodes, read_functions
@@ -270,11 +270,7 @@ class IntelHardware(SysfsObservation):
     def discover(self) -> Facts:
         """Read everything and return it."""
         reading = read_gpus(self._roots)
-        undriven = [
-            Problem("hardware.gpu-not-driven", address, f"GPU is bound to {driver or 'no driver'}, not to i915 or xe")
-            for address, driver in on_bus(self._roots, INTEL)
-            if driver not in DRIVERS
-        ]
+        undriven = pci.undriven(self._roots, INTEL, DRIVERS)
         return Facts(self.vendor, tuple(reading.gpus), problems=(*reading.problems, *undriven))
 
     def fingerprint(self) -> Fingerprint:

@@ -21,9 +21,10 @@ from dra_driver.base.machine import Stamp, boot_time
 from dra_driver.hardware.driver_binding import BusAccess, processes_with
 from dra_driver.hardware.evidence import BusState, HealthReport, Source, Vitals, XidReport
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.pci import is_vfio
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated.profile import SimulatedGpu
-from dra_driver.hardware.vfio import GENERAL, is_vfio, variant_of
+from dra_driver.hardware.vfio import GENERAL, variant_of
 
 # Edits of simulated devices: the real device nodes' names, with the numbers of /dev/null or of the profile.
 

@@ -22,13 +22,13 @@ from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware import pci
 from dra_driver.hardware.driver_binding import BusAccess, ChildWriter, OwnBus
 from dra_driver.hardware.facts import Facts, GpuFacts, PassthroughFacts, Problem
+from dra_driver.hardware.pci import is_vfio
 from dra_driver.hardware.port import Hardware, Resettable, Roots
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.hardware.vfio import (
     PciIdentity,
     has_iommufd,
     is_of,
-    is_vfio,
     needed_driver,
     read_addressable_bytes,
     read_function,

@@ -14,7 +14,7 @@ from dra_driver.allocation.usage import taint_text
 from dra_driver.base.names import gpu_name
 from dra_driver.base.wire import Wire
 from dra_driver.hardware.facts import hangs_with_mixed_mig
-from dra_driver.hardware.vfio import is_vfio
+from dra_driver.hardware.pci import is_vfio
 from dra_driver.node.devices.offering import Inventory
 from dra_driver.node.health.cases import RemediationCase, Stage
 from dra_driver.node.health.faults import Fault

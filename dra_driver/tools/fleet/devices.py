@@ -6,6 +6,8 @@ It only reads: nothing is published or changed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -44,11 +46,25 @@ if TYPE_CHECKING:
 )
 @click.option("--context", metavar="NAME", default="", help="a context of the kubeconfig")
 @click.option(
+    "--passthrough",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    default=None,
+    help="also what virtual machines would be offered by this file (version: passthrough/v1)",
+)
+@click.option(
     "--output", "-o", type=click.Choice(["table", "wide", "json", "yaml", "slices"]), default="table", show_default=True
 )
 @exit_code_option
 def devices_command(
-    output: str, kubeconfig: str | None, context: str, profile: str | None, *, fails: bool, **given: str | None
+    output: str,
+    kubeconfig: str | None,
+    context: str,
+    passthrough: Path | None,
+    profile: str | None,
+    *,
+    fails: bool,
+    **given: str | None,
 ) -> int:
     """Show what this node would publish.
 
@@ -75,7 +91,7 @@ def devices_command(
       faults                      the faults that this node's agent has found, and cordons, each with its start
 
     Partitions that are made when a claim needs them are counted as placements; -o wide lists each of them, with UUIDs
-    and NVLink domains. There is no -n, -A or -l, because a node's hardware has no namespace and no labels.
+    and fabric domains. There is no -n, -A or -l, because a node's hardware has no namespace and no labels.
 
     Exit status 1: there is nothing to publish, and --exit-code was given; 5: the hardware does not answer.
     """  # noqa: D301
@@ -88,7 +104,7 @@ def devices_command(
         given["hardware"] = f"simulated:{profile}"
     selections = settings_of_each(given)
     check_sysfs(given)
-    reports = [report_of(selected, access) for selected in selections]
+    reports = [report_of(replace(selected, passthrough=passthrough), access) for selected in selections]
     for place, report in enumerate(reports):
         if output in {"table", "wide"}:
             _show(report, is_wide=output == "wide")

@@ -13,12 +13,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from dra_driver.base.errors import DriverError, InputError
 from dra_driver.base.flags import registered_or_default
 from dra_driver.base.machine import read_boot_id
 from dra_driver.base.names import gpu_name, pool_name
 from dra_driver.base.wire import DeviceType, Wire
+from dra_driver.hardware.driver_binding import OwnBus
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.devices.describing import Device, counter_set_wire, device_wire
@@ -309,12 +311,27 @@ def report_of(selected: NodeSettings, access: ClusterAccess) -> NodeReport:
     """
     rules = selected.rules()
     try:
-        facts = selected.hardware.discover()
+        facts = _with_passed(selected, selected.hardware.discover())
         offer = offer_of(selected, facts, access, rules)
         left_out = selected.hardware.edit_problems()
     finally:
         selected.hardware.close()
     return NodeReport(selected, facts, offer, left_out, withheld_reason(selected), _faults(selected))
+
+
+def _with_passed(selected: NodeSettings, facts: Facts) -> Facts:
+    """Return the facts with the GPUs that virtual machines may have. Raises: InputError for a wrong file."""
+    if selected.passthrough is None:
+        return facts
+    from dra_driver.node.daemon.passthrough import PassthroughGpus
+    from dra_driver.node.daemon.passthrough_memory import RememberedGpus
+    from dra_driver.node.devices.rules_files import read_passthrough_rules
+
+    rules = read_passthrough_rules(selected.passthrough).of_node(selected.node)
+    hardware = selected.hardware
+    roots = hardware.bus_access().roots if isinstance(hardware, OwnBus) else selected.roots
+    with TemporaryDirectory() as folder:  # nothing is remembered: only what the bus shows now counts
+        return PassthroughGpus(rules, roots, RememberedGpus(Path(folder), "")).completed(facts)
 
 
 def report_document(report: NodeReport) -> OutputDocument:

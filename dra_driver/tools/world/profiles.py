@@ -203,7 +203,7 @@ def memory_text(quantity: str) -> str:
 
 # Published devices as rows of a table, in which all placements of a GPU share one row.
 
-TITLES = ("device", "type", "product", "memory", "NUMA", "compute", "NVLink domain", "UUID")
+TITLES = ("device", "type", "product", "memory", "NUMA", "compute", "fabric domain", "UUID")
 NUMBERS = frozenset({"memory", "NUMA"})
 FEW_TITLES = 5  # how many of these a narrow table shows
 
@@ -247,6 +247,13 @@ def _by_gpu(devices: Sequence[DeviceWire]) -> dict[str, list[DeviceWire]]:
     return found
 
 
+def _compute_of(wire: DeviceWire) -> str:
+    """Return the compute capability of NVIDIA's devices, the number of compute units of AMD's."""
+    capacities = {key.rpartition("/")[2]: value for key, value in (wire.get("capacity") or {}).items()}
+    units = capacities.get("computeUnits") or {}
+    return f"{units['value']} CU" if "value" in units else attribute_of(wire, "cudaComputeCapability")
+
+
 def _cells(wire: DeviceWire) -> tuple[str, ...]:
     memory = memory_of(wire)
     product = string_of(wire, "productName") or string_of(wire, "model") or "?"
@@ -256,8 +263,8 @@ def _cells(wire: DeviceWire) -> tuple[str, ...]:
         f"{product} {profile_of(wire)}".rstrip(),
         memory_text(memory) if memory else "-",
         attribute_of(wire, "numaNode"),
-        attribute_of(wire, "cudaComputeCapability"),
-        attribute_of(wire, "nvlinkDomain"),
+        _compute_of(wire),
+        string_of(wire, "nvlinkDomain") or attribute_of(wire, "fabricDomain"),
         attribute_of(wire, "uuid"),
     )
 
@@ -281,6 +288,7 @@ class NodeSettings:
     has_all_profiles: bool
     sharing_config: Path | None = None
     mps_tenants: Tenants = Tenants.ANY
+    passthrough: Path | None = None  # the file that names GPUs for virtual machines
 
     def rules(self) -> SharingRules:
         """Read the sharing rules; the node's labels stay unknown. Raises: InputError with every fault."""

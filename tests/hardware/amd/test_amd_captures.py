@@ -102,3 +102,16 @@ def test_devices_are_shown_in_the_form_of_the_api(form: str, tmp_path: Path) -> 
     assert device["attributes"]["type"] == {"string": "amdgpu"}
     assert device["attributes"]["productName"] == {"string": "AMD_Radeon_880M_Graphics"}
     assert device["capacity"]["computeUnits"] == {"value": "12"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_wide_table_has_compute_units_and_hives(form: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dra_driver", "devices", "--hardware", "amd", "--output", "wide"]
+    command += ["--sysfs-root", machine("mi210-8gpu-2hives", form, "amd", tmp_path).sys]
+    shown = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "200"}
+    ).stdout
+    (first, *_) = gpus(AmdHardware(machine("mi210-8gpu-2hives", form, "amd", tmp_path)))
+    row = next(line for line in shown.splitlines() if first.name in line)
+    assert "104 CU" in row
+    assert str(first.link_domain) in row

@@ -1,5 +1,6 @@
 """AMD's GPUs and partitions, read from trees as kernels lay them out."""
 
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -7,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.amd.hardware import AmdHardware
+from dra_driver.hardware import pci
+from dra_driver.hardware.amd.hardware import AmdHardware, with_pci_facts
 from dra_driver.hardware.amd.health import AmdGpu
-from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.facts import Facts, PassthroughFacts
 from dra_driver.node.devices.build import build_inventory
+from dra_driver.node.devices.describing import Describer
 from tests.support.nodes.amd_tree import KFD, AmdCard, AmdTree
 
 
@@ -280,6 +283,65 @@ def test_a_gpu_of_another_driver_is_a_problem_and_not_offered(tree: AmdTree) -> 
     assert [(p.code, p.subject) for p in facts.problems if p.code == "hardware.gpu-not-driven"] == [
         ("hardware.gpu-not-driven", "0000:06:00.0")
     ]
+
+
+def bind(tree: AmdTree, card: AmdCard, driver: str, physical: AmdCard | None = None) -> None:
+    """Take a card from amdgpu, and give it to another driver ("" for none); it may be a virtual function."""
+    function = tree.function(card)
+    for path in (tree.folder / "sys/bus/pci/drivers/amdgpu" / card.address, function / "driver"):
+        path.unlink()
+    if driver:
+        folder = tree.folder / "sys/bus/pci/drivers" / driver
+        folder.mkdir(exist_ok=True)
+        (function / "driver").symlink_to(folder)
+    if physical is not None:
+        (function / "physfn").symlink_to(tree.function(physical))
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "amdgpu_vfio_pci", ""])
+def test_virtual_functions_for_machines_and_the_gpu_that_is_divided_for_them_are_no_problem(
+    tree: AmdTree, driver: str
+) -> None:
+    gpu, part = AmdCard("0000:0a:00.0"), AmdCard("0000:0a:02.0", 8, 136)
+    tree.write(replace(gpu, is_topology_there=False), part)
+    bind(tree, gpu, "gim")
+    bind(tree, part, driver, gpu)
+    assert (gpus(tree), "hardware.gpu-not-driven" in codes(tree)) == ([], False)
+
+
+def test_a_whole_gpu_with_a_vfio_driver_that_nobody_named_is_still_a_problem(tree: AmdTree) -> None:
+    tree.write(AmdCard("0000:0a:00.0", is_topology_there=False))
+    bind(tree, tree.cards[0], "vfio-pci")
+    assert codes(tree) == ["hardware.gpu-not-driven"]
+
+
+@pytest.mark.parametrize(
+    ("number", "profile", "size", "units"),
+    [(8, "cpx", 24 << 30, 38), (1, "spx", 192 << 30, 304), (3, "tpx", 64 << 30, 101)],
+)
+def test_a_virtual_function_for_a_machine_has_its_part_of_the_gpu_as_amd_publishes_it(
+    tree: AmdTree, number: int, profile: str, size: int, units: int
+) -> None:
+    gpu, part = AmdCard("0000:0a:00.0", files={"sriov_numvfs": str(number)}), AmdCard("0000:0a:02.0", 8, 136, 0x74B5)
+    tree.write(gpu, part)
+    bind(tree, part, "vfio-pci", gpu)
+    bare = AmdGpu("", part.address, -1, None, pci_id=0x74B51002, passthrough=PassthroughFacts(physical=gpu.address))
+    found = with_pci_facts(bare, tree.roots)
+    device = Describer(Facts("amd")).describe_passed(found.passed_name, found)
+    assert device.attributes["partitionProfile"] == profile
+    assert (device.capacity["memory"], device.capacity["computeUnits"]) == (size, units)
+
+
+def test_a_function_that_leaves_the_bus_while_it_is_read_has_no_root(
+    tree: AmdTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.write(AmdCard("0000:05:00.0"))
+
+    def gone(*_: object, **__: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "readlink", gone)
+    assert pci.read_pcie_root(tree.roots, "0000:05:00.0") is None
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import pytest
 
 from dra_driver.base.errors import ClaimError, HardwareError
 from dra_driver.base.wire import DeviceType
+from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated.kernel import BRIDGE_CLASS
 from dra_driver.node.devices.offering import ALL_KEPT, KeptFields, PassthroughRule
+from dra_driver.tools import main
 from tests.node.passthrough.support.vendor_nodes import VendorRig
 from tests.support.nodes.amd_tree import AmdCard
 from tests.support.nodes.intel_tree import IntelCard
@@ -95,6 +97,7 @@ def test_a_gpu_of_amd_for_virtual_machines_has_the_attributes_of_amds_own_driver
         "iommuGroup": "5",
         "isVF": False,
         "iommuFDEnabled": False,
+        "numaNode": -1,
         f"{standard}pciBusID": INSTINCT,
         f"{standard}pcieRoot": "pci0000:00",
         "architecture": "gfx942",
@@ -379,3 +382,15 @@ def test_a_virtual_function_that_does_not_answer_is_not_given_back(tmp_path, mad
     with pytest.raises(HardwareError, match="does not answer after the reset"):
         rig.unprepare("u1")
     assert rig.driver_of(FIRST) == "vfio-pci"
+
+
+def test_devices_shows_offline_what_machines_would_be_offered(tmp_path, capsys):
+    kernel = node_of(tmp_path, MI300X)
+    rules = tmp_path / "gpus.yaml"
+    rules.write_text("version: passthrough/v1\ngpus:\n  - {nodes: [worker], devices: [all], use: either}\n")
+    roots = kernel.roots(Roots(proc=str(kernel.folder / "proc")))
+    command = ["devices", "--hardware", "amd", "--node-name", "worker", "-o", "json", "--passthrough", str(rules)]
+    assert main.run([*command, "--sysfs-root", roots.sys, "--proc-root", roots.proc, "--dev-root", roots.dev]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [device["name"] for device in shown["devices"]] == [WHOLE, PASSED]
+    assert shown["devices"][1]["attributes"]["type"] == {"string": "vfio"}

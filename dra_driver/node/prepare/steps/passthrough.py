@@ -21,12 +21,12 @@ from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware import driver_binding
 from dra_driver.hardware.driver_binding import BusAccess, ChildWriter, DriverBinding, read_attached_devices
 from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.pci import is_vfio
 from dra_driver.hardware.port import Hardware, ProcessLister, Resettable, Roots
 from dra_driver.hardware.vfio import (
     PciIdentity,
     every_node_name,
     function_node,
-    is_vfio,
     needed_driver,
     read_function,
     read_identity,
