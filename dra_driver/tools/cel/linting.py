@@ -39,7 +39,7 @@ from dra_driver.tools.world.access import DocumentKind, OutputDocument
 from dra_driver.tools.world.documents import Step, load_text
 from dra_driver.tools.world.fleet import Fleet
 from dra_driver.tools.world.positions import Position
-from dra_driver.tools.world.queries import SelectorInputs
+from dra_driver.tools.world.queries import SelectorInputs, WrittenSelector
 
 SelectorPlace = tuple[str, int, tuple[str | int, ...]]
 
@@ -141,19 +141,21 @@ def _selector_document(one: LintedSelector, given: SelectorInputs, *, is_mended:
         "expression": written.expression,
         "better": one.better,
         "mended": is_mended,
-        "findings": [
-            {
-                "rule": finding.rule,
-                "severity": str(finding.severity),
-                "position": position_document(given.position(written, finding.start)),
-                "message": finding.message,
-                "clause": finding.clause,
-                "fix": finding.fix,
-                "safe": finding.is_safe,
-                "effect": finding.effect,
-            }
-            for finding in one.findings
-        ],
+        "findings": [finding_document(finding, written, given) for finding in one.findings],
+    }
+
+
+def finding_document(finding: LintFinding, written: WrittenSelector, given: SelectorInputs) -> Wire:
+    """Return the document of one finding about an expression."""
+    return {
+        "rule": finding.rule,
+        "severity": str(finding.severity),
+        "position": position_document(given.position(written, finding.start)),
+        "message": finding.message,
+        "clause": finding.clause,
+        "fix": finding.fix,
+        "safe": finding.is_safe,
+        "effect": finding.effect,
     }
 
 

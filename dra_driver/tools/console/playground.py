@@ -20,11 +20,10 @@ from dra_driver.base.errors import CEL_COST, InputError
 from dra_driver.base.versions import VERSIONS
 from dra_driver.base.wire import Wire
 from dra_driver.hardware.simulated import profile_names
-from dra_driver.selectors.advice.findings import LintFinding
 from dra_driver.selectors.check.declarations import SELECTOR_GATES, declare
 from dra_driver.selectors.completion import Completions
 from dra_driver.selectors.engine import Environment, SelectorCompileError
-from dra_driver.tools.cel.linting import explanations_document, lint_queries
+from dra_driver.tools.cel.linting import explanations_document, finding_document, lint_queries
 from dra_driver.tools.cel.verdicts import (
     ABORT,
     MATCH,
@@ -277,15 +276,12 @@ def try_selector(board: Board, trial: Trial) -> OutputDocument:
         "rows": [_row(judged, names, held) for names, held in rows[:_MAX_ROWS]],
         "moreRows": max(0, len(rows) - _MAX_ROWS),
         "nearestMisses": [] if judged.count(MATCH) else [miss_document(miss) for miss in misses(judged)],
-        "findings": [_finding(one) for one in (remarks.findings if remarks else ())],
+        "findings": [
+            finding_document(finding, one.written, given) for finding in (remarks.findings if remarks else ())
+        ],
         "better": remarks.better if remarks else None,
     }
     return OutputDocument(DocumentKind.SELECTOR_PLAY, content)
-
-
-def _finding(one: LintFinding) -> Wire:
-    about = {"rule": one.rule, "message": one.message, "clause": one.clause}
-    return {**about, "fix": one.fix, "safe": one.is_safe, "effect": one.effect}
 
 
 def _shortened(given: SelectorInputs) -> SelectorInputs:
