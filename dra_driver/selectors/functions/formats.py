@@ -43,7 +43,8 @@ from dra_driver.selectors.values.values import (
 )
 
 _PRECISION = 6
-_DIGITS, _WIDTHS = 256, 65_536  # the server keeps digits in 8 bits and widths in 16
+_DIGITS, _WIDTHS = 256, 65_536  # the server keeps the least number of digits in 8 bits, and widths in 16
+_MOST_DIGITS = 1_074  # no double has more behind its point
 _READABLE = 10**6  # a number that goes on beyond this is not read
 _NO_VERB = "%!(NOVERB)"
 _PRINTED_AT_ONCE = 256  # this many characters are copied in the time in which one element is printed
@@ -166,10 +167,14 @@ def _string(value: Any, _: int) -> str | None:
         return f"[{', '.join([_nested(element) for element in _bounded(unfold(value))])}]"
     if is_map(value):
         return _map(value)
-    convert = CONVERSIONS["string"].get((kind,))
-    if convert is None or kind not in {bool, int, Uint, float, bytes, Duration, Timestamp}:
-        return None
-    return str(convert(value))
+    return _as_text(value) if kind in {bool, int, Uint, float, bytes, Duration, Timestamp} else None
+
+
+def _as_text(value: Any) -> str:
+    try:
+        return str(CONVERSIONS["string"][(type(value),)](value))
+    except CelError as error:
+        raise BadArgument(f'could not convert argument "{error.text}" to string') from error
 
 
 def _bounded(values: list[Any]) -> list[Any]:
@@ -189,7 +194,7 @@ def _nested(value: Any) -> str:
     if kind is str:
         return _quoted(value)
     if kind is bytes:
-        return f"b{_quoted(CONVERSIONS['string'][(bytes,)](value))}"
+        return f"b{_quoted(_as_text(value))}"
     if kind is float:
         if math.isfinite(value):
             return f"{value:.6f}"
@@ -237,7 +242,12 @@ def _fixed(value: Any, precision: int) -> str | None:
         return _NO_VERB
     if not math.isfinite(number):
         return _infinite(number)
-    return f"{Decimal(number or 0.0):,.{precision % _DIGITS}f}"  # zero has no sign
+    text = f"{Decimal(number or 0.0):,.{min(precision, _MOST_DIGITS)}f}"  # zero has no sign
+    if precision < _DIGITS:
+        return text
+    whole, _, fraction = text.partition(".")
+    fraction = fraction.rstrip("0").ljust(precision % _DIGITS, "0")
+    return f"{whole}.{fraction}" if fraction else whole
 
 
 def _scientific(value: Any, width: int) -> str | None:
