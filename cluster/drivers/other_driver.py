@@ -14,7 +14,7 @@ import yaml
 from cluster import workload
 from cluster.agent import DRIVER
 from cluster.stage import Stage
-from dra_driver.node.cdi import spec as ids
+from dra_driver.node import cdi as ids
 from tests.support.plugin.stand_in_plugin import StandInPlugin
 
 

@@ -26,7 +26,7 @@ from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.published import STANDARD, Owner, ValueKind
 from dra_driver.hardware.vendors import load_vendor
-from dra_driver.node.cdi.spec import render
+from dra_driver.node.cdi import render
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.devices.describing import device_wire, rows_of
 from dra_driver.node.health.faults import KnownGpus, read_gpus

@@ -23,7 +23,7 @@ from dra_driver.base.telemetry.logs import Loop, fields
 from dra_driver.base.wire import ClaimWire, DeviceTaints, Wire, strategy_of
 from dra_driver.kube.api import KubeApi, PodId
 from dra_driver.kube.paths import RESOURCE_GROUP, ClaimApi, claim_path
-from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.claim_on_node import NodeIdentity
 from dra_driver.node.claims.metadata import DeviceStatus, KnownDevice, applied_statuses, own_entries
 from dra_driver.node.devices.agent_part import AgentPart

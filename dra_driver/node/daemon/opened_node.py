@@ -24,7 +24,7 @@ from dra_driver.hardware.vendors import load_vendor
 from dra_driver.kube.api import KubeApi, NodeEvents
 from dra_driver.kube.credentials import load_credentials
 from dra_driver.kube.paths import CLAIMS
-from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.claim_on_node import NodeIdentity, this_node
 from dra_driver.node.daemon.node_validation import ValidationGate
 from dra_driver.node.daemon.options import Options, TelemetryOptions

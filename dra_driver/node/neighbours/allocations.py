@@ -27,8 +27,8 @@ from dra_driver.base.errors import DriverError
 from dra_driver.base.telemetry.logs import Loop, fields
 from dra_driver.base.wire import ClaimWire
 from dra_driver.hardware.facts import Problem
-from dra_driver.node.cdi import spec
-from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node import cdi
+from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.claim_on_node import NodeIdentity
 from dra_driver.node.devices.describing import Device
 from dra_driver.node.ledger.ledger import Ledger
@@ -130,7 +130,7 @@ def remove_leftover(cdi_root: Path, file_name: str) -> bool:
 
 
 def _files(cdi_root: Path, driver: str) -> Iterator[tuple[str, Path]]:
-    prefix = spec.claim_file(driver, "").removesuffix(spec.SUFFIX)
+    prefix = cdi.claim_file(driver, "").removesuffix(cdi.SUFFIX)
     try:
         found = sorted(entry.name for entry in os.scandir(cdi_root) if entry.name.startswith(prefix))
     except OSError:
@@ -351,7 +351,7 @@ def held_under_other_names(
     for record in records:
         for name in record.owned_names() if record.boot_id in (boot_id, "") else ():
             if name not in known and not _OURS.fullmatch(name):
-                minors = _minors(store, spec.claim_file(driver, record.uid))
+                minors = _minors(store, cdi.claim_file(driver, record.uid))
                 behind = {d.name for d in devices if not minors or d.gpu.minor in minors}
                 found[f"{name} ({record.full_name})"] = frozenset(behind)
     return found

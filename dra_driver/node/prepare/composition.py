@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dra_driver.hardware.port import Hardware
 from dra_driver.kube.paths import ClaimApi
-from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.claim_on_node import NodeIdentity
 from dra_driver.node.devices.offering import CurrentInventory
 from dra_driver.node.ledger.gpu_holds import GpuHolds

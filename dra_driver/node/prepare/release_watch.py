@@ -30,7 +30,7 @@ from dra_driver.base.errors import DriverError
 from dra_driver.base.telemetry.logs import Loop, fields, start_thread
 from dra_driver.base.wire import Wire
 from dra_driver.kube.paths import ClaimApi
-from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.allocated import check_shape, pods_of
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.record import ClaimRecord

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from dra_driver.base.errors import DriverError, PrepareError
 from dra_driver.base.names import gpu_of_device, replicated_name
 from dra_driver.base.telemetry.logs import Loop, fields
-from dra_driver.node.cdi import spec
-from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node import cdi
+from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, record_of_claim
 from dra_driver.node.claims.claim_on_node import BUDGET_SECONDS, Deadline, lost_devices
 from dra_driver.node.devices.offering import CurrentInventory
@@ -62,7 +62,7 @@ class CdiClaimFiles:
 
     def has(self, uid: str) -> bool:
         """Return whether a claim has a file."""
-        return (self._store.root / spec.claim_file(self._driver, uid)).exists()
+        return (self._store.root / cdi.claim_file(self._driver, uid)).exists()
 
 
 def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[RecordedPartition]:
@@ -73,8 +73,8 @@ def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[RecordedPa
 
 
 def _records(store: CdiStore, driver: str) -> Iterator[ClaimRecord]:
-    for file in store.list(spec.vendor(driver)):
-        uid = spec.claim_uid_of(driver, file)
+    for file in store.list(cdi.vendor(driver)):
+        uid = cdi.claim_uid_of(driver, file)
         if uid is None:
             continue
         claim = AllocatedClaim(uid, "", "", tuple(_devices(store, file, uid)))
@@ -342,8 +342,8 @@ class Reaper:
 
     def _reap_files(self) -> int:
         count = 0
-        for file in self._store.list(spec.vendor(self._driver)):
-            uid = spec.claim_uid_of(self._driver, file)
+        for file in self._store.list(cdi.vendor(self._driver)):
+            uid = cdi.claim_uid_of(self._driver, file)
             if uid is None:
                 continue
             try:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, suppress
 
 from dra_driver.base.errors import ClaimError, DriverError, PrepareError, Retry
 from dra_driver.base.telemetry.logs import fields
-from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.claims.plan import PreparePlan
 from dra_driver.node.ledger.access import tolerate_full_disk

@@ -13,8 +13,8 @@ from dra_driver.allocation.pools import DeviceId, PoolId
 from dra_driver.allocation.usage import taint_text
 from dra_driver.base.errors import InputError
 from dra_driver.base.wire import DeviceWire, Wire
-from dra_driver.node.cdi.spec import device_name
-from dra_driver.node.cdi.spec import kind as cdi_kind
+from dra_driver.node.cdi import device_name
+from dra_driver.node.cdi import kind as cdi_kind
 from dra_driver.tools.console.board import Board, Key
 from dra_driver.tools.explain.advice import advised
 from dra_driver.tools.explain.explanations import SubjectExplainer, explanations_document, subjects_of

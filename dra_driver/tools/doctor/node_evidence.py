@@ -18,7 +18,7 @@ from dra_driver.base.machine import read_boot_id
 from dra_driver.base.wire import ClaimWire, Wire
 from dra_driver.hardware.facts import ChannelFacts, Facts
 from dra_driver.hardware.port import ChannelOffering, Hardware, Roots
-from dra_driver.node.cdi.spec import claim_uid_of
+from dra_driver.node.cdi import claim_uid_of
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.devices.offering import Inventory
 from dra_driver.node.kubelet.methods import PLUGIN_TYPE

@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.node.cdi.spec import render
+from dra_driver.node.cdi import render
 from tests.support.programs.podman import Podman
 
 pytestmark = pytest.mark.podman

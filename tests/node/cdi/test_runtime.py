@@ -14,8 +14,7 @@ from dra_driver.base.edits import DeviceNode, Edits
 from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.port import Roots
-from dra_driver.node.cdi.spec import claim_file, device_id, device_name, kind, render
-from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node.cdi import CdiStore, claim_file, device_id, device_name, kind, render
 from tests.node.cdi.support import cdi_schema
 from tests.support.nodes.driver_root import VERSION, FakeDriverRoot, add_capability
 from tests.support.programs.podman import Podman

@@ -17,7 +17,7 @@ from functools import partial
 import pytest
 
 from dra_driver.base.errors import PrepareError, Retry
-from dra_driver.node.cdi.store import CdiStore, record_text
+from dra_driver.node.cdi import CdiStore, record_text
 
 NAME = "k8s.gpu.nvidia.com-claim_7f3a.json"
 PREFIX = "k8s.gpu.nvidia.com-claim_"
@@ -134,7 +134,7 @@ def test_a_full_or_read_only_folder_leaves_nothing_and_says_why(store, monkeypat
     def failing(fd, data):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("dra_driver.node.cdi.store.os.write", failing)
+    monkeypatch.setattr("dra_driver.node.cdi.os.write", failing)
     with pytest.raises(PrepareError) as caught:
         store.write(NAME, encode({"a": 2}))
     assert os.strerror(number) in caught.value.message
@@ -234,7 +234,7 @@ def test_many_writers_of_one_file_never_show_half_of_it(store):
 def test_a_killed_writer_leaves_whole_files_and_one_sweep_cleans_up(store):
     code = (
         "import sys, itertools, json\n"
-        "from dra_driver.node.cdi.store import CdiStore\n"
+        "from dra_driver.node.cdi import CdiStore\n"
         "store = CdiStore(sys.argv[1])\n"
         "for n in itertools.count():\n"
         "    content = json.dumps({'n': n, 'fill': 'x' * 20000}).encode()\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.base.errors import DriverError, LedgerError
-from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node.cdi import CdiStore
 from dra_driver.node.ledger.access import SLOTS, UnpreparedClaims
 from dra_driver.node.ledger.record import NoClaimFiles
 from tests.node.support.full_disk import Disk, on_disk

@@ -34,7 +34,7 @@ KILLED_IN = (
     "node/kubelet/",
     "node/ledger/",
     "node/neighbours/",
-    "node/cdi/",
+    "node/cdi.py",
     "hardware/driver_binding.py",
     "hardware/vfio.py",
     "hardware/simulated/state_file.py",

@@ -16,7 +16,7 @@ from dra_driver.base.errors import ApiError, HardwareError, Retry
 from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.node.claims.claim_on_node import Deadline, NodeIdentity
 from dra_driver.node.devices.describing import Device

@@ -20,9 +20,8 @@ from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import TimeSlicingSettings, Wire, json_text
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware, Partitionable
-from dra_driver.node.cdi import spec
-from dra_driver.node.cdi.spec import render
-from dra_driver.node.cdi.store import CdiStore, record_text
+from dra_driver.node import cdi
+from dra_driver.node.cdi import CdiStore, record_text, render
 from dra_driver.node.claims.claim_on_node import NODE_SECONDS, Deadline
 from dra_driver.node.claims.gpu_steps import CdiFileStep
 from dra_driver.node.claims.metadata import RequestMetadata, generation_of
@@ -196,19 +195,19 @@ class DriverCdiNames:
     @property
     def kind(self) -> str:
         """The CDI kind of all devices that this driver prepares."""
-        return spec.kind(self.driver)
+        return cdi.kind(self.driver)
 
     def file(self, uid: str) -> str:
         """Return the name of a claim's CDI file."""
-        return spec.claim_file(self.driver, uid)
+        return cdi.claim_file(self.driver, uid)
 
     def device(self, uid: str, device: str, share_id: str | None) -> str:
         """Return the name of a device within that file."""
-        return spec.device_name(uid, device, share_id)
+        return cdi.device_name(uid, device, share_id)
 
     def id(self, uid: str, device: str, share_id: str | None) -> str:
         """Return the fully qualified id of that device."""
-        return spec.device_id(self.driver, uid, device, share_id)
+        return cdi.device_id(self.driver, uid, device, share_id)
 
 
 class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):

@@ -7,7 +7,7 @@ import time
 
 from dra_driver.hardware.nvidia.edits import edits as edits_module
 from dra_driver.hardware.nvidia.edits.edits import common_edits
-from dra_driver.node.cdi.spec import render
+from dra_driver.node.cdi import render
 from tests.node.cdi.support import cdi_schema
 
 KIND = "k8s.gpu.nvidia.com/claim"

@@ -8,8 +8,8 @@ import pytest
 
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.node.cdi import spec
-from dra_driver.node.cdi.store import CdiStore
+from dra_driver.node import cdi
+from dra_driver.node.cdi import CdiStore
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.ledger.record import ClaimRecord, ClaimState
 from dra_driver.node.neighbours.allocations import held_under_other_names, problems
@@ -35,8 +35,8 @@ def record(*names, uid="1", boot=BOOT, **more):
 def write(store, uid, *paths):
     nodes = [{"path": path} for path in paths]
     device = {"name": "x", "containerEdits": {"deviceNodes": nodes}}
-    document = {"cdiVersion": "0.5.0", "kind": spec.kind(DRIVER), "devices": [device]}
-    store.write(spec.claim_file(DRIVER, uid), json.dumps(document).encode())
+    document = {"cdiVersion": "0.5.0", "kind": cdi.kind(DRIVER), "devices": [device]}
+    store.write(cdi.claim_file(DRIVER, uid), json.dumps(document).encode())
 
 
 def held(store, devices, *records):

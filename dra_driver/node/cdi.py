@@ -1,9 +1,15 @@
-"""The CDI folder: contents come in, whole files come out, and a reader never sees half a file.
+"""CDI files: what a claim's devices add to containers comes in, whole files go out, and no reader sees half a file.
+
+A document is deterministic to the byte, at the lowest version that covers the fields used: older runtimes refuse a
+version that they don't know (podman 4.3 stops at 0.5.0), newer ones a field that came after the version given. What
+every device of a file needs is written once, in the document's own containerEdits. Annotations (0.6.0), uid and mount
+types are never written.
 
 A file is written under a hidden name that no runtime reads (they read .json and .yaml only), synced, and renamed. A
 crash in between leaves the hidden file behind; it is removed by the sweep at startup or overwritten by the next write
 of the same file. The folder is shared with other drivers: files that no caller named are never touched.
-Source: CDI specification and its reference library: spec files end in .json or .yaml, last rename wins.
+Source: CDI specification, "Released versions", "JSON Definition", "Kind" and "CDI Devices"; its reference library: spec
+files end in .json or .yaml, last rename wins.
 """
 
 from __future__ import annotations
@@ -13,15 +19,185 @@ import errno
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dra_driver.base.edits import DeviceNode, Edits, Hook, Mount
 from dra_driver.base.errors import PrepareError, Retry
-from dra_driver.base.wire import CdiWire
+from dra_driver.base.wire import CdiWire, Wire
 
-# Records: the part of a claim's CDI document that only this driver reads, kept beside it so that no container sees
-# it.
+# Names of CDI files, kinds and devices.
+
+CLASS = "claim"
+SUFFIX = ".json"
+
+
+def vendor(driver: str) -> str:
+    """Return the CDI vendor of a DRA driver. The prefix keeps it apart from the vendor's own static specifications."""
+    return f"k8s.{driver}"
+
+
+def kind(driver: str) -> str:
+    """Return the CDI kind of all devices that a DRA driver prepares."""
+    return f"{vendor(driver)}/{CLASS}"
+
+
+def claim_file(driver: str, uid: str) -> str:
+    """Return the file name of one claim.
+
+    >>> claim_file("gpu.nvidia.com", "7f3a")
+    'k8s.gpu.nvidia.com-claim_7f3a.json'
+    """
+    return f"{vendor(driver)}-{CLASS}_{uid}{SUFFIX}"
+
+
+def claim_uid_of(driver: str, file_name: str) -> str | None:
+    """Return the claim UID that a file name holds, or None for a file that this driver did not write.
+
+    >>> claim_uid_of("gpu.nvidia.com", "k8s.gpu.nvidia.com-claim_7f3a.json")
+    '7f3a'
+    >>> claim_uid_of("gpu.nvidia.com", "nvidia.json")
+    """
+    prefix = f"{vendor(driver)}-{CLASS}_"
+    if not (file_name.startswith(prefix) and file_name.endswith(SUFFIX)):
+        return None
+    return file_name[len(prefix) : -len(SUFFIX)] or None
+
+
+def device_name(uid: str, device: str, share_id: str | None = None) -> str:
+    """Return the name of one prepared device inside its claim's file; a share of a device also carries its share id.
+
+    >>> device_name("7f3a", "gpu-0000-65-00-0")
+    '7f3a-gpu-0000-65-00-0'
+    """
+    return f"{uid}-{device}-{share_id}" if share_id else f"{uid}-{device}"
+
+
+def device_id(driver: str, uid: str, device: str, share_id: str | None = None) -> str:
+    """Return the fully qualified CDI device id that the kubelet hands to the runtime.
+
+    >>> device_id("gpu.nvidia.com", "7f3a", "gpu-0000-65-00-0")
+    'k8s.gpu.nvidia.com/claim=7f3a-gpu-0000-65-00-0'
+    """
+    return f"{kind(driver)}={device_name(uid, device, share_id)}"
+
+
+# Documents: edits come in, bytes go out.
+
+VENDOR_CHARS = 253  # the limit of a DNS subdomain
+CLASS_CHARS = 63  # the limit of a kind's name segment
+_NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]*[A-Za-z0-9])?")
+_LOWEST = "0.3.0"  # the lowest CDI version that is ever written
+_DIGIT_FIRST = "0.5.0"  # device names that start with a digit, which a claim's UID does in 10 of 16 cases
+
+
+def render(kind: str, devices: Mapping[str, Edits], common: Edits) -> bytes:
+    """Return the bytes of a CDI document of `kind` with the given devices, in name order; equal input, equal bytes.
+
+    `devices` maps CDI device names to what each adds; `common` is what every device adds.
+    Raises: PrepareError("prepare.cdi-invalid") for a name that CDI does not accept, for no devices at all, or for a
+    device without edits (runtimes refuse such a file).
+    """
+    versions = [_lowest_of_kind(kind), _lowest_of_edits(common)]
+    if not devices:
+        raise _invalid(f"CDI document of kind {kind!r} has no device; at least one is required")
+    entries = []
+    for name, edits in sorted(devices.items()):
+        _check_device(name, edits)
+        entries.append({"name": name, "containerEdits": _edits(edits)})
+        versions += _lowest_of_edits(edits), _DIGIT_FIRST if name[0].isdigit() else _LOWEST
+    document = {
+        "cdiVersion": max(versions),
+        "kind": kind,
+        "devices": entries,
+        "containerEdits": _edits(common),
+    }
+    return f"{json.dumps(document, separators=(',', ':'), ensure_ascii=False)}\n".encode()
+
+
+def _lowest_of_kind(kind: str) -> str:
+    """Return the lowest CDI version that allows a kind, after checking it. Raises: PrepareError.
+
+    Source: CDI specification, "Released versions": 0.6.0 dots in the class.
+    """
+    vendor, _, class_ = kind.partition("/")
+    if len(vendor) > VENDOR_CHARS or not _NAME.fullmatch(vendor):
+        raise _invalid(f"CDI kind {kind!r}: the vendor must start with a letter and consist of letters, digits and ._-")
+    if len(class_) > CLASS_CHARS or not _NAME.fullmatch(class_):
+        raise _invalid(f"CDI kind {kind!r}: the class must start with a letter and consist of letters, digits and ._-")
+    return "0.6.0" if "." in class_ else _LOWEST
+
+
+def _check_device(name: str, edits: Edits) -> None:
+    if not _DEVICE.fullmatch(name):
+        raise _invalid(
+            f"CDI device name {name!r} must start and end with a letter or digit and consist of those and ._:-"
+        )
+    if not edits:
+        raise _invalid(f"CDI device {name!r} has no edits; runtimes refuse a device that changes nothing")
+
+
+def _invalid(message: str) -> PrepareError:
+    return PrepareError("cdi-invalid", message)
+
+
+def _lowest_of_edits(edits: Edits) -> str:
+    """Return the lowest CDI version that has the fields of these edits.
+
+    Source: CDI specification, "Released versions": 0.5.0 hostPath of device nodes, 0.7.0 additionalGids.
+    """
+    if _gids(edits):
+        return "0.7.0"
+    return "0.5.0" if any(node.host_path for node in edits.device_nodes) else _LOWEST
+
+
+def _edits(edits: Edits) -> Wire:
+    wire: Wire = {}
+    if edits.env:
+        wire["env"] = list(edits.env)
+    if edits.device_nodes:
+        wire["deviceNodes"] = [_node(node) for node in edits.device_nodes]
+    if edits.mounts:
+        wire["mounts"] = [_mount(mount) for mount in edits.mounts]
+    if edits.hooks:
+        wire["hooks"] = [_hook(hook) for hook in edits.hooks]
+    if gids := _gids(edits):
+        wire["additionalGids"] = gids
+    return wire
+
+
+def _gids(edits: Edits) -> list[int]:
+    return sorted({gid for gid in edits.additional_gids if gid})  # runtimes ignore group 0
+
+
+def _node(node: DeviceNode) -> Wire:
+    wire: Wire = {"path": node.path}
+    if node.host_path:
+        wire["hostPath"] = node.host_path
+    wire |= {"type": node.type, "major": node.major, "minor": node.minor}
+    if node.file_mode is not None:
+        wire["fileMode"] = node.file_mode
+    wire["permissions"] = node.permissions
+    if node.gid:
+        wire["gid"] = node.gid
+    return wire
+
+
+def _mount(mount: Mount) -> Wire:
+    return {"hostPath": mount.host_path, "containerPath": mount.container_path, "options": list(mount.options)}
+
+
+def _hook(hook: Hook) -> Wire:
+    wire: Wire = {"hookName": hook.name, "path": hook.path, "args": list(hook.args)}
+    if hook.env:
+        wire["env"] = list(hook.env)
+    return wire
+
+
+# Records: the part of a claim's document that only this driver reads, kept in a file beside it.
 
 PREFIX = "DRA_DRIVER_"
 
@@ -48,11 +224,11 @@ def join(document: CdiWire, records: object) -> CdiWire:
     return {**document, "devices": devices} if known else document
 
 
+# The store: the folder of CDI files.
+
 FILE_MODE = 0o644  # runtimes that run without root read the files too
 FOLDER_MODE = 0o755
-SUFFIX = ".json"
 RECORD_MODE = 0o600
-_PIECE_BYTES = 16 * 1024
 _UNFINISHED = ".unfinished"
 _RECORD = ".record"  # a file beside the CDI file, with the part of its document that only this driver reads
 _HINTS = {
@@ -77,9 +253,9 @@ class CdiStore:
         self.root, self._root = Path(root), os.fspath(root)
 
     def write(self, file_name: str, content: bytes, record: bytes = b"") -> bool:
-        """Make the file hold `content` (from `cdi.spec.render`), durably, and return whether it changed. Idempotent.
+        """Make the file hold `content` (from `render`), durably, and return whether it changed. Idempotent.
 
-        `record` is what only this driver reads (from `cdi.records.record_text`), for a file beside it.
+        `record` is what only this driver reads (from `record_text`), for a file beside it.
 
         Raises: PrepareError("prepare.cdi-write", LATER) when the folder is read-only, full or can't be created;
         PrepareError("prepare.cdi-file-name") for a name that is hidden, has a slash or does not end in .json.
@@ -236,25 +412,11 @@ def _content(path: str) -> bytes:
     Raises: OSError if that says nothing about the file.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return Path(path).read_bytes()
     except OSError as exc:
         if exc.errno in _LACKING:
             raise
         return b""
-    try:
-        return _read_all(fd)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
-
-
-def _read_all(fd: int) -> bytes:
-    content = piece = os.read(fd, _PIECE_BYTES)
-    while len(piece) == _PIECE_BYTES:  # a file ends where less than that is read
-        piece = os.read(fd, _PIECE_BYTES)
-        content += piece
-    return content
 
 
 def _json(path: str) -> object:

@@ -1,1 +1,0 @@
-"""CDI files: their content, and the folder in which they are kept."""
