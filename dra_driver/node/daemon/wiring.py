@@ -45,9 +45,9 @@ from dra_driver.node.neighbours.gone_claims import GoneClaims
 from dra_driver.node.prepare.composition import ClaimContext, ClaimWork, NodeFolders, compose
 from dra_driver.node.prepare.repair import PeriodicTask, Reaper, Repair
 from dra_driver.node.prepare.steps.cdi_file import DeviceMetadata
-from dra_driver.node.prepare.steps.geometry_source import GeometrySource
+from dra_driver.node.prepare.steps.declared_mig import DeclaredMig, GeometrySource
 from dra_driver.node.prepare.steps.passthrough import PassthroughServices
-from dra_driver.node.prepare.steps.standing_partitions import AbandonedPartitions, DeclaredMig, PartitionOwners
+from dra_driver.node.prepare.steps.standing_partitions import AbandonedPartitions, PartitionOwners
 from dra_driver.node.slices.publisher import Publisher
 from dra_driver.node.slices.scanner import ChangeListener, NodeInventory, OwnChanges, Scanner
 from dra_driver.node.slices.writer import AgentMark

@@ -184,7 +184,7 @@ def test_an_invalid_file_ends_the_agent_with_status_3_and_lists_every_fault(tmp_
 def test_an_agent_without_files_imports_neither_yaml_nor_pydantic():
     code = (
         "import sys, dra_driver.node.daemon.node, dra_driver.node.daemon.offer, dra_driver.node.daemon.node_health\n"
-        "import dra_driver.node.daemon.passthrough, dra_driver.node.prepare.steps.geometry_source\n"
+        "import dra_driver.node.daemon.passthrough, dra_driver.node.prepare.steps.declared_mig\n"
         "import dra_driver.node.daemon.node_remediation\n"
         "print([name for name in ('yaml', 'pydantic') if name in sys.modules])"
     )

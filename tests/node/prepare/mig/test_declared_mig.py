@@ -7,8 +7,7 @@ import pytest
 from dra_driver.base.errors import HardwareError, NodeError
 from dra_driver.node.devices.geometry import read_rules, wanted_of
 from dra_driver.node.neighbours.pod_resources import NodePods
-from dra_driver.node.prepare.steps.geometry_source import LABEL, MANAGER_LABEL, GeometrySource
-from dra_driver.node.prepare.steps.standing_partitions import DeclaredMig
+from dra_driver.node.prepare.steps.declared_mig import LABEL, MANAGER_LABEL, DeclaredMig, GeometrySource
 from tests.support.plugin.mig_parts import MigRig, small
 
 

@@ -16,9 +16,9 @@ from dra_driver.node.devices.geometry import read_rules
 from dra_driver.node.devices.partitions import MigPolicy
 from dra_driver.node.ledger.locks import device_lock
 from dra_driver.node.prepare.preparer import Preparer
-from dra_driver.node.prepare.steps import standing_partitions
-from dra_driver.node.prepare.steps.geometry_source import GeometrySource
-from dra_driver.node.prepare.steps.standing_partitions import AbandonedPartitions, DeclaredMig
+from dra_driver.node.prepare.steps import declared_mig
+from dra_driver.node.prepare.steps.declared_mig import DeclaredMig, GeometrySource
+from dra_driver.node.prepare.steps.standing_partitions import AbandonedPartitions
 from tests.support.plugin.lock_order import LockOrder
 from tests.support.plugin.mig_parts import MigRig, small
 from tests.support.plugin.nvidia_checkpoint import write_checkpoint
@@ -176,7 +176,7 @@ def test_a_claim_that_was_planned_before_its_partition_was_destroyed_is_refused(
 def test_who_does_not_get_the_locks_changes_nothing_and_names_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standing_partitions, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(declared_mig, "LOCK_SECONDS", 0.0)
     node = Node(tmp_path, "declared")
     once_before(monkeypatch, node.rig.ledger, "intend", lambda: in_thread(node.destroy)[0].join(60))
     node.prepare()
