@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from dra_driver.base.errors import GPU_LOST, ClaimError, PrepareError, Retry
 from dra_driver.base.machine import boot_id_file, read_boot_id
@@ -226,7 +226,8 @@ def _always() -> bool:
     return True
 
 
-class Deadline(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Deadline:
     """A point in monotonic time, in seconds.
 
     A call that `goes_first` is served before others, which wait for it. `is_wanted` returns whether the caller still

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from dra_driver.base.errors import DEVICE_ATTRIBUTES_AND_CAPACITIES, InputError
@@ -27,11 +26,9 @@ VERSIONS = ("v1beta1", "v1alpha1")
 CONTAINER_FOLDER = "/var/run/kubernetes.io/dra-device-attributes"
 UUID = "uuid"
 PCI_BUS_ID = f"{STANDARD}pciBusID"
-_HEAD = '{"kind":"DeviceMetadata","apiVersion":"'
 _GENERATION = re.compile(
     rb'\{"kind":"DeviceMetadata","apiVersion":"[^"]*","metadata":\{"uid":"[^"]*","generation":(\d{1,18}),'
 )
-_DEVICES = 128  # devices whose rendered attributes are cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +70,24 @@ class RequestMetadata:
 
     def render(self, generation: int, uuids: Mapping[str, str]) -> bytes:
         """Return the file's content. `uuids` are those of the partitions that Prepare has made, by device name."""
-        devices = ",".join(self._device(entry, uuids) for entry in self.devices)
-        pod_claim = f',"podClaimName":"{self.pod_claim_name}"' if self.pod_claim_name else ""
-        body = (  # names were checked when the claim was read: they need no escaping
-            f'"metadata":{{"uid":"{self.uid}","generation":{generation},"name":"{self.claim}",'
-            f'"namespace":"{self.namespace}"}}{pod_claim},"requests":[{{"name":"{self.request}","devices":[{devices}]}}]'
-        )
-        return "".join(f'{_HEAD}{GROUP}/{version}",{body}}}\n' for version in VERSIONS).encode()
+        body = {
+            "metadata": {"uid": self.uid, "generation": generation, "name": self.claim, "namespace": self.namespace},
+            **({"podClaimName": self.pod_claim_name} if self.pod_claim_name else {}),
+            "requests": [{"name": self.request, "devices": [self._device(entry, uuids) for entry in self.devices]}],
+        }
+        heads = ({"kind": "DeviceMetadata", "apiVersion": f"{GROUP}/{version}"} for version in VERSIONS)
+        return "".join(f"{json.dumps({**head, **body}, separators=(',', ':'))}\n" for head in heads).encode()
 
-    def _device(self, entry: DeviceEntry, uuids: Mapping[str, str]) -> str:
+    def _device(self, entry: DeviceEntry, uuids: Mapping[str, str]) -> Wire:
         uuid = uuids.get(entry.made)
-        attributes = _attributes_text(((UUID, uuid), *entry.attributes) if uuid else entry.attributes)
-        return f'{{"driver":"{self.driver}","pool":"{entry.pool}","name":"{entry.name}","attributes":{attributes}}}'
+        attributes = ((UUID, uuid), *entry.attributes) if uuid else entry.attributes
+        most = sorted(attributes[:DEVICE_ATTRIBUTES_AND_CAPACITIES])
+        return {
+            "driver": self.driver,
+            "pool": entry.pool,
+            "name": entry.name,
+            "attributes": {name: attribute_wire(value) for name, value in most},
+        }
 
 
 def container_path(driver: str, claim: str, pod_claim_name: str, base_request: str) -> str:
@@ -119,12 +122,6 @@ def _entry(one: ClaimedDevice, made: frozenset[str]) -> DeviceEntry:
     place = {PCI_BUS_ID: device.gpu.pci_address} if device.gpu.pci_address else {}  # a channel has no PCI address
     attributes = tuple({**place, **device.attributes}.items())
     return DeviceEntry(result.pool, result.device, attributes, result.device if result.device in made else "")
-
-
-@lru_cache(_DEVICES, typed=True)  # typed, because True and 1 are different values here
-def _attributes_text(attributes: tuple[tuple[str, AttributeValue], ...]) -> str:
-    most = sorted(attributes[:DEVICE_ATTRIBUTES_AND_CAPACITIES])
-    return json.dumps({name: attribute_wire(value) for name, value in most}, separators=(",", ":"))
 
 
 def generation_of(content: bytes) -> int:

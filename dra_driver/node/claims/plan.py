@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from dra_driver.base.edits import Edits
 from dra_driver.base.names import NVIDIA_DRIVER
@@ -44,7 +43,8 @@ _PLANNERS: tuple[Callable[[ClaimOnNode], tuple[Step, ...]], ...] = (
 )
 
 
-class PreparedDevice(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
     """What the kubelet is told about one result."""
 
     request: str
@@ -54,7 +54,8 @@ class PreparedDevice(NamedTuple):
     share_id: str | None = None
 
 
-class PreparePlan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PreparePlan:
     """The steps in order (they are undone in reverse), and what the kubelet is told once they are done.
 
     `occupied` names the memory slices that the claim's devices take, if other devices could take them too.

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import grpc
 
@@ -37,7 +38,8 @@ from dra_driver.node.prepare.preparer import Preparer
 log = logging.getLogger(__name__)
 
 
-class ClaimResponse(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ClaimResponse:
     """The answer for one claim: its devices, or the code of an error and the text for the kubelet's Event."""
 
     devices: tuple[PreparedDevice, ...] = ()

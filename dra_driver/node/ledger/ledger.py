@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.base.errors import LedgerError
@@ -323,7 +324,7 @@ class Ledger(ClaimQueries):
         if steps is not None:
             changes["steps"] = text_of_steps(steps)
             if kept is not None:  # so that the next call need not parse what this call knows
-                record = kept[1]._replace(state=ClaimState.PREPARED, steps=tuple(steps))
+                record = replace(kept[1], state=ClaimState.PREPARED, steps=tuple(steps))
                 self._kept.keep(uid, ({**kept[0], **changes}, record))
 
         def job(connection: sqlite3.Connection) -> None:

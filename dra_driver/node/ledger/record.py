@@ -10,8 +10,8 @@ import enum
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from dra_driver.base.errors import DriverError, LedgerError
 from dra_driver.base.wire import (
@@ -58,9 +58,6 @@ from dra_driver.node.mps.client import MpsChannel
 _KIND, _KEY = "kind", "key"
 _GPU = RecordForm(GpuReference, pci_address=Key("pci"))
 _PROFILE = RecordForm(MigProfile, starts=Key("starts", write=lambda _: [], read=lambda _: ()))
-# The intents and commits of all claims have the same few GPUs and profiles. No caller changes the returned objects.
-_gpu_record = lru_cache(maxsize=64)(_GPU.write)
-_profile_record = lru_cache(maxsize=64)(_PROFILE.write)
 _FUNCTION = RecordForm(MovedFunction)
 _IDENTITY = RecordForm(PciIdentity)
 _CHANNEL = RecordForm(MpsChannel, pipe_dir=Key("pipeDir"), shm_dir=Key("shmDir"))
@@ -84,8 +81,8 @@ _FORMS: Mapping[str, RecordForm[Any]] = {
     RecordedPartition.kind: _form(
         RecordedPartition,
         device=Key(_KEY),
-        gpu=Key("gpu", lambda gpu: gpu and _gpu_record(gpu), lambda gpu: gpu and _GPU.read(gpu)),
-        profile=Key("profile", _profile_record, _PROFILE.read, left_out=None),
+        gpu=Key("gpu", lambda gpu: gpu and _GPU.write(gpu), lambda gpu: gpu and _GPU.read(gpu)),
+        profile=Key("profile", _PROFILE.write, _PROFILE.read, left_out=None),
         start=Key("start", left_out=None),
         boot_id=Key("bootId", left_out=None),
         owner=Key("owner", left_out=None),
@@ -124,26 +121,15 @@ _FORMS: Mapping[str, RecordForm[Any]] = {
 _WITHOUT_KEY = RecordedFile.kind  # the records of this one kind have no "key": their "file" is the key
 
 
-def text_of_step(step: RecordedStep) -> str:
-    """Return a step as JSON, which the step keeps."""
-    known = step.as_recorded
-    if isinstance(known, str):
-        return known
-    if isinstance(step, RecordedFile) and known is None and not step.rest:
-        # Every new claim has one. An object of these two keys takes several times as long as the text of one of them.
-        text = f'{{"file":{json_text(step.file)},"kind":"{step.kind}"}}'
-    else:
-        text = json_text(_record_of_step(step) if known is None else known)
-    object.__setattr__(step, "as_recorded", text)
-    return text
-
-
 def text_of_steps(steps: Iterable[RecordedStep]) -> str:
     """Return the steps of a claim as they are in its row."""
-    return f"[{','.join([text_of_step(step) for step in steps])}]"
+    return json_text([record_of_step(step) for step in steps])
 
 
-def _record_of_step(step: RecordedStep) -> Wire:
+def record_of_step(step: RecordedStep) -> Wire:
+    """Return a step as a JSON object: the one that it was read from, if there is one."""
+    if step.as_recorded is not None:
+        return step.as_recorded
     form = _FORMS.get(step.kind)
     if form is None:
         return step.rest
@@ -189,7 +175,8 @@ class ClaimState(enum.StrEnum):
 UNFINISHED = (ClaimState.PREPARING, ClaimState.UNPREPARING)
 
 
-class ClaimRecord(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
     """One claim. `allocation` is what `record_of_claim` returns.
 
     `gone_since` is the time since which the claim has been missing from the API, in seconds of boot time in the boot

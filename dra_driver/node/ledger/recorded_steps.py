@@ -9,8 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from dra_driver.base.wire import (
     SHARED_DEVICE,
@@ -73,7 +72,8 @@ EFFECT = RecordForm(
 US, OTHER = "us", "other"  # owners of a partition: this driver, or an administrator
 
 
-class GpuReference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GpuReference:
     """What is needed to find a GPU again."""
 
     uuid: str
@@ -82,22 +82,12 @@ class GpuReference(NamedTuple):
 
     @staticmethod
     def of(gpu: GpuFacts) -> GpuReference:
-        """Return the reference to a GPU, the same object for the same GPU."""
-        return _reference(gpu.uuid, gpu.pci_address, gpu.minor)
+        """Return the reference to a GPU."""
+        return GpuReference(gpu.uuid, gpu.pci_address, gpu.minor)
 
     def facts(self) -> GpuFacts:
         """Return the GPU as the hardware port expects it, with no other facts than these."""
-        return _facts_of(self)
-
-
-@lru_cache(maxsize=64)
-def _reference(uuid: str, pci_address: str, minor: int) -> GpuReference:
-    return GpuReference(uuid, pci_address, minor)
-
-
-@lru_cache(maxsize=64)
-def _facts_of(gpu: GpuReference) -> GpuFacts:
-    return GpuFacts(uuid=gpu.uuid, pci_address=gpu.pci_address, minor=gpu.minor, memory_bytes=None)
+        return GpuFacts(uuid=self.uuid, pci_address=self.pci_address, minor=self.minor, memory_bytes=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +95,13 @@ class RecordedStep:
     """What every recorded step has: a kind, and a key that is unique within the kind.
 
     `rest` has the keys that a newer agent added, which are written back. `as_recorded` is the JSON object that was read
-    for the step, or once it was written, its text; a changed copy has neither.
+    for the step, which is written back as it is; a changed copy has none.
     """
 
     kind: ClassVar[str]
 
     rest: Wire = field(default_factory=dict)
-    as_recorded: Wire | str | None = field(default=None, init=False, compare=False, repr=False)
+    as_recorded: Wire | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def key(self) -> str:
@@ -187,19 +177,11 @@ class RecordedPartition(RecordedStep):
 
     def as_made(self, uuid: str) -> RecordedPartition:
         """Return the record of the partition that was made."""
-        if self.rest:
-            return replace(self, uuid=uuid)
-        return recorded_partition(
-            self.device, self.gpu, self.profile, self.start, self.boot_id, self.owner, uuid, self.switches_mode
-        )
+        return replace(self, uuid=uuid)
 
     def is_ours(self, boot_id: str) -> bool:
         """Return whether this driver made the partition, or is about to, in this boot."""
         return self.owner == US and self.boot_id == boot_id
-
-
-# Later claims get the same partitions, so the record of each is made and put into JSON once.
-recorded_partition = lru_cache(maxsize=512)(RecordedPartition)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -126,7 +127,8 @@ class GoneClaims:
             log.info("recovered claim is allocated to other devices now", extra=fields(claim_uid=record.uid))
             return True
         self._ledger.complete(
-            record._replace(
+            replace(
+                record,
                 namespace=claim.namespace,
                 name=claim.name,
                 allocation=record_of_claim(claim),

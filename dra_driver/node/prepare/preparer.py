@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import replace
 
 from dra_driver.base.edits import Edits, merge
 from dra_driver.base.errors import GPU_LOST, NODE_MISSING, ApiError, ClaimError, DriverError, HardwareError, Retry
@@ -401,6 +402,6 @@ class Preparer:
             undo_by = deadline if deadline.remaining() > UNDO_SECONDS else Deadline.after(UNDO_SECONDS)
             # What can't be undone now is undone by the next call or at the next start.
             with suppress(DriverError), self._ledger.until(undo_by):
-                unanswered = record._replace(state=ClaimState.PREPARING, steps=run.recorded)
+                unanswered = replace(record, state=ClaimState.PREPARING, steps=run.recorded)
                 self._undo.undo(unanswered, undo_by)
             raise

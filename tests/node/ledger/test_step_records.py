@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dra_driver.base.wire import json_text
-from dra_driver.node.ledger.record import step_of_record, steps_of_records, text_of_step, text_of_steps
+from dra_driver.node.ledger.record import record_of_step, step_of_record, steps_of_records, text_of_steps
 from dra_driver.node.ledger.recorded_steps import (
     GpuReference,
     RecordedFile,
@@ -38,23 +38,26 @@ GPU_TEXT = '{"minor":3,"pci":"0000:01:00.0","uuid":"GPU-1"}'
     ],
 )
 def test_a_step_has_these_bytes_and_is_read_from_them(step: RecordedStep, text: str) -> None:
-    assert text_of_step(step) == text
-    assert text_of_step(step) == text, "the text that was kept differs"
+    assert json_text(record_of_step(step)) == text
     assert step_of_record(json.loads(text)) == step
 
 
 def test_steps_are_written_back_as_they_were_read() -> None:
     records = [{"kind": "cdi-file", "file": "f"}, {"kind": "mig-partition", "key": "p", "gpu": None, "later": [1]}]
     records += [{"kind": "teleport", "to": "mars"}]
+    records += [
+        {"kind": "mig-mode", "key": "g", "gpu": {"uuid": "u", "pci": "g", "minor": 0, "later": 1}, "restore": True}
+    ]
     steps = steps_of_records(records)
+    assert isinstance(steps[3], RecordedMode)
     assert isinstance(steps[2], UnknownStep)
     assert text_of_steps(steps) == json_text(records)
 
 
 def test_the_record_of_a_made_partition_has_its_uuid_and_what_a_newer_agent_added() -> None:
     intent = RecordedPartition("p", GPU, start=4, boot_id="b", owner="us", uuid="")
-    assert json.loads(text_of_step(intent))["uuid"] == ""
-    assert json.loads(text_of_step(intent.as_made("MIG-1"))) == {**json.loads(text_of_step(intent)), "uuid": "MIG-1"}
-    read = step_of_record({**json.loads(text_of_step(intent)), "later": 1})
+    assert record_of_step(intent)["uuid"] == ""
+    assert record_of_step(intent.as_made("MIG-1")) == {**record_of_step(intent), "uuid": "MIG-1"}
+    read = step_of_record({**record_of_step(intent), "later": 1})
     assert isinstance(read, RecordedPartition)
-    assert json.loads(text_of_step(read.as_made("MIG-1")))["later"] == 1
+    assert record_of_step(read.as_made("MIG-1"))["later"] == 1

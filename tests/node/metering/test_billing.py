@@ -204,7 +204,7 @@ def test_a_claim_of_a_lost_ledger_counts_from_when_its_name_is_known(node):
     node.turn(seconds=60)
     assert node.ledger.spans.every() == ()
     claim = AllocatedClaim(record.uid, "team", record.uid, ())
-    node.ledger.complete(record._replace(namespace="team", state=ClaimState.PREPARED), claim)
+    node.ledger.complete(replace(record, namespace="team", state=ClaimState.PREPARED), claim)
     node.turn(seconds=60)
     assert [span.namespace for span in node.ledger.spans.every()] == ["team"]
 

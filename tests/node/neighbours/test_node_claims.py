@@ -1,5 +1,7 @@
 """The claims on a node that the ledger does not know: who is asked, how often, and what counts without an answer."""
 
+from dataclasses import replace
+
 import pytest
 
 from dra_driver.base.errors import ApiError, LedgerError, NodeError
@@ -216,7 +218,7 @@ def test_a_kubelet_without_claims_is_not_believed_unless_its_version_reports_the
 def test_a_kubelet_that_reports_no_claim_although_some_are_prepared_is_a_problem(world):
     claims = world.claims()
     prepared = ClaimRecord("u", "ns", "a", ClaimState.PREPARED, "boot", {}, ())
-    claims.examine([prepared._replace(boot_id="before")])
+    claims.examine([replace(prepared, boot_id="before")])
     assert claims.problems() == ()
     claims.examine([prepared])
     assert [problem.code for problem in claims.problems()] == [SILENT]

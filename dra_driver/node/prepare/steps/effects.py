@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from dra_driver.base.edits import Edits
 from dra_driver.base.errors import DriverError, PrepareError, Retry, SharingError
@@ -32,7 +32,8 @@ from dra_driver.node.ledger.recorded_steps import (
 # Step run and undo run: what the performers share while the steps of one claim are carried out or undone.
 
 
-class MadePartition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MadePartition:
     """A partition that exists, its GPU, and what is recorded about it."""
 
     gpu: GpuFacts

@@ -33,7 +33,6 @@ from dra_driver.node.ledger.recorded_steps import (
     RecordedMode,
     RecordedPartition,
     RecordedSharing,
-    recorded_partition,
 )
 from dra_driver.node.prepare.steps.effects import MadePartition, StepPerformer, StepRun, UndoRun
 from dra_driver.node.slices.scanner import OwnChanges
@@ -204,7 +203,9 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         """Return the intent with the owner: this driver, if the placement is empty now. Raises: HardwareError."""
         now, profile, start = self._placement_now(step), step.placement.profile, step.placement.start
         gpu, owner = GpuReference.of(step.gpu), OTHER if now.partition else US
-        return recorded_partition(step.device, gpu, profile, start, self._boot_id, owner, "", not now.mig_enabled)
+        return RecordedPartition(
+            step.device, gpu, profile, start, self._boot_id, owner, "", switches_mode=not now.mig_enabled
+        )
 
     def perform(self, step: MigPartitionStep, recorded: RecordedPartition, run: StepRun) -> RecordedPartition:
         """Make the partition unless it exists. Idempotent.

@@ -130,7 +130,7 @@ class CountedNode:
             return record
         if is_committed_late:
             agent.ledger.commit(uid)
-        self.records[uid] = (record._replace(state=ClaimState.PREPARED), device, part)
+        self.records[uid] = (replace(record, state=ClaimState.PREPARED), device, part)
         self.holdings.append(Holding(namespace, uid, part, self.now))
         return record
 

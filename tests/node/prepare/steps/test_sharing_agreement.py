@@ -1,6 +1,5 @@
 """Sharing among claims: agreement, reboots, a lost ledger, other agents, and many claims at once."""
 
-import json
 import threading
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from dra_driver.base.errors import ClaimError, LedgerError, SharingError
 from dra_driver.base.wire import Interval, MpsSettings, TimeSlicingSettings
 from dra_driver.node.claims.claim_on_node import Deadline
-from dra_driver.node.ledger.record import text_of_step
+from dra_driver.node.ledger.record import record_of_step
 from dra_driver.node.ledger.recorded_steps import RecordedSharing
 from dra_driver.node.prepare.repair import Reaper
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
@@ -171,7 +170,7 @@ def test_a_step_is_recorded_with_kind_key_device_and_settings(sliced: SharingRig
     sliced.prepare("u1")
     record = sliced.ledger.get("u1")
     assert record is not None
-    (step,) = (json.loads(text_of_step(step)) for step in record.steps_of(RecordedSharing))
+    (step,) = (record_of_step(step) for step in record.steps_of(RecordedSharing))
     assert (step["kind"], step["key"]) == ("sharing", WHOLE)
     assert step["device"]["gpu_uuid"] == sliced.gpu(0).uuid
     assert step["settings"] == {"strategy": "TimeSlicing", "interval": "Long"}
