@@ -9,8 +9,7 @@ from dra_driver.base.errors import PrepareError
 from dra_driver.base.names import gpu_name, is_of_gpu, partition_name, replica_name, vfio_name
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.node.claims.claim_on_node import Deadline
-from dra_driver.node.claims.gpu_steps import MigModeStep, PassthroughStep
-from dra_driver.node.claims.plan import Step
+from dra_driver.node.claims.plan import MigModeStep, PassthroughStep, Step
 from dra_driver.node.devices.offering import CurrentInventory
 from dra_driver.node.devices.rules import MAX_REPLICAS
 from dra_driver.node.ledger.ledger import Ledger

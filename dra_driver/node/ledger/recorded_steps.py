@@ -24,7 +24,7 @@ from dra_driver.base.wire import (
 )
 from dra_driver.hardware.facts import GpuFacts, MigProfile
 from dra_driver.hardware.vfio import UNKNOWN, PciIdentity
-from dra_driver.node.claims.gpu_steps import (
+from dra_driver.node.claims.plan import (
     CdiFileStep,
     ComputeUnitsStep,
     MemoryLimitStep,

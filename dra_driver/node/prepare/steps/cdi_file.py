@@ -23,8 +23,8 @@ from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.node import cdi
 from dra_driver.node.cdi import CdiStore, record_text, render
 from dra_driver.node.claims.claim_on_node import NODE_SECONDS, Deadline
-from dra_driver.node.claims.gpu_steps import CdiFileStep
 from dra_driver.node.claims.metadata import RequestMetadata, generation_of
+from dra_driver.node.claims.plan import CdiFileStep
 from dra_driver.node.claims.sharing_steps import SharingStep
 from dra_driver.node.devices.describing import Device
 from dra_driver.node.ledger.recorded_steps import (

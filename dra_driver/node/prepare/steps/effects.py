@@ -16,8 +16,7 @@ from dra_driver.base.telemetry.logs import no_thread
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import ComputeUnitChoosing
 from dra_driver.node.claims.claim_on_node import Deadline
-from dra_driver.node.claims.gpu_steps import ComputeUnitsStep, MigPartitionStep
-from dra_driver.node.claims.plan import Step
+from dra_driver.node.claims.plan import ComputeUnitsStep, MigPartitionStep, Step
 from dra_driver.node.claims.sharing_steps import SharingStep
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.locks import NodeLocks

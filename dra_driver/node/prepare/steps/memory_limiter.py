@@ -24,7 +24,7 @@ from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.paths import ClaimApi
 from dra_driver.node.claims.allocated import check_shape, pods_of
 from dra_driver.node.claims.claim_on_node import Deadline
-from dra_driver.node.claims.gpu_steps import MemoryLimitStep
+from dra_driver.node.claims.plan import MemoryLimitStep
 from dra_driver.node.ledger.access import tolerate_full_disk
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.locks import NodeLocks, claim_lock

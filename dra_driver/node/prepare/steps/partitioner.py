@@ -21,7 +21,7 @@ from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware.facts import CreatedPartition, GpuFacts, PartitionFacts, PlacementFacts
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.node.claims.claim_on_node import Deadline
-from dra_driver.node.claims.gpu_steps import MigModeStep, MigPartitionStep
+from dra_driver.node.claims.plan import MigModeStep, MigPartitionStep
 from dra_driver.node.ledger.access import tolerate_full_disk
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.ledger_file import ModeEnd

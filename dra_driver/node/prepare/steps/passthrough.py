@@ -35,7 +35,7 @@ from dra_driver.hardware.vfio import (
     require_safe_iommu,
 )
 from dra_driver.node.claims.claim_on_node import Deadline
-from dra_driver.node.claims.gpu_steps import PassthroughStep
+from dra_driver.node.claims.plan import PassthroughStep
 from dra_driver.node.ledger.locks import NodeLocks, gpu_lock
 from dra_driver.node.ledger.recorded_steps import GpuReference, MovedFunction, RecordedPassthrough
 from dra_driver.node.neighbours.gone_claims import described
