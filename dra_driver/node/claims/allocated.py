@@ -87,199 +87,9 @@ class AllocatedClaim:
         return mine == others
 
 
-# How an allocated claim is recorded in the ledger, and what is read of such a record.
+# Reading a claim as the API server sent it.
 
 FROM_CLASS = "FromClass"  # the source of a config that comes from a device class
-_DEVICES, _PODS, _POD_NAMES = "devices", "pods", "podNames"  # keys of a record
-
-
-def record_of_claim(claim: AllocatedClaim) -> Wire:
-    """Return the allocation as JSON for the ledger (the claim's UID, namespace and name have their own columns)."""
-    return _CLAIM.write(claim)
-
-
-def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, Any]) -> AllocatedClaim:
-    """Return the claim from which `record_of_claim` made a record; keys that a newer agent added are ignored."""
-    return _CLAIM.read(record, uid=uid, namespace=namespace, name=name)
-
-
-def owned_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the devices that a recorded claim owns, each with its share id, or "" if it is not a share."""
-    parts = record.get(_DEVICES) or ()
-    return tuple((part["device"], part.get(_SHARE_ID.name) or "") for part in parts if not part.get(_IS_ADMIN.name))
-
-
-def names_of_record(record: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the devices of a recorded claim, including those to which it has admin access."""
-    return frozenset(part["device"] for part in record.get(_DEVICES) or ())
-
-
-def devices_of_record(record: Mapping[str, Any]) -> tuple[AllocatedDevice, ...]:
-    """Return the devices of a recorded claim. Raises: KeyError for a record that this driver can't have written."""
-    return _devices(record.get(_DEVICES) or ())
-
-
-def pod_names_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the names, by UID, of the pods for which a recorded claim was reserved."""
-    return _pairs(record.get(_POD_NAMES))
-
-
-def pods_of_record(record: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the UIDs of the pods for which a recorded claim was reserved."""
-    return tuple(map(str, record.get(_PODS) or ()))
-
-
-def record_with_pods(record: Wire, pods: Iterable[str]) -> Wire:
-    """Return the record of a claim with these pods added to those for which it is reserved."""
-    return {**record, _PODS: list(dict.fromkeys((*pods_of_record(record), *pods)))}
-
-
-def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((name, str(amount)) for name, amount in (amounts or {}).items()))
-
-
-def _pairs(names: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((names or {}).items()))
-
-
-def _devices(records: Sequence[Wire]) -> tuple[AllocatedDevice, ...]:
-    return tuple(map(_DEVICE.read, records))
-
-
-def _configs(records: Sequence[Wire]) -> tuple[ConfigEntry, ...]:
-    return tuple(map(_CONFIG.read, records))
-
-
-# A device is recorded as the API server has it in the allocation's results, and with its class, which a result lacks.
-_SHARE_ID = Key("shareID", read=lambda share_id: share_id or None, left_out=None)
-_IS_ADMIN = Key("adminAccess", read=bool, left_out=False)
-_CONSUMED = Key("consumedCapacity", write=dict, read=_consumed, left_out=())
-RESULT = RecordForm(
-    AllocatedDevice, without=("device_class",), share_id=_SHARE_ID, is_admin=_IS_ADMIN, consumed=_CONSUMED
-)
-_DEVICE = RecordForm(
-    AllocatedDevice,
-    share_id=_SHARE_ID,
-    is_admin=_IS_ADMIN,
-    consumed=_CONSUMED,
-    device_class=Key("deviceClass", left_out=""),
-)
-_CONFIG = RecordForm(
-    ConfigEntry,
-    config=Key("parameters", DeviceConfig.record, decode_config),
-    requests=Key("requests", list, tuple),
-    is_class=Key("source", lambda _: FROM_CLASS, lambda source: source == FROM_CLASS, left_out=False),
-)
-_CLAIM = RecordForm(
-    AllocatedClaim,
-    without=("uid", "namespace", "name"),
-    devices=Key(_DEVICES, lambda devices: list(map(_DEVICE.write, devices)), _devices),
-    configs=Key("configs", lambda configs: list(map(_CONFIG.write, configs)), _configs),
-    pods=Key(_PODS, list, lambda pods: tuple(pods or ()), left_out=()),
-    pod_names=Key(_POD_NAMES, dict, _pairs, left_out=()),
-    pod_claim_name=Key("podClaimName", left_out=""),
-)
-
-
-# Shape: whether a claim has the form that the API requires, before any of it is trusted.
-
-# A future Kubernetes may allow more than it does today: these limits bound the work, not the API.
-_RESULTS, _CONFIGS, _CONSUMERS = 8 * ALLOCATION_RESULTS, 64 * ALLOCATION_RESULTS, 16 * RESERVED_FOR
-_REQUEST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?")
-_MAX = Quantity.of(2**63 - 1)
-_SHOWN = 80  # characters of a wrong value that a message shows
-
-
-def check_shape(claim: Any, driver: str = "") -> None:
-    """Check every field of a claim that this driver uses; of its devices, only those of `driver`.
-
-    Raises: ClaimError("claim.malformed").
-    """
-    metadata = _object(_object(claim, "claim").get("metadata") or {}, "metadata")
-    for name, is_good in (("namespace", is_dns_label), ("name", is_dns_subdomain), ("uid", is_claim_uid)):
-        if metadata.get(name, "") != "":
-            _text(metadata.get(name), f"metadata.{name}", is_good)
-    status = _object(claim.get("status") or {}, "status")
-    for path, consumer in _rows(status, "status", "reservedFor", _CONSUMERS):
-        if consumer.get("resource") == "pods" and consumer.get("uid") is not None:
-            _text(consumer["uid"], f"{path}.uid", is_claim_uid)
-    allocation = _object(status.get("allocation") or {}, "status.allocation")
-    devices = _object(allocation.get("devices") or {}, "status.allocation.devices")
-    for path, result in _rows(devices, "status.allocation.devices", "results", _RESULTS):
-        if result.get("driver") == driver:
-            _check_result(result, path)
-    for path, entry in _rows(devices, "status.allocation.devices", "config", _CONFIGS):
-        opaque = _object(entry.get("opaque") or {}, f"{path}.opaque")
-        if opaque.get("driver") == driver:
-            _check_entry(entry, path)
-
-
-def _check_result(result: Mapping[str, Any], path: str) -> None:
-    _text(result.get("request"), f"{path}.request", lambda text: _REQUEST.fullmatch(text) is not None)
-    _text(result.get("pool"), f"{path}.pool", _is_pool)
-    _text(result.get("device"), f"{path}.device", is_dns_label)
-    if result.get("shareID"):
-        _text(result["shareID"], f"{path}.shareID", is_claim_uid)
-    if not isinstance(result.get("adminAccess") or False, bool):
-        raise _fault(f"{path}.adminAccess", "true or false", result["adminAccess"])
-    consumed = _object(result.get("consumedCapacity") or {}, f"{path}.consumedCapacity")
-    for name, amount in consumed.items():
-        if not _is_amount(amount):
-            raise _fault(f"{path}.consumedCapacity[{name[:_SHOWN]}]", "a quantity below 8Ei", amount)
-
-
-def _check_entry(entry: Mapping[str, Any], path: str) -> None:
-    source, requests = entry.get("source", ""), entry.get("requests") or []
-    if not isinstance(source, str):
-        raise _fault(f"{path}.source", "a string", source)
-    if not isinstance(requests, list) or len(requests) > _RESULTS:
-        raise _fault(f"{path}.requests", f"a list of at most {_RESULTS}", requests)
-    for index, name in enumerate(requests):
-        _text(name, f"{path}.requests[{index}]", lambda text: _REQUEST.fullmatch(text) is not None)
-
-
-def _rows(parent: Mapping[str, Any], path: str, key: str, maximum: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    rows = parent.get(key) or []
-    if not isinstance(rows, list) or len(rows) > maximum:
-        raise _fault(f"{path}.{key}", f"a list of at most {maximum}", rows)
-    for index, row in enumerate(rows):
-        yield f"{path}.{key}[{index}]", _object(row, f"{path}.{key}[{index}]")
-
-
-def _object(value: Any, path: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise _fault(path, "an object", value)
-    return value
-
-
-def _text(value: Any, path: str, is_good: Callable[[str], bool]) -> None:
-    if not isinstance(value, str) or not is_good(value):
-        raise _fault(path, "what the API allows there", value)
-
-
-def _is_pool(text: str) -> bool:
-    return len(text) <= POOL_NAME_CHARS and all(map(is_dns_subdomain, text.split("/")))
-
-
-def _is_amount(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value)[:_SHOWN]) == _SHOWN:
-        return False
-    try:
-        amount = Quantity.parse(str(value))
-    except QuantityError:
-        return False
-    return Quantity.of(0) <= amount <= _MAX
-
-
-def _fault(path: str, expected: str, value: Any) -> ClaimError:
-    shown = ascii(value)[:_SHOWN] if isinstance(value, str | int) else type_name(value)
-    return ClaimError(
-        "malformed",
-        f"the API server's answer for the claim has {shown} at {path}, expected {expected}",
-        hint="no Kubernetes API server stores such a claim: find out what answered instead",
-    )
-
-
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"  # annotation of claims that were made from a template
 _PRECEDENCE = {FROM_CLASS: 0, "FromClaim": 1}
 
@@ -387,3 +197,195 @@ def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEn
             decoded.append((rank, ConfigEntry(config, tuple(entry.get("requests") or ()), source == FROM_CLASS)))
     refuse(faults, full_name)
     return tuple(entry for _, entry in sorted(decoded, key=lambda ranked: ranked[0]))
+
+
+# Shape: whether a claim has the form that the API requires, before any of it is trusted.
+
+# A future Kubernetes may allow more than it does today: these limits bound the work, not the API.
+_RESULTS, _CONFIGS, _CONSUMERS = 8 * ALLOCATION_RESULTS, 64 * ALLOCATION_RESULTS, 16 * RESERVED_FOR
+_REQUEST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?")
+_MAX = Quantity.of(2**63 - 1)
+_SHOWN = 80  # characters of a wrong value that a message shows
+
+
+def check_shape(claim: Any, driver: str = "") -> None:
+    """Check every field of a claim that this driver uses; of its devices, only those of `driver`.
+
+    Raises: ClaimError("claim.malformed").
+    """
+    metadata = _object(_object(claim, "claim").get("metadata") or {}, "metadata")
+    for name, is_good in (("namespace", is_dns_label), ("name", is_dns_subdomain), ("uid", is_claim_uid)):
+        if metadata.get(name, "") != "":
+            _text(metadata.get(name), f"metadata.{name}", is_good)
+    status = _object(claim.get("status") or {}, "status")
+    for path, consumer in _rows(status, "status", "reservedFor", _CONSUMERS):
+        if consumer.get("resource") == "pods" and consumer.get("uid") is not None:
+            _text(consumer["uid"], f"{path}.uid", is_claim_uid)
+    allocation = _object(status.get("allocation") or {}, "status.allocation")
+    devices = _object(allocation.get("devices") or {}, "status.allocation.devices")
+    for path, result in _rows(devices, "status.allocation.devices", "results", _RESULTS):
+        if result.get("driver") == driver:
+            _check_result(result, path)
+    for path, entry in _rows(devices, "status.allocation.devices", "config", _CONFIGS):
+        opaque = _object(entry.get("opaque") or {}, f"{path}.opaque")
+        if opaque.get("driver") == driver:
+            _check_entry(entry, path)
+
+
+def _check_result(result: Mapping[str, Any], path: str) -> None:
+    _text(result.get("request"), f"{path}.request", lambda text: _REQUEST.fullmatch(text) is not None)
+    _text(result.get("pool"), f"{path}.pool", _is_pool)
+    _text(result.get("device"), f"{path}.device", is_dns_label)
+    if result.get("shareID"):
+        _text(result["shareID"], f"{path}.shareID", is_claim_uid)
+    if not isinstance(result.get("adminAccess") or False, bool):
+        raise _fault(f"{path}.adminAccess", "true or false", result["adminAccess"])
+    consumed = _object(result.get("consumedCapacity") or {}, f"{path}.consumedCapacity")
+    for name, amount in consumed.items():
+        if not _is_amount(amount):
+            raise _fault(f"{path}.consumedCapacity[{name[:_SHOWN]}]", "a quantity below 8Ei", amount)
+
+
+def _check_entry(entry: Mapping[str, Any], path: str) -> None:
+    source, requests = entry.get("source", ""), entry.get("requests") or []
+    if not isinstance(source, str):
+        raise _fault(f"{path}.source", "a string", source)
+    if not isinstance(requests, list) or len(requests) > _RESULTS:
+        raise _fault(f"{path}.requests", f"a list of at most {_RESULTS}", requests)
+    for index, name in enumerate(requests):
+        _text(name, f"{path}.requests[{index}]", lambda text: _REQUEST.fullmatch(text) is not None)
+
+
+def _rows(parent: Mapping[str, Any], path: str, key: str, maximum: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    rows = parent.get(key) or []
+    if not isinstance(rows, list) or len(rows) > maximum:
+        raise _fault(f"{path}.{key}", f"a list of at most {maximum}", rows)
+    for index, row in enumerate(rows):
+        yield f"{path}.{key}[{index}]", _object(row, f"{path}.{key}[{index}]")
+
+
+def _object(value: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _fault(path, "an object", value)
+    return value
+
+
+def _text(value: Any, path: str, is_good: Callable[[str], bool]) -> None:
+    if not isinstance(value, str) or not is_good(value):
+        raise _fault(path, "what the API allows there", value)
+
+
+def _is_pool(text: str) -> bool:
+    return len(text) <= POOL_NAME_CHARS and all(map(is_dns_subdomain, text.split("/")))
+
+
+def _is_amount(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value)[:_SHOWN]) == _SHOWN:
+        return False
+    try:
+        amount = Quantity.parse(str(value))
+    except QuantityError:
+        return False
+    return Quantity.of(0) <= amount <= _MAX
+
+
+def _fault(path: str, expected: str, value: Any) -> ClaimError:
+    shown = ascii(value)[:_SHOWN] if isinstance(value, str | int) else type_name(value)
+    return ClaimError(
+        "malformed",
+        f"the API server's answer for the claim has {shown} at {path}, expected {expected}",
+        hint="no Kubernetes API server stores such a claim: find out what answered instead",
+    )
+
+
+# How an allocated claim is recorded in the ledger, and what is read of such a record.
+
+_DEVICES, _PODS, _POD_NAMES = "devices", "pods", "podNames"  # keys of a record
+
+
+def record_of_claim(claim: AllocatedClaim) -> Wire:
+    """Return the allocation as JSON for the ledger (the claim's UID, namespace and name have their own columns)."""
+    return _CLAIM.write(claim)
+
+
+def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, Any]) -> AllocatedClaim:
+    """Return the claim from which `record_of_claim` made a record; keys that a newer agent added are ignored."""
+    return _CLAIM.read(record, uid=uid, namespace=namespace, name=name)
+
+
+def owned_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the devices that a recorded claim owns, each with its share id, or "" if it is not a share."""
+    parts = record.get(_DEVICES) or ()
+    return tuple((part["device"], part.get(_SHARE_ID.name) or "") for part in parts if not part.get(_IS_ADMIN.name))
+
+
+def names_of_record(record: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the devices of a recorded claim, including those to which it has admin access."""
+    return frozenset(part["device"] for part in record.get(_DEVICES) or ())
+
+
+def devices_of_record(record: Mapping[str, Any]) -> tuple[AllocatedDevice, ...]:
+    """Return the devices of a recorded claim. Raises: KeyError for a record that this driver can't have written."""
+    return _devices(record.get(_DEVICES) or ())
+
+
+def pod_names_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the names, by UID, of the pods for which a recorded claim was reserved."""
+    return _pairs(record.get(_POD_NAMES))
+
+
+def pods_of_record(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the UIDs of the pods for which a recorded claim was reserved."""
+    return tuple(map(str, record.get(_PODS) or ()))
+
+
+def record_with_pods(record: Wire, pods: Iterable[str]) -> Wire:
+    """Return the record of a claim with these pods added to those for which it is reserved."""
+    return {**record, _PODS: list(dict.fromkeys((*pods_of_record(record), *pods)))}
+
+
+def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, str(amount)) for name, amount in (amounts or {}).items()))
+
+
+def _pairs(names: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((names or {}).items()))
+
+
+def _devices(records: Sequence[Wire]) -> tuple[AllocatedDevice, ...]:
+    return tuple(map(_DEVICE.read, records))
+
+
+def _configs(records: Sequence[Wire]) -> tuple[ConfigEntry, ...]:
+    return tuple(map(_CONFIG.read, records))
+
+
+# A device is recorded as the API server has it in the allocation's results, and with its class, which a result lacks.
+_SHARE_ID = Key("shareID", read=lambda share_id: share_id or None, left_out=None)
+_IS_ADMIN = Key("adminAccess", read=bool, left_out=False)
+_CONSUMED = Key("consumedCapacity", write=dict, read=_consumed, left_out=())
+RESULT = RecordForm(
+    AllocatedDevice, without=("device_class",), share_id=_SHARE_ID, is_admin=_IS_ADMIN, consumed=_CONSUMED
+)
+_DEVICE = RecordForm(
+    AllocatedDevice,
+    share_id=_SHARE_ID,
+    is_admin=_IS_ADMIN,
+    consumed=_CONSUMED,
+    device_class=Key("deviceClass", left_out=""),
+)
+_CONFIG = RecordForm(
+    ConfigEntry,
+    config=Key("parameters", DeviceConfig.record, decode_config),
+    requests=Key("requests", list, tuple),
+    is_class=Key("source", lambda _: FROM_CLASS, lambda source: source == FROM_CLASS, left_out=False),
+)
+_CLAIM = RecordForm(
+    AllocatedClaim,
+    without=("uid", "namespace", "name"),
+    devices=Key(_DEVICES, lambda devices: list(map(_DEVICE.write, devices)), _devices),
+    configs=Key("configs", lambda configs: list(map(_CONFIG.write, configs)), _configs),
+    pods=Key(_PODS, list, lambda pods: tuple(pods or ()), left_out=()),
+    pod_names=Key(_POD_NAMES, dict, _pairs, left_out=()),
+    pod_claim_name=Key("podClaimName", left_out=""),
+)

@@ -52,208 +52,6 @@ from dra_driver.node.prepare.steps.memory_limiter import LatePods
 from dra_driver.node.prepare.steps.sharing import require_separation
 from dra_driver.node.prepare.undo import UNDO_SECONDS, ClaimUndo, DeviceWait
 
-# Claim edits: the container edits for each device of a claim, and for all of them together, from the hardware.
-
-_WITHOUT_DRIVER = (DeviceType.VFIO, DeviceType.IMEX_CHANNEL)  # device types that need nothing of the GPU driver
-
-
-class ClaimEdits:
-    """The edits of claims on one node, from its hardware and its device nodes below `roots`."""
-
-    def __init__(self, hardware: Hardware, roots: Roots) -> None:
-        self._hardware, self._roots = hardware, roots
-        self._claim_wide = hardware if isinstance(hardware, ClaimWide) else None  # the check would slow down each call
-
-    def of_devices(self, on_node: ClaimOnNode) -> dict[str, Edits]:
-        """Return the edits of each device that no step creates, by name.
-
-        Raises: ClaimError("claim.partition-missing") for admin access to a partition that does not exist,
-        ("claim.no-admin-access") to a GPU for virtual machines; HardwareError.
-        """
-        made, edits = on_node.made, dict[str, Edits]()
-        for one in on_node.results:
-            name = one.device.name
-            if name not in made:
-                try:
-                    known = edits[name] if name in edits else self._of_device(one.device, on_node.claim)
-                except HardwareError as error:
-                    error.message = f"device {name}: {error.message}"
-                    raise
-                edits[name] = self._with_admin_nodes(known, one.device) if one.result.is_admin else known
-        return edits
-
-    def common(self, on_node: ClaimOnNode) -> Edits:
-        """Return the edits that the claim needs once, for all of its devices.
-
-        A virtual machine needs nothing of the host's GPU driver, nor does a channel, which a pod has beside GPUs.
-        """
-        parts = [self._hardware.common_edits()]
-        devices = {one.device.name: one.device for one in on_node.results}.values()
-        if self._claim_wide is not None:
-            parts.append(self._claim_wide.claim_edits([one.gpu for one in devices if one.type is not DeviceType.VFIO]))
-        if all(device.type in _WITHOUT_DRIVER for device in devices):
-            parts = [Edits(env=part.env) for part in parts]
-        if machines := [one.iommu for one in on_node.results if one.device.type is DeviceType.VFIO]:
-            backends = sorted({one.prefers_iommufd for one in machines if one.has_api_device})
-            nodes = (api_node(self._roots, prefers_iommufd=backend) for backend in backends)
-            parts.append(Edits(device_nodes=tuple(nodes)))
-        return merge(parts) if len(parts) > 1 else parts[0]
-
-    def _with_admin_nodes(self, edits: Edits, device: Device) -> Edits:
-        if device.type in _WITHOUT_DRIVER or not isinstance(self._hardware, AdminNodes):
-            return edits
-        return merge((edits, self._hardware.admin_edits(device.gpu)))
-
-    def _of_device(self, device: Device, claim: AllocatedClaim) -> Edits:
-        if device.type is DeviceType.VFIO:
-            raise ClaimError(
-                "no-admin-access",
-                f"claim {claim.namespace}/{claim.name} has admin access to {device.name}, a GPU for virtual machines",
-                hint='select devices of other types: .type != "vfio"; admin access takes no GPU from its driver',
-            )
-        if device.type is DeviceType.IMEX_CHANNEL:
-            return self._hardware.channel_edits() if isinstance(self._hardware, ChannelOffering) else Edits()
-        partition = device.partition
-        if device.placement is not None and partition is None and isinstance(self._hardware, Partitionable):
-            profile, start = device.placement.profile, device.placement.start
-            partition = self._hardware.placement_now(device.gpu, profile, start).partition
-        if device.placement is not None and partition is None:
-            raise ClaimError(
-                "partition-missing",
-                f"claim {claim.namespace}/{claim.name} has admin access to {device.name}, which does not exist now",
-                hint="admin access never makes a partition; this one exists while a claim that owns it is prepared",
-                retry=Retry.LATER,
-            )
-        return self._hardware.device_edits(device.gpu, partition)
-
-
-# Planner: reads a claim and plans its preparation, waiting for what is not there yet.
-
-POLL_SECONDS = 0.1  # between two readings of the inventory
-_UNKNOWN = "claim.device-unknown"
-LATE_SECONDS = 6.0  # enough for a new device, which is in the inventory within 5 s, and for a new permission
-API_SECONDS = 10.0  # how long one request may take
-_API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
-MAX_UNKNOWN = 1024  # claims of devices that this node does not have
-
-
-class Planner:
-    """Plans claims for one node."""
-
-    def __init__(
-        self,
-        node: NodeIdentity,
-        names: CdiNames,
-        *,
-        api: ClaimApi,
-        hardware: Hardware,
-        inventory: CurrentInventory,
-        waiting: InterruptiblePause,
-        ledger: Ledger,
-        roots: Roots,
-        has_metadata: bool,
-    ) -> None:
-        self._node, self._names, self._api = node, names, api
-        self._metadata_of = node.driver if has_metadata else ""
-        self._inventory, self._waiting = inventory, waiting
-        self._edits = ClaimEdits(hardware, roots)
-        self._ledger = ledger
-        # By UID: whether a call waited for a device in vain.
-        self._unknown: FifoCache[str, bool] = FifoCache(MAX_UNKNOWN)
-
-    def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
-        """Read the claim and plan it; if that fails, try again as long as that can help and there is time.
-
-        Only the first call for a claim waits for a device that this node does not have.
-
-        Raises: ApiError, ClaimError or HardwareError, whichever came last.
-        """
-        patience = _Patience(deadline)
-        attempt = 0
-        claim: AllocatedClaim | None = None
-        while True:
-            try:
-                claim = claim or self._read(namespace, name, uid, deadline)
-                devices = self._devices(claim)
-                # If health is watched, a lost GPU stays published, with a taint, for the claims that hold it.
-                refuse_lost(claim, [name for name, device in devices.items() if device.gpu.is_lost])
-                return self._plan(claim, devices)
-            except (ApiError, ClaimError, HardwareError) as error:
-                is_unknown = error.code == _UNKNOWN
-                limit = None if is_unknown and self._unknown.get(uid) else patience.until(error)
-                pause = POLL_SECONDS if claim else _API_PAUSES[min(attempt, len(_API_PAUSES) - 1)]
-                if isinstance(error, ApiError):
-                    pause = max(pause, error.retry_after_s)
-                if limit is None or limit.remaining() <= pause or self._waiting.is_over:
-                    if is_unknown:
-                        self._unknown.keep(uid, True)
-                    raise
-            attempt += 1
-            self._waiting.pause(pause)
-
-    def plan(self, claim: AllocatedClaim) -> PreparePlan:
-        """Return a plan from the current inventory and device nodes, without a call of the vendor's library.
-
-        Raises: ClaimError("claim.partition-missing") for admin access to a partition that does not exist,
-        ("claim.no-admin-access") to a GPU for virtual machines; HardwareError.
-        """
-        return self._plan(claim, self._devices(claim))
-
-    def _devices(self, claim: AllocatedClaim) -> dict[str, Device]:
-        return devices_of(claim, self._inventory.current, self._node.pool)
-
-    def _plan(self, claim: AllocatedClaim, devices: dict[str, Device]) -> PreparePlan:
-        on_node = join_claim(claim, devices, self._names)
-        may_switch_modes = any(device.counter_set and device.placement is None for device in devices.values())
-        return plan_prepare(
-            on_node,
-            self._edits.of_devices(on_node),
-            self._edits.common(on_node),
-            self._names,
-            mig_on=self._ledger.modes(self._node.boot_id) if may_switch_modes else (),
-            metadata_of=self._metadata_of,
-        )
-
-    def _read(self, namespace: str, name: str, uid: str, deadline: Deadline) -> AllocatedClaim:
-        timeout_s = min(API_SECONDS, max(0.1, deadline.remaining()))
-        try:
-            wire = self._api.get_claim(namespace, name, timeout_s=timeout_s)
-        except ApiError as error:
-            if error.code == NOT_FOUND:
-                raise ClaimError("not-found", f"claim {namespace}/{name} does not exist") from error
-            raise
-        return decode_claim(wire, driver=self._node.driver, uid=uid)
-
-
-class _Patience:
-    """Until when one call tries again after each kind of error: for some time after the error first came."""
-
-    def __init__(self, deadline: Deadline) -> None:
-        self._deadline = deadline
-        self._until: dict[str, Deadline] = {}
-
-    def until(self, error: DriverError) -> Deadline | None:
-        """Return the time until which trying again makes sense, or None if it does not."""
-        seconds = _worth_waiting(error)
-        if seconds is None:
-            return None
-        return self._until.setdefault(error.code, self._deadline.sooner(seconds))
-
-
-def _worth_waiting(error: DriverError) -> float | None:
-    """Return for how many seconds trying again makes sense, or None if it does not."""
-    if isinstance(error, ApiError):
-        return {Retry.NOW: math.inf, Retry.LATER: LATE_SECONDS, Retry.NEVER: None}[error.retry]
-    if isinstance(error, HardwareError):
-        seconds = {NODE_MISSING: NODE_SECONDS, GPU_LOST: None}.get(error.code, math.inf)
-        return None if error.retry is Retry.NEVER else seconds
-    return {
-        "claim.hardware-waiting": math.inf,
-        _UNKNOWN: LATE_SECONDS,
-        "claim.partition-missing": LATE_SECONDS,
-    }.get(error.code)
-
-
 log = logging.getLogger(__name__)
 
 
@@ -405,3 +203,205 @@ class Preparer:
                 unanswered = replace(record, state=ClaimState.PREPARING, steps=run.recorded)
                 self._undo.undo(unanswered, undo_by)
             raise
+
+
+# Planner: reads a claim and plans its preparation, waiting for what is not there yet.
+
+POLL_SECONDS = 0.1  # between two readings of the inventory
+_UNKNOWN = "claim.device-unknown"
+LATE_SECONDS = 6.0  # enough for a new device, which is in the inventory within 5 s, and for a new permission
+API_SECONDS = 10.0  # how long one request may take
+_API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
+MAX_UNKNOWN = 1024  # claims of devices that this node does not have
+
+
+class Planner:
+    """Plans claims for one node."""
+
+    def __init__(
+        self,
+        node: NodeIdentity,
+        names: CdiNames,
+        *,
+        api: ClaimApi,
+        hardware: Hardware,
+        inventory: CurrentInventory,
+        waiting: InterruptiblePause,
+        ledger: Ledger,
+        roots: Roots,
+        has_metadata: bool,
+    ) -> None:
+        self._node, self._names, self._api = node, names, api
+        self._metadata_of = node.driver if has_metadata else ""
+        self._inventory, self._waiting = inventory, waiting
+        self._edits = ClaimEdits(hardware, roots)
+        self._ledger = ledger
+        # By UID: whether a call waited for a device in vain.
+        self._unknown: FifoCache[str, bool] = FifoCache(MAX_UNKNOWN)
+
+    def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
+        """Read the claim and plan it; if that fails, try again as long as that can help and there is time.
+
+        Only the first call for a claim waits for a device that this node does not have.
+
+        Raises: ApiError, ClaimError or HardwareError, whichever came last.
+        """
+        patience = _Patience(deadline)
+        attempt = 0
+        claim: AllocatedClaim | None = None
+        while True:
+            try:
+                claim = claim or self._read(namespace, name, uid, deadline)
+                devices = self._devices(claim)
+                # If health is watched, a lost GPU stays published, with a taint, for the claims that hold it.
+                refuse_lost(claim, [name for name, device in devices.items() if device.gpu.is_lost])
+                return self._plan(claim, devices)
+            except (ApiError, ClaimError, HardwareError) as error:
+                is_unknown = error.code == _UNKNOWN
+                limit = None if is_unknown and self._unknown.get(uid) else patience.until(error)
+                pause = POLL_SECONDS if claim else _API_PAUSES[min(attempt, len(_API_PAUSES) - 1)]
+                if isinstance(error, ApiError):
+                    pause = max(pause, error.retry_after_s)
+                if limit is None or limit.remaining() <= pause or self._waiting.is_over:
+                    if is_unknown:
+                        self._unknown.keep(uid, True)
+                    raise
+            attempt += 1
+            self._waiting.pause(pause)
+
+    def plan(self, claim: AllocatedClaim) -> PreparePlan:
+        """Return a plan from the current inventory and device nodes, without a call of the vendor's library.
+
+        Raises: ClaimError("claim.partition-missing") for admin access to a partition that does not exist,
+        ("claim.no-admin-access") to a GPU for virtual machines; HardwareError.
+        """
+        return self._plan(claim, self._devices(claim))
+
+    def _devices(self, claim: AllocatedClaim) -> dict[str, Device]:
+        return devices_of(claim, self._inventory.current, self._node.pool)
+
+    def _plan(self, claim: AllocatedClaim, devices: dict[str, Device]) -> PreparePlan:
+        on_node = join_claim(claim, devices, self._names)
+        may_switch_modes = any(device.counter_set and device.placement is None for device in devices.values())
+        return plan_prepare(
+            on_node,
+            self._edits.of_devices(on_node),
+            self._edits.common(on_node),
+            self._names,
+            mig_on=self._ledger.modes(self._node.boot_id) if may_switch_modes else (),
+            metadata_of=self._metadata_of,
+        )
+
+    def _read(self, namespace: str, name: str, uid: str, deadline: Deadline) -> AllocatedClaim:
+        timeout_s = min(API_SECONDS, max(0.1, deadline.remaining()))
+        try:
+            wire = self._api.get_claim(namespace, name, timeout_s=timeout_s)
+        except ApiError as error:
+            if error.code == NOT_FOUND:
+                raise ClaimError("not-found", f"claim {namespace}/{name} does not exist") from error
+            raise
+        return decode_claim(wire, driver=self._node.driver, uid=uid)
+
+
+class _Patience:
+    """Until when one call tries again after each kind of error: for some time after the error first came."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._until: dict[str, Deadline] = {}
+
+    def until(self, error: DriverError) -> Deadline | None:
+        """Return the time until which trying again makes sense, or None if it does not."""
+        seconds = _worth_waiting(error)
+        if seconds is None:
+            return None
+        return self._until.setdefault(error.code, self._deadline.sooner(seconds))
+
+
+def _worth_waiting(error: DriverError) -> float | None:
+    """Return for how many seconds trying again makes sense, or None if it does not."""
+    if isinstance(error, ApiError):
+        return {Retry.NOW: math.inf, Retry.LATER: LATE_SECONDS, Retry.NEVER: None}[error.retry]
+    if isinstance(error, HardwareError):
+        seconds = {NODE_MISSING: NODE_SECONDS, GPU_LOST: None}.get(error.code, math.inf)
+        return None if error.retry is Retry.NEVER else seconds
+    return {
+        "claim.hardware-waiting": math.inf,
+        _UNKNOWN: LATE_SECONDS,
+        "claim.partition-missing": LATE_SECONDS,
+    }.get(error.code)
+
+
+# Claim edits: the container edits for each device of a claim, and for all of them together, from the hardware.
+
+_WITHOUT_DRIVER = (DeviceType.VFIO, DeviceType.IMEX_CHANNEL)  # device types that need nothing of the GPU driver
+
+
+class ClaimEdits:
+    """The edits of claims on one node, from its hardware and its device nodes below `roots`."""
+
+    def __init__(self, hardware: Hardware, roots: Roots) -> None:
+        self._hardware, self._roots = hardware, roots
+        self._claim_wide = hardware if isinstance(hardware, ClaimWide) else None  # the check would slow down each call
+
+    def of_devices(self, on_node: ClaimOnNode) -> dict[str, Edits]:
+        """Return the edits of each device that no step creates, by name.
+
+        Raises: ClaimError("claim.partition-missing") for admin access to a partition that does not exist,
+        ("claim.no-admin-access") to a GPU for virtual machines; HardwareError.
+        """
+        made, edits = on_node.made, dict[str, Edits]()
+        for one in on_node.results:
+            name = one.device.name
+            if name not in made:
+                try:
+                    known = edits[name] if name in edits else self._of_device(one.device, on_node.claim)
+                except HardwareError as error:
+                    error.message = f"device {name}: {error.message}"
+                    raise
+                edits[name] = self._with_admin_nodes(known, one.device) if one.result.is_admin else known
+        return edits
+
+    def common(self, on_node: ClaimOnNode) -> Edits:
+        """Return the edits that the claim needs once, for all of its devices.
+
+        A virtual machine needs nothing of the host's GPU driver, nor does a channel, which a pod has beside GPUs.
+        """
+        parts = [self._hardware.common_edits()]
+        devices = {one.device.name: one.device for one in on_node.results}.values()
+        if self._claim_wide is not None:
+            parts.append(self._claim_wide.claim_edits([one.gpu for one in devices if one.type is not DeviceType.VFIO]))
+        if all(device.type in _WITHOUT_DRIVER for device in devices):
+            parts = [Edits(env=part.env) for part in parts]
+        if machines := [one.iommu for one in on_node.results if one.device.type is DeviceType.VFIO]:
+            backends = sorted({one.prefers_iommufd for one in machines if one.has_api_device})
+            nodes = (api_node(self._roots, prefers_iommufd=backend) for backend in backends)
+            parts.append(Edits(device_nodes=tuple(nodes)))
+        return merge(parts) if len(parts) > 1 else parts[0]
+
+    def _with_admin_nodes(self, edits: Edits, device: Device) -> Edits:
+        if device.type in _WITHOUT_DRIVER or not isinstance(self._hardware, AdminNodes):
+            return edits
+        return merge((edits, self._hardware.admin_edits(device.gpu)))
+
+    def _of_device(self, device: Device, claim: AllocatedClaim) -> Edits:
+        if device.type is DeviceType.VFIO:
+            raise ClaimError(
+                "no-admin-access",
+                f"claim {claim.namespace}/{claim.name} has admin access to {device.name}, a GPU for virtual machines",
+                hint='select devices of other types: .type != "vfio"; admin access takes no GPU from its driver',
+            )
+        if device.type is DeviceType.IMEX_CHANNEL:
+            return self._hardware.channel_edits() if isinstance(self._hardware, ChannelOffering) else Edits()
+        partition = device.partition
+        if device.placement is not None and partition is None and isinstance(self._hardware, Partitionable):
+            profile, start = device.placement.profile, device.placement.start
+            partition = self._hardware.placement_now(device.gpu, profile, start).partition
+        if device.placement is not None and partition is None:
+            raise ClaimError(
+                "partition-missing",
+                f"claim {claim.namespace}/{claim.name} has admin access to {device.name}, which does not exist now",
+                hint="admin access never makes a partition; this one exists while a claim that owns it is prepared",
+                retry=Retry.LATER,
+            )
+        return self._hardware.device_edits(device.gpu, partition)

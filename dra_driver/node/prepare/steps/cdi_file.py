@@ -38,9 +38,158 @@ from dra_driver.node.ledger.recorded_steps import (
 from dra_driver.node.prepare.steps.effects import MadePartition, StepPerformer, StepRun, UndoRun
 from dra_driver.node.prepare.steps.sharing import with_sharing
 
-# Device metadata: files in which containers find facts about their devices, and the mounts that show them there.
-
 log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.05
+
+# By name in the file: the edits of a device that another step made, and its record if it is a partition.
+_Made = dict[str, tuple[Edits, RecordedPartition | None]]
+
+
+class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
+    """The CDI files of one node's claims."""
+
+    kind = CdiFileStep.kind
+
+    def __init__(self, store: CdiStore, hardware: Hardware, metadata: DeviceMetadata) -> None:
+        self._store, self._hardware, self._metadata = store, hardware, metadata
+
+    def intent(self, step: CdiFileStep) -> RecordedFile:
+        """Return the record of a file: its name."""
+        return RecordedFile(step.file)
+
+    def inspect(self, step: CdiFileStep, _deadline: Deadline) -> RecordedFile:
+        """Return the intent, if the standing partitions that the file describes still exist.
+
+        The claim was planned before its devices' locks were taken, and they may have been destroyed between.
+        Raises: HardwareError("hardware.partition-missing").
+        """
+        for device in step.standing:
+            self._require_standing(device)
+        return self.intent(step)
+
+    def perform(self, step: CdiFileStep, recorded: RecordedFile, run: StepRun) -> RecordedFile:
+        """Write the file and the metadata files that it mounts, unless they already have this content.
+
+        Raises: HardwareError, PrepareError.
+        """
+        self._write(step, run, run.deadline.sooner(NODE_SECONDS))
+        return recorded
+
+    def find(self, step: CdiFileStep, _recorded: RecordedFile, run: StepRun) -> None:
+        """Write the file again if device nodes or libraries have changed. Raises: HardwareError, PrepareError."""
+        self._write(step, run, Deadline.after(0))
+
+    def needs_mark(self, _recorded: RecordedFile, _undoing: UndoRun) -> bool:
+        """Return False, because no other claim depends on the file."""
+        return False
+
+    def undo(self, recorded: RecordedFile, _undoing: UndoRun) -> None:
+        """Remove the file. Raises: PrepareError."""
+        self._store.remove(recorded.file)
+
+    def _require_standing(self, device: Device) -> None:
+        planned = device.partition
+        if planned is None or not isinstance(self._hardware, Partitionable):
+            return
+        existing = _now_at(self._hardware, device.gpu, planned)
+        if (planned.uuid, planned.gi_id, planned.ci_id) not in {(now.uuid, now.gi_id, now.ci_id) for now in existing}:
+            text = f"partition {device.name} was destroyed while its claim was about to be prepared"
+            raise HardwareError("partition-missing", text, retry=Retry.LATER)
+
+    def _write(self, step: CdiFileStep, run: StepRun, patience: Deadline) -> None:
+        made = {name: self._made(device, run, patience) for name, device in step.made.items()}
+        document = render(step.cdi_kind, self._edits(step, run, made), step.common)
+        run.is_file_changed |= self._store.write(step.file, document, _records(made, run.shared))
+
+    def _made(self, device: str, run: StepRun, patience: Deadline) -> tuple[Edits, RecordedPartition | None]:
+        """Return the edits of a device that another step made, and its record if it is a partition.
+
+        Raises: HardwareError.
+        """
+        if device in run.passed:
+            return run.passed[device], None
+        partition = run.partitions[device]
+        return self._edits_of(device, partition, patience), partition.recorded
+
+    def _edits(self, step: CdiFileStep, run: StepRun, made: _Made) -> dict[str, Edits]:
+        """Return the edits of the claim's devices, by their name in the file, with what the other steps made.
+
+        Raises: PrepareError.
+        """
+        edits = {**step.devices, **{name: own for name, (own, _) in made.items()}}
+        for shared, recorded in run.shared:
+            for name in shared.in_file:
+                edits[name] = with_sharing(edits[name], shared, recorded, name)
+        for names, more in run.variables:
+            edits |= {name: merge((edits[name], more)) for name in names if name in edits}
+        if step.metadata:
+            uuids = {device: partition.facts.uuid for device, partition in run.partitions.items()}
+            for name, mount in self._metadata.write(step.metadata, uuids):
+                edits[name] = edits[name]._replace(mounts=(*edits[name].mounts, mount))
+        return edits
+
+    def _edits_of(self, device: str, partition: MadePartition, patience: Deadline) -> Edits:
+        """Return the edits of a partition that was just made, whose device nodes may appear a moment later.
+
+        Raises: HardwareError.
+        """
+        while True:
+            try:
+                return self._hardware.device_edits(partition.gpu, partition.facts)
+            except HardwareError as error:
+                if error.code != NODE_MISSING or patience.has_passed():
+                    error.message = f"device {device}: {error.message}"
+                    raise
+            time.sleep(_POLL_SECONDS)
+
+
+def _now_at(port: Partitionable, gpu: GpuFacts, planned: PartitionFacts) -> tuple[PartitionFacts, ...]:
+    """Return the partitions among which a planned one is if it still exists. Raises: HardwareError."""
+    for profile in gpu.mig_profiles:
+        if (profile.name, profile.gi_profile_id) == (planned.profile, planned.gi_profile_id):
+            found = port.placement_now(gpu, profile, planned.start).partition  # no other placement is read for this
+            return (found,) if found else ()
+    return port.partitions_now(gpu)  # it is a part of a GPU instance
+
+
+def _records(made: _Made, shared: Iterable[tuple[SharingStep, RecordedSharing]]) -> bytes:
+    """Return what is recorded beside the file, from which a lost ledger is rebuilt: partitions and sharing."""
+    entries = {name: partition_env(recorded) for name, (_, recorded) in made.items() if recorded is not None}
+    for step, recorded in shared:
+        for name in step.in_file:
+            entries[name] = (*entries.get(name, ()), *sharing_env(step, recorded.effect))
+    return record_text(entries)
+
+
+# The CDI names that plans use.
+
+
+@dataclass(frozen=True, slots=True)
+class DriverCdiNames:
+    """The CDI names of one driver, in the form that plans use."""
+
+    driver: str
+
+    @property
+    def kind(self) -> str:
+        """The CDI kind of all devices that this driver prepares."""
+        return cdi.kind(self.driver)
+
+    def file(self, uid: str) -> str:
+        """Return the name of a claim's CDI file."""
+        return cdi.claim_file(self.driver, uid)
+
+    def device(self, uid: str, device: str, share_id: str | None) -> str:
+        """Return the name of a device within that file."""
+        return cdi.device_name(uid, device, share_id)
+
+    def id(self, uid: str, device: str, share_id: str | None) -> str:
+        """Return the fully qualified id of that device."""
+        return cdi.device_id(self.driver, uid, device, share_id)
+
+
+# Device metadata: files in which containers find facts about their devices, and the mounts that show them there.
 
 _MAX_BYTES = 256 * 1024  # 32 devices with 32 attributes each need less than half of this, in both versions
 _OPTIONS = ("ro", "bind", "nosuid", "nodev", "noexec")
@@ -178,149 +327,3 @@ def _object(text: str) -> Wire:
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - a value of the wrong form, whatever its type
     return found
-
-
-_POLL_SECONDS = 0.05
-
-# By name in the file: the edits of a device that another step made, and its record if it is a partition.
-_Made = dict[str, tuple[Edits, RecordedPartition | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class DriverCdiNames:
-    """The CDI names of one driver, in the form that plans use."""
-
-    driver: str
-
-    @property
-    def kind(self) -> str:
-        """The CDI kind of all devices that this driver prepares."""
-        return cdi.kind(self.driver)
-
-    def file(self, uid: str) -> str:
-        """Return the name of a claim's CDI file."""
-        return cdi.claim_file(self.driver, uid)
-
-    def device(self, uid: str, device: str, share_id: str | None) -> str:
-        """Return the name of a device within that file."""
-        return cdi.device_name(uid, device, share_id)
-
-    def id(self, uid: str, device: str, share_id: str | None) -> str:
-        """Return the fully qualified id of that device."""
-        return cdi.device_id(self.driver, uid, device, share_id)
-
-
-class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
-    """The CDI files of one node's claims."""
-
-    kind = CdiFileStep.kind
-
-    def __init__(self, store: CdiStore, hardware: Hardware, metadata: DeviceMetadata) -> None:
-        self._store, self._hardware, self._metadata = store, hardware, metadata
-
-    def intent(self, step: CdiFileStep) -> RecordedFile:
-        """Return the record of a file: its name."""
-        return RecordedFile(step.file)
-
-    def inspect(self, step: CdiFileStep, _deadline: Deadline) -> RecordedFile:
-        """Return the intent, if the standing partitions that the file describes still exist.
-
-        The claim was planned before its devices' locks were taken, and they may have been destroyed between.
-        Raises: HardwareError("hardware.partition-missing").
-        """
-        for device in step.standing:
-            self._require_standing(device)
-        return self.intent(step)
-
-    def perform(self, step: CdiFileStep, recorded: RecordedFile, run: StepRun) -> RecordedFile:
-        """Write the file and the metadata files that it mounts, unless they already have this content.
-
-        Raises: HardwareError, PrepareError.
-        """
-        self._write(step, run, run.deadline.sooner(NODE_SECONDS))
-        return recorded
-
-    def find(self, step: CdiFileStep, _recorded: RecordedFile, run: StepRun) -> None:
-        """Write the file again if device nodes or libraries have changed. Raises: HardwareError, PrepareError."""
-        self._write(step, run, Deadline.after(0))
-
-    def needs_mark(self, _recorded: RecordedFile, _undoing: UndoRun) -> bool:
-        """Return False, because no other claim depends on the file."""
-        return False
-
-    def undo(self, recorded: RecordedFile, _undoing: UndoRun) -> None:
-        """Remove the file. Raises: PrepareError."""
-        self._store.remove(recorded.file)
-
-    def _require_standing(self, device: Device) -> None:
-        planned = device.partition
-        if planned is None or not isinstance(self._hardware, Partitionable):
-            return
-        existing = _now_at(self._hardware, device.gpu, planned)
-        if (planned.uuid, planned.gi_id, planned.ci_id) not in {(now.uuid, now.gi_id, now.ci_id) for now in existing}:
-            text = f"partition {device.name} was destroyed while its claim was about to be prepared"
-            raise HardwareError("partition-missing", text, retry=Retry.LATER)
-
-    def _write(self, step: CdiFileStep, run: StepRun, patience: Deadline) -> None:
-        made = {name: self._made(device, run, patience) for name, device in step.made.items()}
-        document = render(step.cdi_kind, self._edits(step, run, made), step.common)
-        run.is_file_changed |= self._store.write(step.file, document, _records(made, run.shared))
-
-    def _made(self, device: str, run: StepRun, patience: Deadline) -> tuple[Edits, RecordedPartition | None]:
-        """Return the edits of a device that another step made, and its record if it is a partition.
-
-        Raises: HardwareError.
-        """
-        if device in run.passed:
-            return run.passed[device], None
-        partition = run.partitions[device]
-        return self._edits_of(device, partition, patience), partition.recorded
-
-    def _edits(self, step: CdiFileStep, run: StepRun, made: _Made) -> dict[str, Edits]:
-        """Return the edits of the claim's devices, by their name in the file, with what the other steps made.
-
-        Raises: PrepareError.
-        """
-        edits = {**step.devices, **{name: own for name, (own, _) in made.items()}}
-        for shared, recorded in run.shared:
-            for name in shared.in_file:
-                edits[name] = with_sharing(edits[name], shared, recorded, name)
-        for names, more in run.variables:
-            edits |= {name: merge((edits[name], more)) for name in names if name in edits}
-        if step.metadata:
-            uuids = {device: partition.facts.uuid for device, partition in run.partitions.items()}
-            for name, mount in self._metadata.write(step.metadata, uuids):
-                edits[name] = edits[name]._replace(mounts=(*edits[name].mounts, mount))
-        return edits
-
-    def _edits_of(self, device: str, partition: MadePartition, patience: Deadline) -> Edits:
-        """Return the edits of a partition that was just made, whose device nodes may appear a moment later.
-
-        Raises: HardwareError.
-        """
-        while True:
-            try:
-                return self._hardware.device_edits(partition.gpu, partition.facts)
-            except HardwareError as error:
-                if error.code != NODE_MISSING or patience.has_passed():
-                    error.message = f"device {device}: {error.message}"
-                    raise
-            time.sleep(_POLL_SECONDS)
-
-
-def _now_at(port: Partitionable, gpu: GpuFacts, planned: PartitionFacts) -> tuple[PartitionFacts, ...]:
-    """Return the partitions among which a planned one is if it still exists. Raises: HardwareError."""
-    for profile in gpu.mig_profiles:
-        if (profile.name, profile.gi_profile_id) == (planned.profile, planned.gi_profile_id):
-            found = port.placement_now(gpu, profile, planned.start).partition  # no other placement is read for this
-            return (found,) if found else ()
-    return port.partitions_now(gpu)  # it is a part of a GPU instance
-
-
-def _records(made: _Made, shared: Iterable[tuple[SharingStep, RecordedSharing]]) -> bytes:
-    """Return what is recorded beside the file, from which a lost ledger is rebuilt: partitions and sharing."""
-    entries = {name: partition_env(recorded) for name, (_, recorded) in made.items() if recorded is not None}
-    for step, recorded in shared:
-        for name in step.in_file:
-            entries[name] = (*entries.get(name, ()), *sharing_env(step, recorded.effect))
-    return record_text(entries)
