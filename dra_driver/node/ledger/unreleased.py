@@ -12,7 +12,6 @@ the device wait for it.
 
 from __future__ import annotations
 
-import functools
 import json
 import sqlite3
 import time
@@ -82,16 +81,9 @@ def conflicts_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str,
     a virtual machine, conflicts with everything that others may have of that GPU, whatever the GPU is offered as now:
     it may have been partitioned since the other claim was allocated.
     """
-    sql, values = _holders_query(wanted)
-    return sql, (*values, uid)
-
-
-@functools.lru_cache(maxsize=64)  # claims want the same few devices again and again
-def _holders_query(wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the query of `conflicts_query`, and its values without the last one: the UID of the wanting claim."""
     names, prefixes = names_in_conflict({device for device, _ in wanted})
     bounds = [(prefix, f"{prefix}~") for prefix in prefixes]
-    return _conflicts_sql(len(names), len(bounds)), (*names, *(one for pair in bounds for one in pair))
+    return _conflicts_sql(len(names), len(bounds)), (*names, *(bound for pair in bounds for bound in pair), uid)
 
 
 def _conflicts_sql(names: int, ranges: int) -> str:
