@@ -21,7 +21,7 @@ from dra_driver.simulator.api_server import EmbeddedApi
 from dra_driver.simulator.store import SLICES
 from tests.storm.support.eyes.counters import Counters
 from tests.storm.support.eyes.hours import Hours
-from tests.storm.support.eyes.leftovers import leftovers, mounts
+from tests.storm.support.eyes.leftovers import cgroups, leftovers, mounts
 from tests.storm.support.eyes.observer import CHECK_S, Observer
 from tests.storm.support.eyes.outages import Outages
 from tests.storm.support.hands.adversities import Adversity
@@ -65,7 +65,7 @@ class Storm:
         self.data = self.kubelet.plugins_dir / NVIDIA_DRIVER
         self.data.mkdir()
         self._adversity.prepare(folder, [self.data, self.kubelet.cdi_dir])
-        self.mounts = set(mounts())
+        self.mounts, self.cgroups = set(mounts()), cgroups()
         self.machine = Machine(folder, self.data, is_static=is_static)
         self.observer = Observer(self.machine, self.kubelet)
         self.outages, self.counters, self.hours = Outages(self.api, self.machine), Counters(), Hours()

@@ -36,7 +36,7 @@ def _of_claims(storm: Any) -> Iterator[str]:
     yield from (f"driver {driver!r} of {address}" for address, driver in drivers.items() if driver != "nvidia")
     yield from (f"mount {target}" for target in sorted(set(mounts()) - storm.mounts))
     yield from (f"lease {name}" for name in _leases(storm.api))
-    yield from (f"cgroup {path}" for path in _cgroups(storm.agents.pids))
+    yield from (f"cgroup {path}" for path in cgroups() - storm.cgroups if _is_of(path, storm.agents.pids))
 
 
 def _of_agents(storm: Any) -> Iterator[str]:
@@ -57,11 +57,14 @@ def _leases(api: Any) -> Iterator[str]:
             yield lease["metadata"]["name"]
 
 
-def _cgroups(pids: Collection[int]) -> Iterator[Path]:
-    """Yield the control groups that agents made for programs of theirs; their names end with the agent's process."""
-    for root, names, _ in os.walk(_CGROUPS):
-        mine = (name for name in names if name.startswith("dra-") and name.rpartition("-")[2] in map(str, pids))
-        yield from (Path(root, name) for name in mine)
+def cgroups() -> set[Path]:
+    """Return the control groups that agents have made for programs of theirs, on this machine and at any time."""
+    return {Path(root, name) for root, names, _ in os.walk(_CGROUPS) for name in names if name.startswith("dra-")}
+
+
+def _is_of(cgroup: Path, pids: Collection[int]) -> bool:
+    """Return whether one of these processes made a control group: its name ends with the agent's process."""
+    return cgroup.name.rpartition("-")[2] in map(str, pids)
 
 
 def _processes() -> Iterator[tuple[int, str]]:
