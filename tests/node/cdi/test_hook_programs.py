@@ -47,6 +47,26 @@ def test_with_a_hook_program_libraries_are_mounted_at_their_own_paths(tmp_path, 
     checked(found)
 
 
+@pytest.mark.parametrize("place", ["/etc", "/usr/local/share", "/usr/share"])
+def test_configs_are_where_programs_look_for_them_wherever_the_driver_root_has_them(tmp_path, no_proc, place):
+    root = FakeDriverRoot(tmp_path / "root")
+    shown = ("egl/egl_external_platform.d/20_nvidia_xcb.json", "egl/egl_external_platform.d/20_nvidia_xlib.json")
+    for name in (*shown, "OpenCL/vendors/nvidia.icd", "egl/egl_external_platform.d/15_nvidia_gbm.json"):
+        root.add(f"{place}/{name}")
+    mounted = places(common_edits(root.roots(proc=no_proc), VERSION)[0])
+    assert {name: mounted.get(f"/usr/share/{name}") for name in shown} == {name: f"{place}/{name}" for name in shown}
+    assert mounted["/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json"].startswith(f"{place}/")
+    assert mounted["/etc/OpenCL/vendors/nvidia.icd"] == f"{place}/OpenCL/vendors/nvidia.icd"
+
+
+def test_vulkans_config_may_be_in_the_driver_root_itself(tmp_path, no_proc):
+    root = FakeDriverRoot(tmp_path / "root", host="/home/kubernetes/bin/nvidia")
+    Path(f"{root.mount}/usr/share/vulkan/icd.d/nvidia_icd.json").unlink()
+    root.add("/vulkan/icd.d/nvidia_icd.json")
+    mounted = places(common_edits(root.roots(proc=no_proc), VERSION)[0])
+    assert mounted["/etc/vulkan/icd.d/nvidia_icd.json"] == f"{root.host}/vulkan/icd.d/nvidia_icd.json"
+
+
 def test_there_are_hooks_for_links_forward_compatibility_cache_and_parameters(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root")
     root.add_hook()

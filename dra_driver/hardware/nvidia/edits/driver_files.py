@@ -25,13 +25,13 @@ from dra_driver.hardware.nvidia.edits.driver_root import (
     BINARY_FOLDERS,
     CONFIG_FOLDERS,
     CONFIGS,
+    ETC_CONFIGS,
     FIRMWARE,
     LIBRARY_FOLDERS,
     OPENED_WITHOUT_NUMBER,
     OWN_VERSION,
     SOCKETS,
     SONAME_NUMBERS,
-    VULKAN,
     XORG_FOLDERS,
     DriverRoot,
     find_driver,
@@ -165,10 +165,10 @@ def _links(libraries: tuple[DriverFile, ...], xorg: tuple[DriverFile, ...]) -> I
 
 
 def _configs(root: DriverRoot) -> Iterator[DriverFile]:
-    for name in (*CONFIGS, *VULKAN):
-        for folder in CONFIG_FOLDERS:
+    for name in (*CONFIGS, *ETC_CONFIGS):
+        for folder in (*CONFIG_FOLDERS, ""):
             if root.find(f"{folder}/{name}"):
-                yield _file(root, f"{folder}/{name}", f"/etc/{name}" if name in VULKAN else f"{folder}/{name}")
+                yield _file(root, f"{folder}/{name}", f"/etc/{name}" if name in ETC_CONFIGS else f"/usr/share/{name}")
                 break
 
 

@@ -171,16 +171,19 @@ XORG_FOLDERS = tuple(
     for kind in ("drivers", "extensions")
 )
 CONFIG_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
-CONFIGS = (
+CONFIGS = (  # these go to /usr/share in the container, wherever the host has them
     "glvnd/egl_vendor.d/10_nvidia.json",
     "egl/egl_external_platform.d/15_nvidia_gbm.json",
     "egl/egl_external_platform.d/10_nvidia_wayland.json",
     "egl/egl_external_platform.d/09_nvidia_wayland2.json",
+    "egl/egl_external_platform.d/20_nvidia_xcb.json",
+    "egl/egl_external_platform.d/20_nvidia_xlib.json",
     "nvidia/nvoptix.bin",
     "X11/xorg.conf.d/10-nvidia.conf",
     "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
 )
-VULKAN = (  # these go to /etc/vulkan in the container, wherever the host has them
+ETC_CONFIGS = (  # these go to /etc; some installers put Vulkan's into the driver root itself
+    "OpenCL/vendors/nvidia.icd",
     "vulkan/icd.d/nvidia_icd.json",
     "vulkan/icd.d/nvidia_icd.x86_64.json",
     "vulkan/icd.d/nvidia_icd.aarch64.json",
