@@ -1,8 +1,14 @@
 """`python traced.py OUT COMMAND ...`: a command of the driver, and which files of the package its walks pass.
 
-Out, as JSON in OUT when the command ends: "slices", "claim" and "explain", the files in which a function ran below the
-scan and the publishing of slices, below a call of the kubelet, and below the command line, in the order in which they
-were entered; "all", every file that was executed.
+Out, as JSON in OUT when the command ends, the files of each walk in the order in which they were entered:
+
+    slices   below the scan and the publishing, until the first slices are written
+    claim    below NodePrepareResources and NodeUnprepareResources
+    explain  below the command line
+    all      every file that was executed, those that were imported included
+
+A file is passed if a function of it runs, also while a module is imported on the walk. Comprehensions don't count: from
+Python 3.12 on those of a module run without a call.
 """
 
 from __future__ import annotations
@@ -14,34 +20,53 @@ import runpy
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import dra_driver
 
 PACKAGE = f"{Path(dra_driver.__file__).parent}/"
-ROOTS = {
-    "slices": f"{PACKAGE}node/slices/",
-    "claim": (f"{PACKAGE}node/kubelet/methods.py", f"{PACKAGE}node/kubelet/server.py"),
-    "explain": f"{PACKAGE}tools/main.py",
+# Where each walk begins: file and function.
+BEGINS = {
+    ("node/slices/scanner.py", "Scanner._turn"): "slices",
+    ("node/slices/publisher.py", "Publisher._run"): "slices",
+    ("node/kubelet/server.py", "PrepareCall.__call__"): "claim",
+    ("node/kubelet/server.py", "UnprepareCall.__call__"): "claim",
+    ("tools/main.py", "run"): "explain",
 }
+WRITTEN = ("node/slices/pool_sync.py", "PoolSync.run")  # returns when the slices are written
+WALKS = ("slices", "claim", "explain")
 
-entered: dict[str, dict[str, None]] = {walk: {} for walk in ROOTS}
+entered: dict[str, dict[str, None]] = {walk: {} for walk in WALKS}
+ended: set[str] = set()
 
 
-def profile(frame: FrameType, event: str, _: object) -> None:
-    """Keep the file of a function of the package that is called below one of the roots."""
-    file = frame.f_code.co_filename
-    if event != "call" or not file.startswith(PACKAGE) or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+def place_of(code: CodeType) -> tuple[str, str]:
+    """Return file and name of a function of the package."""
+    return code.co_filename.removeprefix(PACKAGE), code.co_qualname
+
+
+def profile(frame: FrameType, event: str, result: object) -> None:
+    """Keep the file of a function of the package that is called on a walk."""
+    code = frame.f_code
+    if not code.co_filename.startswith(PACKAGE):
         return
-    below, caller = set(), frame
-    while caller is not None:
-        above = caller.f_code.co_filename
-        if caller.f_code.co_name == "<module>" and above.startswith(PACKAGE) and not above.endswith("__main__.py"):
-            return  # a module is being imported
-        below |= {walk for walk, root in ROOTS.items() if above.startswith(root)}
-        caller = caller.f_back
-    for walk in below:
-        entered[walk].setdefault(file.removeprefix(PACKAGE))
+    if event == "return" and place_of(code) == WRITTEN and result:
+        ended.add("slices")
+    is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.endswith(("comp>", "expr>"))
+    if event != "call" or not is_function:
+        return
+    for walk in walks_of(frame) - ended:
+        entered[walk].setdefault(place_of(code)[0])
+
+
+def walks_of(frame: FrameType | None) -> set[str]:
+    """Return the walks that a function is called on: those that it or one of its callers begins."""
+    walks = set()
+    while frame is not None:
+        if walk := BEGINS.get(place_of(frame.f_code)):
+            walks.add(walk)
+        frame = frame.f_back
+    return walks
 
 
 def executed() -> list[str]:
@@ -54,8 +79,7 @@ def write(out: Path) -> None:
     """Write what was traced."""
     sys.setprofile(None)
     threading.setprofile(None)
-    walks = {walk: [file for file in files if "_proto" not in file] for walk, files in entered.items()}
-    out.write_text(json.dumps({**walks, "all": executed()}))
+    out.write_text(json.dumps({**{walk: [*files] for walk, files in entered.items()}, "all": executed()}))
 
 
 def main() -> None:
