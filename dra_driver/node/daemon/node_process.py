@@ -174,7 +174,7 @@ def has_claims(data_dir: Path) -> bool:
     """Return whether the ledger may hold claims, without opening a ledger that does not exist."""
     if not (data_dir / "ledger.db").exists():
         return False
-    from dra_driver.node.ledger.connections import has_claims as has_rows
+    from dra_driver.node.ledger.database import has_claims as has_rows
 
     return has_rows(data_dir / "ledger.db")
 

@@ -23,7 +23,7 @@ from dra_driver.base.wire import Wire, json_text
 from dra_driver.node.claims.allocated import AllocatedClaim
 from dra_driver.node.ledger import spans
 from dra_driver.node.ledger.access import LedgerAccess
-from dra_driver.node.ledger.connections import NO_ROOM
+from dra_driver.node.ledger.database import NO_ROOM
 from dra_driver.node.ledger.device_effects import DeviceEffects, EffectHolder
 from dra_driver.node.ledger.ledger_file import (
     ModeEnd,

@@ -27,8 +27,17 @@ from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.ledger import device_effects, spans, unreleased
 from dra_driver.node.ledger import spans as claim_totals
 from dra_driver.node.ledger import spans as usage_clock
-from dra_driver.node.ledger.connections import BUSY, CORRUPT, NO_ROOM, ledger_error, move_aside, opening, quoted
-from dra_driver.node.ledger.database import BUSY_PAUSES, Database
+from dra_driver.node.ledger.database import (
+    BUSY,
+    BUSY_PAUSES,
+    CORRUPT,
+    NO_ROOM,
+    Database,
+    ledger_error,
+    move_aside,
+    opening,
+    quoted,
+)
 from dra_driver.node.ledger.record import ClaimFiles, ClaimRecord, ClaimState, record_of_row, row_of_record
 from dra_driver.node.ledger.recorded_steps import RecordedPartition, RecordedSharing
 from dra_driver.node.ledger.spans import add_columns

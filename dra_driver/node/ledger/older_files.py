@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Protocol
 
 from dra_driver.base.errors import LedgerError, Retry
-from dra_driver.node.ledger.connections import MAX_BYTES, Rows, locked_within, move_aside, open_file, sync_folder
+from dra_driver.node.ledger.database import locked_within, move_aside, open_file, sync_folder
+
+MAX_BYTES = 1 << 20  # of an older file that is a text
+Rows = Mapping[str, list[tuple[object, ...]]]  # by table
 
 
 class OlderFile(ABC):

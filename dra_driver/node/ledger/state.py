@@ -28,12 +28,13 @@ from typing import TypeVar
 from dra_driver.base.errors import LedgerError, Retry
 from dra_driver.base.machine import stamp_of
 from dra_driver.base.telemetry.logs import fields
-from dra_driver.node.ledger.connections import CORRUPT, Rows, ledger_error, move_aside, open_file, opening
+from dra_driver.node.ledger.database import CORRUPT, ledger_error, move_aside, open_file, opening
 from dra_driver.node.ledger.older_files import (
     HeldFile,
     OlderDatabase,
     OlderFile,
     OlderText,
+    Rows,
     fill,
     fingerprint_of,
     has_tables,

@@ -15,7 +15,7 @@ BRANCHES = {
     if isinstance(kind, type) and issubclass(kind, errors.DriverError) and kind is not errors.DriverError
 }
 _CODE = re.compile(rf"({'|'.join(sorted(set(BRANCHES.values())))})\.[a-z]+(-[a-z]+)*")
-_BRANCH_OF_TABLES = {"answers": "api", "connections": "ledger"}  # modules with tables of codes
+_BRANCH_OF_TABLES = {"answers": "api", "database": "ledger"}  # modules with tables of codes
 _NO_CODES = {"ledger.db", "node.example", "sharing.yaml"}
 
 
