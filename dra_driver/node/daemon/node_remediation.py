@@ -27,8 +27,7 @@ from dra_driver.node.health.recovery import FILE_NAME, DryRun, RebootRequest
 from dra_driver.node.health.remediation import Remediation, claims_on
 from dra_driver.node.health.validation import ValidationLevel, ValidationResult, ValidationSetting, ValidationVerdict
 from dra_driver.node.health.validator import DeviceHolders, Validator
-from dra_driver.node.ledger.gpu_holds import GpuHolds
-from dra_driver.node.ledger.locks import ValidationLock
+from dra_driver.node.ledger.locks import GpuHolds, ValidationLock
 from dra_driver.node.neighbours.allocations import AllocatedDevices
 from dra_driver.node.neighbours.gone_claims import described
 from dra_driver.node.prepare.repair import Repair

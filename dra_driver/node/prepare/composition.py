@@ -16,9 +16,8 @@ from dra_driver.kube.paths import ClaimApi
 from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.claim_on_node import NodeIdentity
 from dra_driver.node.devices.offering import CurrentInventory
-from dra_driver.node.ledger.gpu_holds import GpuHolds
 from dra_driver.node.ledger.ledger import Ledger
-from dra_driver.node.ledger.locks import NodeLocks, ValidationLock
+from dra_driver.node.ledger.locks import GpuHolds, NodeLocks, ValidationLock
 from dra_driver.node.mps.client import MpsSupervisor
 from dra_driver.node.neighbours.gone_claims import GoneClaims
 from dra_driver.node.prepare.node_users import PROC

@@ -40,9 +40,8 @@ from dra_driver.node.claims.claim_on_node import (
 from dra_driver.node.claims.plan import PreparedDevice, PreparePlan, plan_prepare
 from dra_driver.node.devices.describing import Device
 from dra_driver.node.devices.offering import CurrentInventory
-from dra_driver.node.ledger.gpu_holds import GpuHolds
 from dra_driver.node.ledger.ledger import Ledger
-from dra_driver.node.ledger.locks import NodeLocks, ValidationLock, claim_lock, device_lock
+from dra_driver.node.ledger.locks import GpuHolds, NodeLocks, ValidationLock, claim_lock, device_lock
 from dra_driver.node.ledger.record import UNFINISHED, ClaimRecord, ClaimState, record_of_plan
 from dra_driver.node.ledger.recorded_steps import ends_with_power, is_only_file
 from dra_driver.node.ledger.unreleased import Conflict

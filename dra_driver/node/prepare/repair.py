@@ -22,9 +22,8 @@ from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, record_of_claim
 from dra_driver.node.claims.claim_on_node import BUDGET_SECONDS, Deadline, lost_devices
 from dra_driver.node.devices.offering import CurrentInventory
-from dra_driver.node.ledger.gpu_holds import with_replicas
 from dra_driver.node.ledger.ledger import Ledger
-from dra_driver.node.ledger.locks import NodeLocks, claim_lock, device_lock
+from dra_driver.node.ledger.locks import NodeLocks, claim_lock, device_lock, with_replicas
 from dra_driver.node.ledger.record import ClaimRecord, ClaimState
 from dra_driver.node.ledger.recorded_steps import RecordedFile, RecordedPartition, RecordedSharing
 from dra_driver.node.neighbours.gone_claims import GoneClaims

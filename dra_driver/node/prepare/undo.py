@@ -18,9 +18,8 @@ from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.claims.plan import PreparePlan
 from dra_driver.node.ledger.access import tolerate_full_disk
-from dra_driver.node.ledger.gpu_holds import GpuHolds
 from dra_driver.node.ledger.ledger import Ledger
-from dra_driver.node.ledger.locks import NodeLocks, claim_lock, device_lock
+from dra_driver.node.ledger.locks import GpuHolds, NodeLocks, claim_lock, device_lock
 from dra_driver.node.ledger.record import UNFINISHED, ClaimRecord, ClaimState
 from dra_driver.node.ledger.recorded_steps import (
     ends_with_power,

@@ -30,9 +30,8 @@ from dra_driver.node.devices.geometry import (
     geometry_of,
     wanted_of,
 )
-from dra_driver.node.ledger.gpu_holds import GpuHolds
 from dra_driver.node.ledger.ledger import Ledger
-from dra_driver.node.ledger.locks import NodeLocks
+from dra_driver.node.ledger.locks import GpuHolds, NodeLocks
 from dra_driver.node.neighbours.pod_resources import NodePods
 
 log = logging.getLogger(__name__)

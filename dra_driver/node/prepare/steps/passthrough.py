@@ -3,7 +3,7 @@
 In: steps of plans, and their records in the ledger. Out: GPUs bound to a VFIO driver, and their device nodes. The
 ledger records every function's former driver before the first write, and each write before it begins; undoing needs
 nothing else, and starts from what sysfs shows. Everything about one GPU happens under its lock, in calls that hold all
-the devices of the GPU already (`gpu_holds`). A reboot undoes all writes.
+the devices of the GPU already (`GpuHolds`). A reboot undoes all writes.
 """
 
 from __future__ import annotations

@@ -30,9 +30,8 @@ from dra_driver.hardware.port import Hardware, Partitionable, ProcessLister
 from dra_driver.kube.api import NodeEvents
 from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.devices.partitions import Ownership, PlacementKey
-from dra_driver.node.ledger.gpu_holds import GpuHolds
 from dra_driver.node.ledger.ledger import Ledger
-from dra_driver.node.ledger.locks import NodeLocks, gpu_lock
+from dra_driver.node.ledger.locks import GpuHolds, NodeLocks, gpu_lock
 from dra_driver.node.ledger.record import ClaimRecord
 from dra_driver.node.ledger.recorded_steps import RecordedPartition
 from dra_driver.node.neighbours.device_plugin import FILE, CheckpointedClaim, CheckpointedPartition, read_checkpoint

@@ -8,8 +8,7 @@ from dra_driver.base.errors import PrepareError
 from dra_driver.base.wire import DeviceType
 from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.devices.describing import Device
-from dra_driver.node.ledger.gpu_holds import GpuHolds
-from dra_driver.node.ledger.locks import NodeLocks, device_lock, gpu_lock
+from dra_driver.node.ledger.locks import GpuHolds, NodeLocks, device_lock, gpu_lock
 from dra_driver.node.ledger.record import ClaimState
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 
