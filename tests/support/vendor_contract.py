@@ -24,8 +24,7 @@ from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.choose import choose
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.published import STANDARD, Owner, ValueKind
-from dra_driver.hardware.vendors import load_vendor
+from dra_driver.hardware.vendors import STANDARD, Owner, ValueKind, load_vendor
 from dra_driver.node.cdi import render
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.devices.describing import device_wire, rows_of

@@ -16,10 +16,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dra_driver.base.wire import DeviceType
-from dra_driver.hardware import published
 from dra_driver.hardware.amd.hardware import PASSTHROUGH_ROWS
 from dra_driver.hardware.amd.health import AmdGpu
-from dra_driver.hardware.published import (
+from dra_driver.hardware.vendors import (
     ALL,
     ENFORCEMENT,
     EVERY,
@@ -33,6 +32,7 @@ from dra_driver.hardware.published import (
     Published,
     ValueKind,
     is_virtual,
+    memory_or_zero,
     of_gpu,
 )
 
@@ -195,7 +195,7 @@ AMD_ROWS: tuple[Published, ...] = (
         "Memory. On an APU, how much of the host's memory programs may allocate; under NPS1, a partition's nominal "
         "share. 0 where no file reports it.",
         EVERY,
-        published.memory_or_zero,
+        memory_or_zero,
         unit="bytes",
         owner=Owner.VENDOR,
         since="0.2.0",

@@ -24,8 +24,8 @@ from dra_driver.hardware.amd.reading import read_gpus
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.pci import edits_of_nodes, node_missing, on_bus, read_device_nodes, read_functions
 from dra_driver.hardware.port import Fingerprint, Roots
-from dra_driver.hardware.published import PASSED, VFIO, FoundDevice, Published, ValueKind, is_virtual
 from dra_driver.hardware.sysfs import SysfsObservation, semantic_version
+from dra_driver.hardware.vendors import PASSED, VFIO, FoundDevice, Published, ValueKind, is_virtual
 
 if TYPE_CHECKING:
     from dra_driver.hardware.metered import Reading

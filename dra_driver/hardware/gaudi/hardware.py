@@ -20,11 +20,12 @@ from dra_driver.base.edits import Edits, Hook, Mount, merge
 from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.base.flags import registered_as
 from dra_driver.base.names import normal_pci_address
-from dra_driver.hardware import pci, published
+from dra_driver.hardware import pci
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.pci import edits_of_nodes, on_bus
 from dra_driver.hardware.port import Fingerprint, Roots
-from dra_driver.hardware.published import (
+from dra_driver.hardware.sysfs import semantic_version
+from dra_driver.hardware.vendors import (
     ALL,
     EVERY,
     MEMORY,
@@ -35,9 +36,9 @@ from dra_driver.hardware.published import (
     Owner,
     Published,
     ValueKind,
+    device_memory,
     of_gpu,
 )
-from dra_driver.hardware.sysfs import semantic_version
 
 # The facts of a Gaudi accelerator, in addition to those of every device.
 
@@ -264,7 +265,7 @@ GAUDI_ROWS: tuple[Published, ...] = (
         ValueKind.QUANTITY,
         "Memory of the model (see memoryIsNominal). Absent for models that our table lacks.",
         EVERY,
-        published.memory,
+        device_memory,
         unit="bytes",
         owner=Owner.OURS,
         since="0.2.0",

@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING
 from dra_driver.base.edits import Edits, Mount, merge
 from dra_driver.base.machine import boot_time
 from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind
-from dra_driver.hardware import pci, published
+from dra_driver.hardware import pci
 from dra_driver.hardware.evidence import HARDWARE_THERMAL, BusState, Vitals
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
 from dra_driver.hardware.intel.reading import DRIVERS, INTEL, GraphicsTile, IntelGpu, model_of, read_gpus, read_tiles
 from dra_driver.hardware.metered import Measure, MetricName, MetricNames, Pairs, Reading, gauge
 from dra_driver.hardware.pci import DrmFunction, bus_state, edits_of_nodes, on_bus, read_device_nodes, read_functions
 from dra_driver.hardware.port import Fingerprint, Roots
-from dra_driver.hardware.published import (
+from dra_driver.hardware.sysfs import Sensor, SysfsObservation, dmem_capacity, margins, read_sensors, value_of
+from dra_driver.hardware.vendors import (
     ALL,
     EVERY,
     MEMORY,
@@ -39,9 +40,9 @@ from dra_driver.hardware.published import (
     Owner,
     Published,
     ValueKind,
+    memory_or_zero,
     of_gpu,
 )
-from dra_driver.hardware.sysfs import Sensor, SysfsObservation, dmem_capacity, margins, read_sensors, value_of
 
 if TYPE_CHECKING:
     from dra_driver.hardware.sysfs import VitalsSource
@@ -134,7 +135,7 @@ INTEL_ROWS: tuple[Published, ...] = (
         ValueKind.QUANTITY,
         "The GPU's own memory. 0 on integrated GPUs, and where the kernel does not report it.",
         EVERY,
-        published.memory_or_zero,
+        memory_or_zero,
         unit="bytes",
         since="0.2.0",
     ),

@@ -23,10 +23,9 @@ from typing import ClassVar
 
 from dra_driver.base.names import label_product
 from dra_driver.base.wire import DeviceType
-from dra_driver.hardware import published
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import Roots
-from dra_driver.hardware.published import (
+from dra_driver.hardware.vendors import (
     ALL,
     COMPUTE,
     ENFORCEMENT,
@@ -44,7 +43,11 @@ from dra_driver.hardware.published import (
     Owner,
     Published,
     ValueKind,
+    device_memory,
+    device_uuid,
     of_gpu,
+    of_partition,
+    sharing_strategy,
 )
 
 _RESET_TOGETHER = frozenset(["pascal", "volta", "turing"])  # as in `architecture`, in lower case
@@ -237,7 +240,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         "UUID of the GPU (`GPU-…`) or of the partition (`MIG-…`; absent where Prepare creates it); a share has that of "
         "the shared device, and a GPU for a virtual machine one that is derived from its PCI address.",
         EVERY,
-        published.uuid,
+        device_uuid,
     ),
     Published(
         "parentUUID",
@@ -246,7 +249,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         PART,
         lambda f: f.gpu.uuid,
     ),
-    Published("profile", ValueKind.STRING, "MIG profile, such as `1g.10gb`.", MIG, published.of_partition("profile")),
+    Published("profile", ValueKind.STRING, "MIG profile, such as `1g.10gb`.", MIG, of_partition("profile")),
     Published(
         "productName",
         ValueKind.STRING,
@@ -300,7 +303,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         ValueKind.STRING,
         "How users of the device run side by side: `TimeSlicing`, `MPS`, or `none` where nothing is set up.",
         SHARE,
-        published.strategy,
+        sharing_strategy,
         owner=Owner.OURS,
     ),
     Published(
@@ -324,7 +327,7 @@ CAPACITIES: tuple[Published, ...] = (
         ValueKind.QUANTITY,
         "Memory of the device, or a replica's part of it. Absent on GPUs that share the host's memory and report none.",
         ALL,
-        published.memory,
+        device_memory,
         unit="bytes",
     ),
     SHARES_LEFT,
@@ -342,15 +345,13 @@ CAPACITIES: tuple[Published, ...] = (
         ValueKind.QUANTITY,
         "Streaming multiprocessors.",
         MIG,
-        published.of_partition("multiprocessors"),
+        of_partition("multiprocessors"),
     ),
-    Published("copyEngines", ValueKind.QUANTITY, "Copy engines.", MIG, published.of_partition("copy_engines")),
-    Published("decoders", ValueKind.QUANTITY, "Video decoders.", MIG, published.of_partition("decoders")),
-    Published("encoders", ValueKind.QUANTITY, "Video encoders.", MIG, published.of_partition("encoders")),
-    Published("jpegEngines", ValueKind.QUANTITY, "JPEG engines.", MIG, published.of_partition("jpeg_engines")),
-    Published(
-        "ofaEngines", ValueKind.QUANTITY, "Optical flow accelerators.", MIG, published.of_partition("ofa_engines")
-    ),
+    Published("copyEngines", ValueKind.QUANTITY, "Copy engines.", MIG, of_partition("copy_engines")),
+    Published("decoders", ValueKind.QUANTITY, "Video decoders.", MIG, of_partition("decoders")),
+    Published("encoders", ValueKind.QUANTITY, "Video encoders.", MIG, of_partition("encoders")),
+    Published("jpegEngines", ValueKind.QUANTITY, "JPEG engines.", MIG, of_partition("jpeg_engines")),
+    Published("ofaEngines", ValueKind.QUANTITY, "Optical flow accelerators.", MIG, of_partition("ofa_engines")),
     *(row for row in PASSED if row.kind is ValueKind.QUANTITY),
 )
 

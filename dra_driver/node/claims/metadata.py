@@ -16,7 +16,7 @@ from typing import Any
 
 from dra_driver.base.errors import DEVICE_ATTRIBUTES_AND_CAPACITIES, InputError
 from dra_driver.base.wire import DeviceTaint, Wire
-from dra_driver.hardware.published import STANDARD
+from dra_driver.hardware.vendors import STANDARD
 from dra_driver.node.claims.allocated import AllocatedDevice
 from dra_driver.node.claims.claim_on_node import ClaimedDevice, ClaimOnNode
 from dra_driver.node.devices.describing import AttributeValue, attribute_wire

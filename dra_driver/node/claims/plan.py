@@ -20,7 +20,7 @@ from dra_driver.base.quantity import Quantity
 from dra_driver.base.versions import Semver, SemverError, normalize
 from dra_driver.base.wire import DeviceType, SharedDevice, Wire
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.hardware.published import MEMORY
+from dra_driver.hardware.vendors import MEMORY
 from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.node.claims.claim_on_node import CdiNames, ClaimOnNode, fault_of
 from dra_driver.node.claims.device_config import ConfigFault

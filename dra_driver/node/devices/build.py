@@ -14,8 +14,7 @@ from dra_driver.base.flags import registered_or_default
 from dra_driver.base.names import is_dns_label, replica_name, replicated_name
 from dra_driver.base.wire import DeviceType, MpsSettings, Share, ShareMode, SharingSettings, TimeSlicingSettings
 from dra_driver.hardware.facts import Facts, GpuFacts, Problem
-from dra_driver.hardware.published import COMPUTE, MEMORY, MEMORY_SLICE, SHARES
-from dra_driver.hardware.vendors import load_vendor
+from dra_driver.hardware.vendors import COMPUTE, MEMORY, MEMORY_SLICE, SHARES, load_vendor
 from dra_driver.node.devices.describing import CommonFacts, Describer, Device, MigPlacement, RequestPolicy
 from dra_driver.node.devices.offering import (
     GpuOffer,
@@ -205,7 +204,7 @@ def allot(capacity: Mapping[str, int], rule: SharingRule) -> Allotment | str:
     if mode is ShareMode.REPLICAS:
         count = rule.replicas or 1
         one = replica_memory(whole.get(MEMORY, 0), count)
-        if MEMORY in whole:
+        if whole.get(MEMORY):
             if not one:
                 return f"its memory can't be divided into {count} replicas"
             policies[MEMORY] = RequestPolicy(one, values=(one,))
@@ -214,7 +213,7 @@ def allot(capacity: Mapping[str, int], rule: SharingRule) -> Allotment | str:
     counted = MEMORY if mode is ShareMode.MEMORY else COMPUTE
     if mode is ShareMode.COMPUTE:
         whole[COMPUTE] = ALL_COMPUTE
-    if counted not in whole:
+    if not whole.get(counted):
         return "it reports no memory of its own to share"
     policy = _range(rule.portion, whole[counted])
     if isinstance(policy, str):
@@ -444,7 +443,7 @@ def _why_not(device: Device) -> str:
     """Return why the driver can't limit how much of a device's memory each user gets."""
     if device.type is DeviceType.MIG:
         return "the driver has none for partitions, which the hardware separates"
-    if MEMORY not in device.capacity:
+    if not device.capacity.get(MEMORY):
         return "the device reports no memory of its own"
     terms = load_vendor(registered_or_default(device.gpu.vendor).name).sharing
     return f"they can't be set on this node ({terms.limits_need if terms else 'nothing'} is needed)"

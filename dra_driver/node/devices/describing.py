@@ -17,7 +17,7 @@ from dra_driver.base.quantity import Quantity
 from dra_driver.base.versions import Semver, SemverError
 from dra_driver.base.wire import DeviceType, DeviceWire, Share, Wire
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
-from dra_driver.hardware.published import (
+from dra_driver.hardware.vendors import (
     COMPUTE,
     MAX_MEMORY_SLICES,
     MEMORY_SLICE,
@@ -26,8 +26,10 @@ from dra_driver.hardware.published import (
     Owner,
     Published,
     ValueKind,
+    Vendor,
+    VendorClass,
+    load_vendor,
 )
-from dra_driver.hardware.vendors import Vendor, VendorClass, load_vendor
 
 # Device: what the inventory makes of the hardware's facts, and everything above it works with.
 

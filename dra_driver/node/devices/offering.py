@@ -15,7 +15,7 @@ from typing import Protocol
 
 from dra_driver.base.wire import DeviceTaints, DeviceType
 from dra_driver.hardware.facts import ChannelFacts, GpuFacts, PassthroughFacts, Problem
-from dra_driver.hardware.published import SHARES
+from dra_driver.hardware.vendors import SHARES
 from dra_driver.node.devices.describing import AttributeValue, Describer, Device, RequestPolicy
 from dra_driver.node.devices.partitions import CurrentGpu, counter_set_name
 

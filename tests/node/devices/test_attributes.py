@@ -7,9 +7,9 @@ from dra_driver.base import errors
 from dra_driver.base.names import label_product
 from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.nvidia.published import ATTRIBUTES, CAPACITIES, family
-from dra_driver.hardware.published import Owner, ValueKind
 from dra_driver.hardware.simulated.profile import load_profile, profile_names
 from dra_driver.hardware.simulated.profile_facts import facts_of
+from dra_driver.hardware.vendors import Owner, ValueKind
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.devices.describing import carried, rows_of
 from tests.support.facts import FULL_GPU, PARTITION, facts, with_everything_known

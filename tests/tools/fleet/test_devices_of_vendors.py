@@ -10,8 +10,8 @@ import yaml
 from dra_driver.base.errors import ExitCode
 from dra_driver.base.flags import FLAGS, registered_as
 from dra_driver.base.wire import DeviceType
-from dra_driver.hardware.published import ValueKind
 from dra_driver.hardware.simulated import load_profile
+from dra_driver.hardware.vendors import ValueKind
 from dra_driver.node.devices.describing import rows_of
 from dra_driver.simulator.example import load_example
 from dra_driver.tools import main
