@@ -1,11 +1,13 @@
-"""This machine: its boot, files that were replaced, and a cache of limited size."""
+"""This machine: its boot, files that were replaced; and a cache of limited size, and delays before trying again."""
 
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -97,3 +99,30 @@ def stamp_of(path: str | os.PathLike[str], *, follows_links: bool = True) -> Sta
 def stamp_of_status(status: os.stat_result) -> Stamp:
     """Return the stamp of a file whose status is known."""
     return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+# How long to wait before trying again: a sequence of delays with full jitter.
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Random delays below a step that grows from `base_s` to `max_s`, each time by `factor`, in seconds.
+
+    `uniform` is random.uniform, or a substitute in tests.
+    """
+
+    base_s: float = 0.1
+    max_s: float = 30.0
+    factor: float = 2.0
+    uniform: Callable[[float, float], float] = random.uniform
+    attempts: int = field(default=0, init=False)
+
+    def next_s(self, *, least_s: float = 0.0) -> float:
+        """Return the next delay in seconds: `least_s` plus the jitter of this step."""
+        step = min(self.max_s, self.base_s * self.factor ** min(self.attempts, 32))
+        self.attempts += 1
+        return least_s + self.uniform(0.0, step)
+
+    def reset(self) -> None:
+        """Start over from the first step, because the last try worked."""
+        self.attempts = 0

@@ -17,42 +17,16 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dra_driver.base.errors import ApiError, Retry
+from dra_driver.base.machine import Backoff
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import Wire
 from dra_driver.kube import answers
 from dra_driver.kube.answers import Changed, Connected, Deleted, Event, Listed, read_line
 from dra_driver.kube.api import REQUEST_SECONDS, KubeApi
 from dra_driver.kube.connections import LineStream
-
-# How long to wait before trying again: a sequence of delays with full jitter.
-
-
-@dataclass(slots=True)
-class Backoff:
-    """Random delays below a step that grows from `base_s` to `max_s`, each time by `factor`, in seconds.
-
-    `uniform` is random.uniform, or a substitute in tests.
-    """
-
-    base_s: float = 0.1
-    max_s: float = 30.0
-    factor: float = 2.0
-    uniform: Callable[[float, float], float] = random.uniform
-    attempts: int = field(default=0, init=False)
-
-    def next_s(self, *, least_s: float = 0.0) -> float:
-        """Return the next delay in seconds: `least_s` plus the jitter of this step."""
-        step = min(self.max_s, self.base_s * self.factor ** min(self.attempts, 32))
-        self.attempts += 1
-        return least_s + self.uniform(0.0, step)
-
-    def reset(self) -> None:
-        """Start over from the first step, because the last try worked."""
-        self.attempts = 0
-
 
 # Read a list of the API server one page after the other, so that it is never in memory as a whole.
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from dra_driver.base.machine import Backoff
 from dra_driver.kube.answers import Changed, Connected, Deleted, Listed
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load_credentials
 from dra_driver.kube.paths import SLICES
-from dra_driver.kube.watch import Backoff
 from tests.support.waiting import until
 
 

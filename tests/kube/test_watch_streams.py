@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
+from dra_driver.base.machine import Backoff
 from dra_driver.kube.answers import Changed, Connected, Deleted, Listed, check_slice
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.kubeconfig import Credentials, StaticToken, TlsMaterial
-from dra_driver.kube.watch import Backoff
 from tests.kube.support.http_script import ScriptedServer
 from tests.support.api.certificates import make_ca, make_leaf, server_context
 from tests.support.waiting import until

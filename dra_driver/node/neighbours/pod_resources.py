@@ -24,11 +24,11 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from dra_driver.base.errors import ApiError, NodeError, Retry
+from dra_driver.base.machine import Backoff
 from dra_driver.base.names import is_dns_label
 from dra_driver.base.wire import ClaimWire
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.paths import ClaimApi
-from dra_driver.kube.watch import Backoff
 from dra_driver.node._proto.k8s.podresources.v1 import api_pb2 as messages
 from dra_driver.node.neighbours.allocations import ClaimName, name_of, results, uid_of
 

@@ -13,8 +13,8 @@ from threading import Condition
 from typing import Protocol
 
 from dra_driver.base.errors import ApiError, Retry
+from dra_driver.base.machine import Backoff
 from dra_driver.base.wire import SliceWire
-from dra_driver.kube.watch import Backoff
 from dra_driver.node.devices.offering import KeptFields, Offering
 from dra_driver.node.slices.compare import COUNTER_FIELDS, DroppedFields, PoolContent, content_of, find_faults
 from dra_driver.node.slices.layout import SliceSpec, WritePlan, generation_of, keys_of, lay_out, plan_writes, pool_of

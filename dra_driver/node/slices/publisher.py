@@ -19,13 +19,14 @@ from functools import partial
 from threading import Condition
 
 from dra_driver.base.errors import ApiError, Retry
+from dra_driver.base.machine import Backoff
 from dra_driver.base.names import pool_name
 from dra_driver.base.telemetry.logs import PartThread, fields
 from dra_driver.hardware.facts import Problem
 from dra_driver.kube.answers import Connected, Deleted, Event, Listed, check_slice
 from dra_driver.kube.api import KubeApi, NodeEvents
 from dra_driver.kube.paths import SLICES
-from dra_driver.kube.watch import Backoff, Watch
+from dra_driver.kube.watch import Watch
 from dra_driver.node.devices.offering import ALL_KEPT, KeptFields
 from dra_driver.node.slices.compare import DroppedFields
 from dra_driver.node.slices.layout import SliceSpec, generation_of

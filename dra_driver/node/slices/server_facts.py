@@ -22,12 +22,12 @@ from collections.abc import Callable, Collection, Iterable
 
 from dra_driver.base import errors
 from dra_driver.base.errors import ApiError, Retry
+from dra_driver.base.machine import Backoff
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.versions import Since, is_before
 from dra_driver.base.wire import DeviceTaint, DeviceWire, SliceWire, TaintEffect, Wire
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import KubeApi, ServerVersion
-from dra_driver.kube.watch import Backoff
 from dra_driver.node.slices.compare import (
     COUNTER_FIELDS,
     SHARE_FIELD,

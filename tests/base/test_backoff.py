@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.watch import Backoff
+from dra_driver.base.machine import Backoff
 
 
 def test_delays_double_up_to_the_maximum():
