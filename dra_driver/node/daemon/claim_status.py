@@ -24,6 +24,7 @@ from dra_driver.base.wire import ClaimWire, DeviceTaints, Wire, strategy_of
 from dra_driver.kube.api import KubeApi, PodId
 from dra_driver.kube.paths import RESOURCE_GROUP, ClaimApi, claim_path
 from dra_driver.node.cdi import CdiStore
+from dra_driver.node.claims.allocated import ClaimName, name_of, results, uid_of
 from dra_driver.node.claims.claim_on_node import NodeIdentity
 from dra_driver.node.claims.metadata import DeviceStatus, KnownDevice, applied_statuses, own_entries
 from dra_driver.node.devices.agent_part import AgentPart
@@ -31,7 +32,6 @@ from dra_driver.node.devices.offering import CurrentInventory, Inventory
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.record import ClaimRecord, ClaimState
 from dra_driver.node.ledger.recorded_steps import RecordedPartition, RecordedSharing
-from dra_driver.node.neighbours.allocations import ClaimName, name_of, results, uid_of
 from dra_driver.node.prepare.steps.cdi_file import DriverCdiNames
 
 log = logging.getLogger(__name__)

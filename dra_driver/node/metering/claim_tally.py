@@ -21,6 +21,7 @@ from dra_driver.base.telemetry.logs import Loop, fields
 from dra_driver.base.wire import Wire
 from dra_driver.hardware.metered import RECENT_CLOCK_EVENTS, Measure, MeterPlan, MeterReport
 from dra_driver.hardware.port import Metered
+from dra_driver.node.claims.allocated import ClaimName
 from dra_driver.node.devices.agent_part import AgentPart
 from dra_driver.node.devices.offering import CurrentInventory, Inventory
 from dra_driver.node.ledger.ledger import Ledger
@@ -46,7 +47,6 @@ from dra_driver.node.metering.series import (
     lines_of,
     xid_lines,
 )
-from dra_driver.node.neighbours.allocations import ClaimName
 from dra_driver.node.neighbours.pod_resources import ClaimUser, PodResources
 
 # Claim tallies: what each claim used, kept for a few minutes after its end so that a scrape finds it.

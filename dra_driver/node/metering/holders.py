@@ -22,11 +22,10 @@ from dra_driver.hardware.metered import (
     Reading,
     Values,
 )
-from dra_driver.node.claims.allocated import devices_of_record, pod_names_of_record
+from dra_driver.node.claims.allocated import ClaimName, devices_of_record, pod_names_of_record
 from dra_driver.node.devices.describing import Device
 from dra_driver.node.devices.offering import Inventory
 from dra_driver.node.ledger.record import ClaimRecord, ClaimState
-from dra_driver.node.neighbours.allocations import ClaimName
 from dra_driver.node.neighbours.pod_resources import ClaimUser
 
 Subject = tuple[str, int | None]

@@ -32,7 +32,7 @@ from dra_driver.base.wire import Wire
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.kube.paths import NodeApi
-from dra_driver.node.neighbours.allocations import results
+from dra_driver.node.claims.allocated import results
 
 log = logging.getLogger(__name__)
 

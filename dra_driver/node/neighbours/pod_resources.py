@@ -30,7 +30,7 @@ from dra_driver.base.wire import ClaimWire
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.paths import ClaimApi
 from dra_driver.node._proto.k8s.podresources.v1 import api_pb2 as messages
-from dra_driver.node.neighbours.allocations import ClaimName, name_of, results, uid_of
+from dra_driver.node.claims.allocated import ClaimName, name_of, results, uid_of
 
 # Unix call: one gRPC call of another program's server on a unix socket, as the agent makes a few of each minute.
 
