@@ -28,8 +28,7 @@ from dra_driver.node.health.faults import Fault, FaultKey, Subject
 from dra_driver.node.health.taints import is_within
 from dra_driver.node.health.validation import HELD, INTERRUPTED, ValidationLevel, ValidationResult
 from dra_driver.node.health.validation_results import NodeVerdicts, ResultsFile, ValidationRecords, verdicts_of_node
-from dra_driver.node.health.validator import TestedDevice, devices_to_test
-from dra_driver.node.neighbours.gone_claims import held_among
+from dra_driver.node.health.validator import TestedDevice, devices_to_test, held_among
 from dra_driver.node.slices.scanner import ChangeListener, place_of
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from dra_driver.node.devices.offering import CurrentInventory, Inventory
 from dra_driver.node.health.stored_health import HealthStore
 from dra_driver.node.health.validation import ValidationLevel, ValidationSetting
 from dra_driver.node.health.validation_results import ValidationRecords
-from dra_driver.node.health.validator import unshared_name
+from dra_driver.node.health.validator import held_among, holding_claims, processes_on, unshared_name
 from dra_driver.node.kubelet.registration import SameNameDrivers
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.locks import NodeLocks, ValidationLock
@@ -43,7 +43,6 @@ from dra_driver.node.metering.series import LabelStyle
 from dra_driver.node.neighbours.allocations import AllocatedDevices, ForeignClaims, held_under_other_names
 from dra_driver.node.neighbours.allocations import problems as renamed_problems
 from dra_driver.node.neighbours.device_plugin import DevicePluginWatch
-from dra_driver.node.neighbours.gone_claims import held_among, holding_claims, processes_on
 from dra_driver.node.neighbours.node_claims import NodeClaims
 from dra_driver.node.neighbours.pod_resources import ListedClaims, PodResources
 from dra_driver.node.prepare.repair import CdiClaimFiles

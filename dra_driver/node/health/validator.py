@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from dra_driver.base.errors import DriverError
 from dra_driver.base.names import partition_name
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.hardware.port import ComputeTested, Hardware
+from dra_driver.hardware.port import ComputeTested, Hardware, ProcessLister
 from dra_driver.node.devices.offering import Inventory
 from dra_driver.node.health.faults import Subject
 from dra_driver.node.health.validation import (
@@ -31,7 +31,8 @@ from dra_driver.node.health.validation import (
 )
 from dra_driver.node.health.validation_child import ChildEnd, ChildOrder, TestChild, make_cgroup, room_below
 from dra_driver.node.health.validation_results import result_of, result_of_command
-from dra_driver.node.ledger.locks import HeldValidationLock, ValidationLock
+from dra_driver.node.ledger.ledger import Ledger
+from dra_driver.node.ledger.locks import HeldValidationLock, ValidationLock, overlap
 
 # Tested devices: the parts of a node's hardware that are tested on their own.
 
@@ -247,3 +248,34 @@ def _replaced(word: str, values: Mapping[str, str]) -> str:
 
 def _stopped(level: ValidationLevel) -> ValidationResult:
     return ValidationResult(COULD_NOT_RUN, level, INTERRUPTED, "the agent ends")
+
+
+# Device holders: the claims and processes that have a device now, according to the ledger and the vendor's library.
+
+
+def holding_claims(ledger: Ledger, device: str) -> str:
+    """Return a text about a claim that holds a device or a part of it, "" if none does.
+
+    A ledger that can't be read counts as a claim.
+    """
+    try:
+        return held_among(ledger.held(), device)
+    except DriverError as error:
+        return f"the claims that hold devices can't be read: {error}"
+
+
+def held_among(held: Collection[str], device: str) -> str:
+    """Return a text that a claim holds a device, if the device or a part of it is among the names `held`, else ""."""
+    found = sorted(name for name in held if overlap(name, device))
+    return f"a claim has {found[0]}" if found else ""
+
+
+def processes_on(hardware: Hardware, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
+    """Return a text about processes that use a device, "" if none does. Processes that can't be listed count as one."""
+    if not isinstance(hardware, ProcessLister):
+        return ""
+    try:
+        found = hardware.processes(gpu, partition)
+    except DriverError as error:
+        return f"the processes that use it can't be read: {error}"
+    return f"process {', '.join(map(str, found[:5]))} uses it" if found else ""

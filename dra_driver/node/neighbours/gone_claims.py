@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from dra_driver.base.errors import ApiError, ClaimError, DriverError, HardwareError, NodeError
+from dra_driver.base.errors import ApiError, ClaimError, HardwareError, NodeError
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import ClaimWire
-from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware, ProcessLister
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.paths import ClaimApi
@@ -25,7 +24,6 @@ from dra_driver.node.claims.allocated import decode_claim, record_of_claim
 from dra_driver.node.claims.claim_on_node import NodeIdentity
 from dra_driver.node.devices.offering import CurrentInventory
 from dra_driver.node.ledger.ledger import Ledger
-from dra_driver.node.ledger.locks import overlap
 from dra_driver.node.ledger.record import ClaimRecord, ClaimState
 from dra_driver.node.ledger.unreleased import boot_seconds
 
@@ -202,34 +200,3 @@ def _read(path: Path) -> str:
             return file.read(_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-# Device holders: the claims and processes that have a device now, according to the ledger and the vendor's library.
-
-
-def holding_claims(ledger: Ledger, device: str) -> str:
-    """Return a text about a claim that holds a device or a part of it, "" if none does.
-
-    A ledger that can't be read counts as a claim.
-    """
-    try:
-        return held_among(ledger.held(), device)
-    except DriverError as error:
-        return f"the claims that hold devices can't be read: {error}"
-
-
-def held_among(held: Collection[str], device: str) -> str:
-    """Return a text that a claim holds a device, if the device or a part of it is among the names `held`, else ""."""
-    found = sorted(name for name in held if overlap(name, device))
-    return f"a claim has {found[0]}" if found else ""
-
-
-def processes_on(hardware: Hardware, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-    """Return a text about processes that use a device, "" if none does. Processes that can't be listed count as one."""
-    if not isinstance(hardware, ProcessLister):
-        return ""
-    try:
-        found = hardware.processes(gpu, partition)
-    except DriverError as error:
-        return f"the processes that use it can't be read: {error}"
-    return f"process {', '.join(map(str, found[:5]))} uses it" if found else ""

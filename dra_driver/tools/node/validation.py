@@ -24,12 +24,20 @@ from dra_driver.hardware.port import HealthReporter
 from dra_driver.node.health.faults import DEFAULT_RULES, SENTENCES
 from dra_driver.node.health.validation import ValidationLevel, ValidationResult, ValidationVerdict, command_of
 from dra_driver.node.health.validation_results import ResultsFile
-from dra_driver.node.health.validator import DEADLINES, TestedDevice, Validator, devices_of, unshared_name
+from dra_driver.node.health.validator import (
+    DEADLINES,
+    TestedDevice,
+    Validator,
+    devices_of,
+    held_among,
+    holding_claims,
+    processes_on,
+    unshared_name,
+)
 from dra_driver.node.health.xids import EarlierReadings, indications_of
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.locks import ValidationLock
 from dra_driver.node.neighbours.allocations import read_leftovers
-from dra_driver.node.neighbours.gone_claims import held_among, holding_claims, processes_on
 from dra_driver.node.neighbours.pod_resources import PodResources
 from dra_driver.tools.node.report import withheld_reason
 from dra_driver.tools.options import hardware_options, settings_of_node

@@ -17,9 +17,8 @@ from dra_driver.node.devices.offering import Inventory, Offering
 from dra_driver.node.health import validator
 from dra_driver.node.health.validation import ValidationLevel
 from dra_driver.node.health.validation_child import TestChild
-from dra_driver.node.health.validator import Validator
+from dra_driver.node.health.validator import Validator, holding_claims
 from dra_driver.node.ledger.locks import ValidationLock
-from dra_driver.node.neighbours.gone_claims import holding_claims
 from tests.support.plugin.parts import Rig, gpu
 from tests.support.waiting import until
 
