@@ -25,9 +25,8 @@ from dra_driver.base.names import partition_name, replicated_name
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import DeviceTaint, DeviceTaints, TaintEffect, Tenants
 from dra_driver.hardware.facts import Facts, GpuFacts, Problem
-from dra_driver.kube.api import NodeEvents
 from dra_driver.kube.paths import NodeApi
-from dra_driver.node.daemon.opened_node import OtherDrivers
+from dra_driver.node.daemon.opened_node import OpenedNode, OtherDrivers
 from dra_driver.node.devices.offering import ALL_KEPT, NOTHING, Inventory, KeptFields, Offering
 from dra_driver.node.devices.partitions import MigPolicy, Ownership, offer_text
 from dra_driver.node.devices.rules import NOTHING_SHARED, SharingRules
@@ -155,21 +154,18 @@ class NodeOffer:
 
     def __init__(
         self,
+        node: OpenedNode,
         inventory: NodeInventory,
         *,
-        owners: PartitionOwners,
         allocated: AllocatedDevices,
         sharing: CurrentSharingRules,
         other_drivers: OtherDrivers,
         gates: Sequence[OfferGate],
-        events: NodeEvents,
-        driver: str,
-        is_mig_dynamic: bool,
-        has_all_profiles: bool,
     ) -> None:
-        self._inventory, self._owners, self._allocated_devices = inventory, owners, allocated
-        self._sharing, self._other_drivers, self._events, self._gates = sharing, other_drivers, events, gates
-        self._driver, self._is_dynamic, self._with_all = driver, is_mig_dynamic, has_all_profiles
+        self._options, self._events, self._inventory = node.options, node.events, inventory
+        self._owners = PartitionOwners(node.hardware, node.ledger, node.locks, node.identity.boot_id)
+        self._allocated_devices, self._sharing = allocated, sharing
+        self._other_drivers, self._gates = other_drivers, gates
         self._ownership = Ownership()
         self._allocated: frozenset[str] = frozenset()  # the last answer of the API, kept while placements are withdrawn
         self._looked_for: frozenset[str] = frozenset()  # the withdrawals before which the API was asked
@@ -206,7 +202,7 @@ class NodeOffer:
             log.warning("cannot determine the owners of partitions", extra=fields(code=error.code, err=str(error)))
         self._look_up_allocated(facts)
         self._ownership = replace(self._ownership, held=self._ownership.held | self._allocated)
-        policy = MigPolicy(self._is_dynamic, self._with_all, self._ownership)
+        policy = MigPolicy(self._options.is_mig_dynamic, self._options.has_all_profiles, self._ownership)
         self._log(facts, policy)
         return InventoryInputs(facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules)
 
@@ -231,7 +227,7 @@ class NodeOffer:
         """Return what is no longer offered on demand: single GPUs by address, or one word for all GPUs."""
         if not any(gpu.mig_profiles for gpu in facts.gpus):
             return frozenset()
-        if not self._is_dynamic:  # an earlier agent may have offered them
+        if not self._options.is_mig_dynamic:  # an earlier agent may have offered them
             return frozenset(["static"])
         is_counting = self._keeps.counters
         self._is_reported &= not is_counting
@@ -261,7 +257,7 @@ class NodeOffer:
         unreleased = self._unreleased | self._unreleased_shares
         if not unreleased:
             return self._taints
-        taint = (DeviceTaint(f"{self._driver}/{UNRELEASED}", "", TaintEffect.NO_SCHEDULE),)
+        taint = (DeviceTaint(f"{self._options.driver}/{UNRELEASED}", "", TaintEffect.NO_SCHEDULE),)
         kept = (
             name
             for name, device in inventory.by_name.items()

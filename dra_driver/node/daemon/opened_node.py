@@ -55,35 +55,26 @@ class OtherDrivers:
     The listener is called when the offer may change, and when no other driver of our name is left.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        api: KubeApi,
-        ledger: Ledger,
-        store: CdiStore,
-        *,
-        kubelet: PodResources,
-        claims: NodeClaims,
-        boot_id: str,
-        events: NodeEvents,
-        listener: ChangeListener,
-    ) -> None:
-        self._options, self._ledger, self._store, self._events = options, ledger, store, events
-        self._boot_id, self._listener = boot_id, listener
+    def __init__(self, node: OpenedNode, listener: ChangeListener) -> None:
+        self._node, self._listener, options = node, listener, node.options
         self._renamed: Mapping[str, frozenset[str]] = {}  # devices held under another version's names
-        node, driver, folder = options.node, options.driver, options.device_plugins_dir
+        driver, folder, vendor = options.driver, options.device_plugins_dir, options.vendor
         changed = self._device_plugin_changed
         self._device_plugin = (
-            DevicePluginWatch(kubelet, api, node=node, folder=folder, changed=changed, vendor=options.vendor)
+            DevicePluginWatch(node.kubelet, node.api, node=options.node, folder=folder, changed=changed, vendor=vendor)
             if folder
             else None
         )
         self._same_name_drivers = SameNameDrivers(
             options.registrar_dir, options.data_dir, driver=driver, changed=self._same_name_driver_changed
         )
-        self._claims = claims
         self._foreign = ForeignClaims(
-            claims, options.cdi_root, node=node, driver=driver, ledger=ledger, changed=listener.other_drivers_changed
+            node.claims,
+            options.cdi_root,
+            node=options.node,
+            driver=driver,
+            ledger=node.ledger,
+            changed=listener.other_drivers_changed,
         )
 
     @property
@@ -122,7 +113,7 @@ class OtherDrivers:
     def check(self) -> None:
         """Check whether claims under another version's names have released devices, so that these are offered again."""
         try:
-            self._claims.examine(self._ledger.records())
+            self._node.claims.examine(self._node.ledger.records())
         except DriverError as error:
             log.warning("cannot read the claims in the ledger", extra=fields(code=error.code, err=str(error)))
         if self._renamed:
@@ -134,10 +125,10 @@ class OtherDrivers:
 
     def record_other_names(self, inventory: Inventory) -> None:
         """Record which of these devices are held under another driver version's names."""
-        before, devices = self._renamed, tuple(inventory.by_name.values())
+        node, before, devices = self._node, self._renamed, tuple(inventory.by_name.values())
         try:
             self._renamed = held_under_other_names(
-                self._ledger.records(), devices, self._store, driver=self._options.driver, boot_id=self._boot_id
+                node.ledger.records(), devices, node.store, driver=node.options.driver, boot_id=node.identity.boot_id
             )
         except DriverError as error:  # the last answer remains valid
             log.warning(
@@ -159,7 +150,7 @@ class OtherDrivers:
     def problems(self) -> tuple[Problem, ...]:
         """Return everything that keeps devices from being offered."""
         plugin = self._device_plugin.problems() if self._device_plugin else ()
-        foreign = (*self._foreign.problems(), *self._claims.problems())
+        foreign = (*self._foreign.problems(), *self._node.claims.problems())
         return (*plugin, *self._same_name_drivers.problems(), *foreign, *renamed_problems(self._renamed))
 
     def _device_plugin_changed(self) -> None:
@@ -176,7 +167,7 @@ class OtherDrivers:
             self._listener.same_name_drivers_left()
 
     def _send_event(self, reason: str, why: str) -> None:
-        self._events.send(reason, f"{self._options.driver} publishes no device: {why}", "Warning")
+        self._node.events.send(reason, f"{self._node.options.driver} publishes no device: {why}", "Warning")
 
 
 class NodeDeviceHolders:

@@ -47,7 +47,7 @@ from dra_driver.node.prepare.repair import PeriodicTask, Reaper, Repair
 from dra_driver.node.prepare.steps.cdi_file import DeviceMetadata
 from dra_driver.node.prepare.steps.declared_mig import DeclaredMig, GeometrySource
 from dra_driver.node.prepare.steps.passthrough import PassthroughServices
-from dra_driver.node.prepare.steps.standing_partitions import AbandonedPartitions, PartitionOwners
+from dra_driver.node.prepare.steps.standing_partitions import AbandonedPartitions
 from dra_driver.node.slices.publisher import Publisher
 from dra_driver.node.slices.scanner import ChangeListener, NodeInventory, OwnChanges, Scanner
 from dra_driver.node.slices.writer import AgentMark
@@ -107,14 +107,14 @@ def join_parts(node: OpenedNode, listener: ChangeListener) -> Parts:
     sharing = CurrentSharingRules(
         options.sharing_config, options.node, api=node.api, allocated=allocated, tenants=options.mps_tenants
     )
-    other_drivers = _other_drivers(node, listener)
+    other_drivers = OtherDrivers(node, listener)
     gate = make_gate(node, listener, inventory, allocated, other_drivers)
     passthrough = make_passthrough(node, listener, gate)
     users = DeviceUsers(node.api, node.identity, node.ledger)
     health = make_health(node, inventory, listener, users, gate)
     returned = passthrough.returned if passthrough is not None else None
     gates: list[OfferGate] = [part for part in (gate, returned, health) if part is not None]
-    offer = _offer(node, inventory, allocated=allocated, sharing=sharing, other_drivers=other_drivers, gates=gates)
+    offer = NodeOffer(node, inventory, allocated=allocated, sharing=sharing, other_drivers=other_drivers, gates=gates)
     own_changes = OwnChanges()
     stages = _stages(node, offer, health, passthrough)
     scanner = Scanner(node.hardware, inventory, stages, own_changes=own_changes, listener=listener)
@@ -187,43 +187,6 @@ def _publisher(node: OpenedNode, offer: NodeOffer) -> Publisher:
 
 def _reaper(node: OpenedNode, repair: Repair, tasks: Sequence[PeriodicTask]) -> Reaper:
     return Reaper(repair, node.store, driver=node.options.driver, tasks=tasks, claims=node.claims)
-
-
-def _offer(
-    node: OpenedNode,
-    inventory: NodeInventory,
-    *,
-    allocated: AllocatedDevices,
-    sharing: CurrentSharingRules,
-    other_drivers: OtherDrivers,
-    gates: Sequence[OfferGate],
-) -> NodeOffer:
-    return NodeOffer(
-        inventory,
-        owners=PartitionOwners(node.hardware, node.ledger, node.locks, node.identity.boot_id),
-        allocated=allocated,
-        sharing=sharing,
-        other_drivers=other_drivers,
-        gates=gates,
-        events=node.events,
-        driver=node.options.driver,
-        is_mig_dynamic=node.options.is_mig_dynamic,
-        has_all_profiles=node.options.has_all_profiles,
-    )
-
-
-def _other_drivers(node: OpenedNode, listener: ChangeListener) -> OtherDrivers:
-    return OtherDrivers(
-        node.options,
-        node.api,
-        node.ledger,
-        node.store,
-        kubelet=node.kubelet,
-        claims=node.claims,
-        boot_id=node.identity.boot_id,
-        events=node.events,
-        listener=listener,
-    )
 
 
 def _claim_work(
