@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.base.errors import DriverError, NodeError, PrepareError, Retry
@@ -66,6 +67,19 @@ SLOT_PERIOD_S, SLOT_KEPT_S = 3600, 600.0  # when a slot expires that is not rene
 HOST_ROOT = "1/root"  # below /proc: the root of the host's first process
 
 
+@dataclass(frozen=True, kw_only=True)
+class RemediatedParts:
+    """The parts of an agent that its remediation asks."""
+
+    inventory: NodeInventory
+    health: NodeHealth
+    scanner: Scanner
+    publisher: Publisher
+    repair: Repair
+    allocated: AllocatedDevices
+    other_drivers: OtherDrivers
+
+
 class AgentRemediationNode:
     """One node, for its remediation. Its methods belong to the remediation's thread."""
 
@@ -73,56 +87,48 @@ class AgentRemediationNode:
         self,
         node: OpenedNode,
         hardware: Resettable,
+        parts: RemediatedParts,
         *,
-        inventory: NodeInventory,
-        health: NodeHealth,
-        scanner: Scanner,
-        publisher: Publisher,
-        repair: Repair,
-        allocated: AllocatedDevices,
         slots: LeaseSlots,
         reboot: RebootRequest,
         validation: ResetValidation,
     ) -> None:
-        self._node, self._hardware, self._inventory, self._health = node, hardware, inventory, health
-        self._scanner, self._publisher, self._repair, self._allocated = scanner, publisher, repair, allocated
-        self._slots = slots
-        self._validation = validation
-        self._reboot = reboot
-        self._holds = GpuHolds(node.locks, node.ledger, inventory)
+        self._node, self._hardware, self._parts = node, hardware, parts
+        self._slots, self._reboot, self._validation = slots, reboot, validation
+        self._holds = GpuHolds(node.locks, node.ledger, parts.inventory)
         self._slot_at = float("-inf")
         self.is_slot_left = False
 
     def gpus(self) -> tuple[GpuFacts, ...]:
         """Return the GPUs as last read."""
-        return self._inventory.gpus
+        return self._parts.inventory.gpus
 
     def faults(self) -> tuple[Fault, ...]:
         """Return the current faults."""
-        return self._health.faults
+        return self._parts.health.faults
 
     def was_seen_since(self, at: float) -> bool:
         """Return whether the hardware was read after a time; if not, cause that to happen soon."""
-        if self._scanner.looked_at > at:
+        if self._parts.scanner.looked_at > at:
             return True
-        self._scanner.run_soon()
+        self._parts.scanner.run_soon()
         return False
 
     def was_read_since(self, gpu: str, at: float) -> bool:
         """Return whether the GPU's health was read after a time."""
-        return self._health.was_read_since(gpu, at)
+        return self._parts.health.was_read_since(gpu, at)
 
     def hold(self, faults: tuple[Fault, ...] | None) -> None:
         """Keep new claims from the subjects of these faults; None if it is not known which they are."""
-        self._health.hold(faults)
+        self._parts.health.hold(faults)
 
     def is_published(self) -> bool:
         """Return whether the API server has the slices without the devices that are held back now."""
-        return self._publisher.wait_published(0.0)
+        return self._parts.publisher.wait_published(0.0)
 
     def users(self, gpus: Collection[str]) -> tuple[str, ...]:
         """Return the claims that hold one of these GPUs, or a part of one."""
-        return claims_on(gpus, self._node.ledger, self._allocated, self._node.identity.boot_id)
+        return claims_on(gpus, self._node.ledger, self._parts.allocated, self._node.identity.boot_id)
 
     def clients(self, gpu: GpuFacts) -> tuple[str, ...]:
         """Return the processes, except this one, that have the GPU open."""
@@ -132,12 +138,12 @@ class AgentRemediationNode:
 
     def send_event(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
         """Send an Event about the node, and about the pods that use these GPUs."""
-        self._health.send_events(reason, text, gpus)
+        self._parts.health.send_events(reason, text, gpus)
 
     def end_sharing(self, gpu: GpuFacts) -> None:
         """End the MPS daemons that no claim uses, including those of this GPU."""
         del gpu
-        self._repair.settle_sharing()
+        self._parts.repair.settle_sharing()
 
     def persistence(self, gpu: GpuFacts) -> bool | None:
         """Return whether the GPU is in persistence mode; None if it does not answer."""
@@ -159,15 +165,15 @@ class AgentRemediationNode:
 
     def _hindrance(self, gpus: Collection[str], kept: ExitStack) -> str:
         """Take the locks and release the library until `kept` ends; return why that is not possible, or ""."""
-        if self._scanner.is_paused:
+        if self._parts.scanner.is_paused:
             return "the signal that lets the agent use the library again (SIGUSR2)"
-        known = [gpu for gpu in self._inventory.gpus if gpu.pci_address in gpus]
+        known = [gpu for gpu in self._parts.inventory.gpus if gpu.pci_address in gpus]
         try:
             kept.enter_context(self._holds.hold(known, Deadline.after(LOCK_SECONDS)))
         except PrepareError as error:
             return f"a call to end: {error.message}"
-        kept.callback(self._scanner.reacquire)
-        if not self._scanner.release(RELEASE_SECONDS):
+        kept.callback(self._parts.scanner.reacquire)
+        if not self._parts.scanner.release(RELEASE_SECONDS):
             return "a call of the driver's library to return"
         return ""
 
@@ -204,7 +210,7 @@ class AgentRemediationNode:
 
     def forget_errors(self, gpu: str) -> None:
         """Forget the errors that were reported of a GPU before it was remediated."""
-        self._health.forget_errors(gpu)
+        self._parts.health.forget_errors(gpu)
 
     def validate(self, gpu: GpuFacts) -> ValidationResult:
         """Validate a GPU that no claim or process uses."""
@@ -242,17 +248,7 @@ class AgentRemediationNode:
 _CAPABILITIES = {18: "CAP_SYS_CHROOT", 21: "CAP_SYS_ADMIN"}  # linux/capability.h
 
 
-def make_remediation(
-    node: OpenedNode,
-    inventory: NodeInventory,
-    health: NodeHealth,
-    *,
-    scanner: Scanner,
-    publisher: Publisher,
-    repair: Repair,
-    allocated: AllocatedDevices,
-    other_drivers: OtherDrivers,
-) -> Remediation | DryRun | None:
+def make_remediation(node: OpenedNode, parts: RemediatedParts) -> Remediation | DryRun | None:
     """Return the remediation of the node's GPUs; None for hardware that can't be reset.
 
     Raises: NodeError("node.unprivileged"); InputError for a policy that can't be used.
@@ -265,17 +261,16 @@ def make_remediation(
     if is_on and node.hardware.needs_privilege:
         require_privilege()
     holders = NodeDeviceHolders(
-        node.hardware, node.ledger, inventory=inventory, allocated=allocated, other_drivers=other_drivers
+        node.hardware,
+        node.ledger,
+        inventory=parts.inventory,
+        allocated=parts.allocated,
+        other_drivers=parts.other_drivers,
     )
     remediated = AgentRemediationNode(
         node,
         node.hardware,
-        inventory=inventory,
-        health=health,
-        scanner=scanner,
-        publisher=publisher,
-        repair=repair,
-        allocated=allocated,
+        parts,
         slots=_lease_slots(node, policy),
         reboot=_reboot_request(node, policy),
         validation=ResetValidation(node.hardware, ValidationLock(options.data_dir), holders, options.validation),

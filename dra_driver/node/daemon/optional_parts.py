@@ -206,13 +206,13 @@ def make_remediation(
         return None
     from dra_driver.node.daemon import node_remediation
 
-    return node_remediation.make_remediation(
-        node,
-        inventory,
-        health,
+    parts = node_remediation.RemediatedParts(
+        inventory=inventory,
+        health=health,
         scanner=scanner,
         publisher=publisher,
         repair=repair,
         allocated=allocated,
         other_drivers=other_drivers,
     )
+    return node_remediation.make_remediation(node, parts)
