@@ -34,7 +34,6 @@ MAY_TAKE_MORE_PARAMETERS = {  # those that had more when the rule came, and may 
     "Planner": 9,
     "Preparer": 10,
     "Repair": 15,
-    "ReviewServer": 9,
 }
 MAY_REPEAT_POSSESSIVELY = {
     # Its group matches in one way alone, and an atomic group would need 35 bytes for each match.

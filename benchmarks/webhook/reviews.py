@@ -138,7 +138,7 @@ def _serve(process: Connection) -> None:
     taken: list[float] = []
     made = reviewers(DRIVERS, linter, ImageAdvisor(fleet, DRIVERS))
     timed = {path: _timed(judge, taken) for path, judge in made.items()}
-    server = ReviewServer(("127.0.0.1", 0), context, reviewers=timed, readiness=tuple)
+    server = ReviewServer(("127.0.0.1", 0), context, reviewers=timed, pages={})
     server.start()
     process.send((server.port, pair.authorities, seconds))
     while question := process.recv():

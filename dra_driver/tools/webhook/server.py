@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from dra_driver.base.errors import ApiError, NodeError
 from dra_driver.base.telemetry.logs import StopRequest, fields
-from dra_driver.base.telemetry.status_server import probe_pages
+from dra_driver.base.telemetry.status_server import Page, probe_pages
 from dra_driver.base.versions import nearest_version
 from dra_driver.base.wire import Wire
 from dra_driver.kube.api import KubeApi
@@ -61,7 +61,7 @@ class ReviewServer:
     """The server of reviews.
 
     `reviewers` holds the functions by path; `unread` holds those that answer, given its UID, a review with too many
-    values to be decoded; `readiness` returns the reasons why the webhook is not ready.
+    values to be decoded; `pages` makes what probes and metrics are answered with, by path.
     """
 
     def __init__(
@@ -70,16 +70,14 @@ class ReviewServer:
         context: ssl.SSLContext,
         *,
         reviewers: Mapping[str, Reviewer],
-        readiness: Callable[[], tuple[str, ...]],
+        pages: Mapping[str, Page],
         unread: Mapping[str, Callable[[str], Wire]] | None = None,
-        metrics: Callable[[], bytes] = bytes,
         answered: Callable[[str, str], None] = lambda _path, _outcome: None,
         callers: Callers | None = None,
         limits: ConnectionLimits = LIMITS,
     ) -> None:
         callers = callers or Callers()
         callers.prepare(context)
-        pages = probe_pages(metrics=metrics, readiness=readiness)
         self._application = ReviewApplication(reviewers, unread or {}, pages, answered, callers)
         config = configuration(
             self._application,
@@ -169,8 +167,7 @@ class Webhook:
             self.identity.context,
             reviewers=reviewers(settings.drivers, linter, *advisors),
             unread=UNREAD,
-            readiness=self._unready,
-            metrics=lambda: generate_latest(registry),
+            pages=probe_pages(metrics=lambda: generate_latest(registry), readiness=self._unready),
             answered=lambda path, outcome: reviews.labels(path, outcome).inc(),
             callers=Callers(settings.client_authorities, settings.client_names),
         )

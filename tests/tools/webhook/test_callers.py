@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dra_driver.base.errors import NodeError
+from dra_driver.base.telemetry.status_server import probe_pages
 from dra_driver.tools.webhook.certificates import load_certificate_pair, make_certificate_pair
 from dra_driver.tools.webhook.fleet import Callers
 from dra_driver.tools.webhook.review import review_configs
@@ -59,7 +60,8 @@ def asked(tmp_path):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         load_certificate_pair(context, pair)
         reviewers = {"/configs": lambda it, _waiting: review_configs(it, (DRIVER,))}
-        server = ReviewServer(("127.0.0.1", 0), context, reviewers=reviewers, readiness=tuple, callers=callers)
+        pages = probe_pages(metrics=bytes, readiness=tuple)
+        server = ReviewServer(("127.0.0.1", 0), context, reviewers=reviewers, pages=pages, callers=callers)
         server.start()
         servers.append(server)
         trust = ssl.create_default_context(cadata=pair.authorities)

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.base.errors import ClaimError
+from dra_driver.base.telemetry.status_server import probe_pages
 from dra_driver.node.claims.config import decode_config
 from dra_driver.tools.webhook.certificates import load_certificate_pair, make_certificate_pair
 from dra_driver.tools.webhook.fleet import PublishedFleet
@@ -74,7 +75,8 @@ def ask():
     load_certificate_pair(context, pair)
     linter = FleetLinter(fleet, (DRIVER,), kubernetes="1.35")
     answers = reviewers((DRIVER,), linter, ImageAdvisor(fleet, (DRIVER,)))
-    server = ReviewServer(("127.0.0.1", 0), context, reviewers=answers, unread=UNREAD, readiness=tuple)
+    pages = probe_pages(metrics=bytes, readiness=tuple)
+    server = ReviewServer(("127.0.0.1", 0), context, reviewers=answers, unread=UNREAD, pages=pages)
     server.start()
     trust = ssl.create_default_context(cadata=pair.authorities)
     connection = http.client.HTTPSConnection("localhost", server.port, context=trust, timeout=60)

@@ -12,6 +12,7 @@ import pytest
 from cryptography import x509
 
 from dra_driver.base.errors import ApiError, NodeError
+from dra_driver.base.telemetry.status_server import probe_pages
 from dra_driver.tools.webhook.certificates import (
     LIFE,
     RENEW_BEFORE,
@@ -204,7 +205,8 @@ def test_a_certificate_in_mounted_files_is_replaced_while_the_server_runs(tmp_pa
         (tmp_path / name).symlink_to(f"..data/{name}")
     identity = ServingIdentity(CertificateFolder(tmp_path), check_s=0.02, retry_s=0.02)
     identity.start()
-    server = ReviewServer(("127.0.0.1", 0), identity.context, reviewers={}, readiness=tuple)
+    pages = probe_pages(metrics=bytes, readiness=tuple)
+    server = ReviewServer(("127.0.0.1", 0), identity.context, reviewers={}, pages=pages)
     server.start()
 
     def is_served(pair):

@@ -163,4 +163,4 @@ def test_all_of_many_concurrent_clients_are_answered(serving):
 
 def test_a_taken_port_is_an_error_of_the_node(serving):
     with pytest.raises(NodeError, match="cannot listen"):
-        ReviewServer(("127.0.0.1", serving.server.port), serving.context, reviewers={}, readiness=tuple)
+        ReviewServer(("127.0.0.1", serving.server.port), serving.context, reviewers={}, pages={})

@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from dra_driver.base.telemetry.status_server import probe_pages
 from dra_driver.tools.webhook.certificates import load_certificate_pair, make_certificate_pair
 from dra_driver.tools.webhook.review import refuse_unread, review_configs
 from dra_driver.tools.webhook.server import LIMITS, ReviewServer
@@ -43,8 +44,7 @@ class Serving:
                 "/endless": self.endless,
             },
             unread={"/configs": refuse_unread},
-            readiness=lambda: self.reasons,
-            metrics=lambda: self.metrics,
+            pages=probe_pages(metrics=lambda: self.metrics, readiness=lambda: self.reasons),
             answered=lambda path, outcome: self.answered.append((path, outcome)),
             limits=replace(LIMITS, **limits),
         )
