@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from threading import Condition
 from typing import Protocol
 
@@ -133,20 +134,11 @@ class Offers(Protocol):
 
 
 class PoolPlanner:
-    """Plans the writes of one pool. `changed` guards `dropped`."""
+    """Plans the writes of one pool."""
 
-    def __init__(
-        self,
-        empty: SliceSpec,
-        offers: Offers,
-        server: ServerFacts,
-        probe: Probe,
-        *,
-        dropped: DroppedFields,
-        changed: Condition,
-    ) -> None:
+    def __init__(self, empty: SliceSpec, offers: Offers, server: ServerFacts, probe: Probe, state: PoolState) -> None:
         self._empty, self._offers, self._server, self._probe = empty, offers, server, probe
-        self._dropped_fields, self._changed = dropped, changed
+        self._dropped_fields, self._changed = state.dropped, state.changed
         self._highest_generation = 0
 
     def content(self) -> PoolContent | None:
@@ -266,29 +258,33 @@ class _PlanAgainError(Exception):
     """The server can't store what was wanted, so a smaller content has to be planned at once."""
 
 
-class PoolSync:
-    """Writes one pool. `changed` guards what is shared with other threads.
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """What the threads of a publisher share about one pool; `changed` guards the rest, and is notified of changes."""
 
-    `asking` is called with that lock held, right before the offers are asked for.
-    """
+    changed: Condition
+    schedule: Schedule
+    pace: WritePace
+    watched: WatchedSlices
+    dropped: DroppedFields
+
+
+class PoolSync:
+    """Writes one pool. `asking` is called with the state's lock held, right before the offers are asked for."""
 
     def __init__(
         self,
         writer: SliceWriter,
         planner: PoolPlanner,
-        watched: WatchedSlices,
-        dropped: DroppedFields,
         server: ServerFacts,
+        state: PoolState,
         *,
-        schedule: Schedule,
-        pace: WritePace,
-        changed: Condition,
         asking: Callable[[], None],
         is_stopping: Callable[[], bool],
     ) -> None:
-        self._writer, self._planner, self._watched = writer, planner, watched
-        self._dropped_fields, self._server, self._schedule, self._pace = dropped, server, schedule, pace
-        self._changed, self._asking, self._is_stopping = changed, asking, is_stopping
+        self._writer, self._planner, self._server = writer, planner, server
+        self._changed, self._watched, self._dropped_fields = state.changed, state.watched, state.dropped
+        self._schedule, self._pace, self._asking, self._is_stopping = state.schedule, state.pace, asking, is_stopping
         self._content: PoolContent | None = None  # the content of the last plan
         self._must_read = False  # whether our record of what is stored may be wrong
 

@@ -36,6 +36,7 @@ from dra_driver.node.slices.pool_sync import (
     NotYetError,
     Offers,
     PoolPlanner,
+    PoolState,
     PoolSync,
     Schedule,
     StoppedError,
@@ -267,18 +268,12 @@ class Publisher:
 
     def _pool_sync(self, offers: Offers) -> PoolSync:
         empty = SliceSpec(self._driver, self._node, self._pool)
-        planner = PoolPlanner(
-            empty, offers, self._server, self._probe, dropped=self._dropped_fields, changed=self._changed
-        )
+        state = PoolState(self._changed, self._schedule, self._pace, self._watched, self._dropped_fields)
         return PoolSync(
             self._writer,
-            planner,
-            self._watched,
-            self._dropped_fields,
+            PoolPlanner(empty, offers, self._server, self._probe, state),
             self._server,
-            schedule=self._schedule,
-            pace=self._pace,
-            changed=self._changed,
+            state,
             asking=self._publication.asking,
             is_stopping=lambda: self._is_stopping,
         )
