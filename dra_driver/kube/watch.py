@@ -209,6 +209,23 @@ class _HistoryGoneError(Exception):
     """The server no longer has the history since the last event."""
 
 
+@dataclass(frozen=True, slots=True)
+class WatchTimes:
+    """How a watch measures and spends time.
+
+    A stream that is still open `silence_s` seconds after its lifetime is given up. `wait` sleeps for some seconds; None
+    sleeps until the watch is stopped at the latest.
+    """
+
+    silence_s: float = SILENCE_SECONDS
+    clock: Callable[[], float] = time.monotonic
+    uniform: Callable[[float, float], float] = random.uniform
+    wait: Callable[[float], object] | None = None
+
+
+WATCH_TIMES = WatchTimes()
+
+
 class Watch:
     """One list and watch. `events` is for one thread; `stop` may be called from any thread and returns at once.
 
@@ -225,19 +242,14 @@ class Watch:
         page_size: int = LIMIT,
         check: Callable[[Wire], None] = lambda _wire: None,
         backoff: Backoff | None = None,
-        uniform: Callable[[float, float], float] = random.uniform,
-        clock: Callable[[], float] = time.monotonic,
-        wait: Callable[[float], bool] | None = None,
-        silence_s: float = SILENCE_SECONDS,
+        times: WatchTimes = WATCH_TIMES,
     ) -> None:
-        self._api, self._path = api, path
+        self._api, self._path, self._times = api, path, times
         self._field_selector, self._page_size, self._check = field_selector, page_size, check
         self._listing: Listing | None = None
         self._selector = {"fieldSelector": field_selector} if field_selector else {}
         self._backoff = backoff or Backoff(base_s=0.2, max_s=RETRY_MAX_SECONDS)
-        self._uniform, self._clock, self._silence_s = uniform, clock, silence_s
         self._stopping = threading.Event()
-        self._wait = wait or self._stopping.wait
         self._lock = threading.Lock()
         self._stream: LineStream | None = None
         self._version = ""
@@ -252,7 +264,7 @@ class Watch:
             try:
                 if not self._version:
                     yield from self._list()
-                opened_at = self._clock()
+                opened_at = self._times.clock()
                 yield from self._follow()
                 fault = None
             except _HistoryGoneError:
@@ -283,7 +295,7 @@ class Watch:
 
     def _pause(self, fault: ApiError | None, opened_at: float | None) -> None:
         """Wait before the next try: only briefly after a stream that lasted, otherwise longer each time."""
-        if opened_at is not None and self._clock() - opened_at >= _SETTLED_SECONDS:
+        if opened_at is not None and self._times.clock() - opened_at >= _SETTLED_SECONDS:
             self._backoff.reset()
         delay = self._backoff.next_s(least_s=fault.retry_after_s if fault else 0.0)
         self.fault = fault
@@ -291,7 +303,8 @@ class Watch:
             level = logging.WARNING if self._backoff.attempts > 1 else logging.INFO
             keys = fields(path=self._path, code=fault.code, err=str(fault), attempt=self._backoff.attempts)
             log.log(level, "watch interrupted", extra=keys)
-        self._wait(delay)
+        wait = self._times.wait or self._stopping.wait
+        wait(delay)
 
     def _list(self) -> Iterator[Listed]:
         """Yield all pages; a list that was interrupted continues where it was. Raises: ApiError."""
@@ -329,10 +342,10 @@ class Watch:
 
     def _follow(self) -> Iterator[Event]:
         """Yield the events of one stream until it ends."""
-        lifetime_s = self._uniform(*LIFETIME_SECONDS)
+        lifetime_s = self._times.uniform(*LIFETIME_SECONDS)
         is_renewal, self._is_renewal = self._is_renewal, False
-        over_at = self._clock() + lifetime_s - _EARLY_SECONDS
-        stream = self._api.stream(self._path, query=self._query(lifetime_s), max_s=lifetime_s + self._silence_s)
+        over_at = self._times.clock() + lifetime_s - _EARLY_SECONDS
+        stream = self._api.stream(self._path, query=self._query(lifetime_s), max_s=lifetime_s + self._times.silence_s)
         with self._lock:
             self._stream = stream
         try:
@@ -348,7 +361,7 @@ class Watch:
                     self._check_usable()
                 if self._stopping.is_set():
                     return
-            self._is_renewal = self._clock() >= over_at
+            self._is_renewal = self._times.clock() >= over_at
         except ApiError as err:
             if err.status == 410:
                 raise _HistoryGoneError from err

@@ -33,6 +33,23 @@ _REFUSED_STEADY = 0.8  # the least part of the longest delay: an hour then has a
 _TRANSIENT = (404, 408, 409, 410, 429)  # the statuses below 500 that say nothing against the object that was sent
 
 
+@dataclass(frozen=True, slots=True)
+class WriteTimes:
+    """The times by which slices are written, in seconds.
+
+    `settle_s` is how much quiet to wait for after another client's change, and `spread_s` over how much time the
+    requests to an API server that was away are spread.
+    """
+
+    settle_s: float = 0.25
+    spread_s: float = SPREAD_SECONDS
+    clock: Callable[[], float] = time.monotonic
+    uniform: Callable[[float, float], float] = random.uniform
+
+
+WRITE_TIMES = WriteTimes()
+
+
 class RepairTokens:
     """Holds at most `burst` tokens, and gets another one every `every_s` seconds."""
 
@@ -194,14 +211,13 @@ class PoolPlanner:
 
 # Schedule: when the slices have to be examined next.
 
-SETTLE_SECONDS = 0.25  # quiet time after another client's change before we examine the slices
 _MAX_SETTLE = 2.0  # the longest wait after the first of many changes
 
 
 class Schedule:
     """Due times on a monotonic clock, in seconds."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic, settle_s: float = SETTLE_SECONDS) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, settle_s: float = WRITE_TIMES.settle_s) -> None:
         self._clock, self._settle_s = clock, settle_s
         self._work_at: float | None = None
         self._answer_at: float | None = None

@@ -10,7 +10,6 @@ the next instance adopts the slices that it finds.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -31,8 +30,7 @@ from dra_driver.node.devices.offering import ALL_KEPT, KeptFields
 from dra_driver.node.slices.compare import DroppedFields
 from dra_driver.node.slices.layout import SliceSpec, generation_of
 from dra_driver.node.slices.pool_sync import (
-    SETTLE_SECONDS,
-    SPREAD_SECONDS,
+    WRITE_TIMES,
     NotYetError,
     Offers,
     PoolPlanner,
@@ -41,6 +39,7 @@ from dra_driver.node.slices.pool_sync import (
     Schedule,
     StoppedError,
     WritePace,
+    WriteTimes,
     is_refusal,
 )
 from dra_driver.node.slices.server_facts import Probe, ServerFacts, held_fields
@@ -227,8 +226,7 @@ class Publisher:
     """Publishes one pool, `<node>/<driver>`. All methods may be called from any thread.
 
     `offers` decides what the pool holds; the writing thread asks it. With `mark`, the mark of this agent, another agent
-    that publishes the same pool is recognized. `settle_s` is how many seconds of quiet to wait after another client's
-    change, and `spread_s` over how many seconds the requests to an API server that was away are spread.
+    that publishes the same pool is recognized.
     """
 
     def __init__(
@@ -239,13 +237,10 @@ class Publisher:
         driver: str,
         offers: Offers,
         mark: AgentMark | None = None,
-        settle_s: float = SETTLE_SECONDS,
-        spread_s: float = SPREAD_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-        uniform: Callable[[float, float], float] = random.uniform,
+        times: WriteTimes = WRITE_TIMES,
     ) -> None:
         self._api, self._node, self._driver = api, node, driver
-        self._spread_s, self._clock, self._uniform = spread_s, clock, uniform
+        self._times, clock = times, times.clock
         self._pool = pool_name(node, driver)
         self._selector = f"spec.nodeName={node},spec.driver={driver}"
         self._writer = SliceWriter(api, CompetingAgents(mark, driver=driver) if mark else None)
@@ -253,8 +248,8 @@ class Publisher:
         self._probe = Probe(self._writer, held=self._held_fields, clock=clock)  # used by the writing thread only
         self._changed = threading.Condition()
         # The following are guarded by _changed.
-        self._schedule = Schedule(clock=clock, settle_s=settle_s)
-        self._pace = WritePace(clock=clock, uniform=uniform, spread_s=spread_s)
+        self._schedule = Schedule(clock=clock, settle_s=times.settle_s)
+        self._pace = WritePace(clock=clock, uniform=times.uniform, spread_s=times.spread_s)
         events = RefusalEvents(NodeEvents(api, node=node, driver=driver), clock=clock)
         self._publication = Publication(self._pool, self._schedule, self._pace, events, changed=self._changed)
         self._watched = WatchedSlices(
@@ -301,7 +296,7 @@ class Publisher:
 
     def _new_watch(self) -> Watch:
         # After an isolated fault the watch is back within moments, after an outage at any moment of the spread.
-        backoff = Backoff(base_s=0.5, max_s=self._spread_s, factor=8.0, uniform=self._uniform)
+        backoff = Backoff(base_s=0.5, max_s=self._times.spread_s, factor=8.0, uniform=self._times.uniform)
         return Watch(self._api, SLICES, field_selector=self._selector, check=check_slice, backoff=backoff)
 
     def publish_changes(self) -> None:
@@ -379,7 +374,7 @@ class Publisher:
             # This may be another server, or a newer version of it.
             if is_reconnect and not (event.is_renewal and self._server.is_fresh):
                 self._server.ask_again()
-                self._schedule.within(self._uniform(0.0, self._spread_s))
+                self._schedule.within(self._times.uniform(0.0, self._times.spread_s))
         elif self._watched.record(event):
             if isinstance(event, Deleted | Listed):  # a node that was recreated under its old name has another UID
                 self._server.forget_node()

@@ -16,7 +16,8 @@ from dra_driver.base.wire import DeviceTaint, TaintEffect
 from dra_driver.kube import api
 from dra_driver.kube.answers import Connected
 from dra_driver.kube.paths import SLICES
-from dra_driver.node.slices.pool_sync import SPREAD_SECONDS, WritePace
+from dra_driver.kube.watch import WatchTimes
+from dra_driver.node.slices.pool_sync import SPREAD_SECONDS, WritePace, WriteTimes
 from dra_driver.node.slices.publisher import Publisher
 from dra_driver.simulator.registry import Registry
 from tests.node.slices.support.cluster import OfferingPublisher, SetOffers
@@ -44,7 +45,7 @@ class SteppedPublisher(OfferingPublisher):
     """A publisher whose writing thread is the test. Between two steps every event has arrived."""
 
     def __init__(self, cluster, clock: Clock) -> None:
-        super().__init__(cluster.api(), SetOffers(), clock=clock, uniform=random.Random(1).uniform)
+        super().__init__(cluster.api(), SetOffers(), times=WriteTimes(clock=clock, uniform=random.Random(1).uniform))
         self.clock, self.cluster = clock, cluster
         cluster.publishers.append(self)
         self.start()
@@ -215,10 +216,14 @@ def requests_of_one_agent(seed: int, outage_s: float) -> list[float]:
     clock, uniform = Clock(), random.Random(seed).uniform
     back_at = clock.now + outage_s
     publisher = Publisher(
-        Outage(clock, back_at), node=NODE, driver=DRIVER, offers=SetOffers(), clock=clock, uniform=uniform
+        Outage(clock, back_at),
+        node=NODE,
+        driver=DRIVER,
+        offers=SetOffers(),
+        times=WriteTimes(clock=clock, uniform=uniform),
     )
     watch = publisher._new_watch()
-    watch._clock, watch._wait, watch._version = clock, clock.wait, "1"
+    watch._times, watch._version = WatchTimes(clock=clock, wait=clock.wait), "1"
     connected = next(event for event in watch.events() if isinstance(event, Connected))
     watching_at = clock.now
     publisher._record(connected, is_reconnect=True)

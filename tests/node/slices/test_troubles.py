@@ -10,6 +10,7 @@ from dra_driver.base import errors
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load_credentials
 from dra_driver.kube.paths import SLICES
+from dra_driver.node.slices.pool_sync import WriteTimes
 from dra_driver.simulator.api_server import EmbeddedApi
 from dra_driver.simulator.shapes import ApiRefusal
 from tests.node.slices.support.cluster import OfferingPublisher, SetOffers
@@ -30,7 +31,7 @@ class World:
         self.publisher = self.start()
 
     def start(self) -> OfferingPublisher:
-        publisher = OfferingPublisher(KubeApi(load_credentials(self.config)), SetOffers(), settle_s=0.05, spread_s=0.5)
+        publisher = OfferingPublisher(KubeApi(load_credentials(self.config)), SetOffers(), times=WriteTimes(0.05, 0.5))
         publisher.start()
         publisher.offer(self.wanted)
         return publisher

@@ -13,6 +13,7 @@ from dra_driver.kube.credentials import load_credentials
 from dra_driver.kube.paths import SLICES
 from dra_driver.node.devices.describing import Device
 from dra_driver.node.devices.offering import KeptFields, Offering
+from dra_driver.node.slices.pool_sync import WriteTimes
 from dra_driver.node.slices.publisher import Publisher
 from dra_driver.simulator.api_server import EmbeddedApi
 from dra_driver.simulator.registry import Registry
@@ -75,7 +76,7 @@ class Cluster:
         return KubeApi(load_credentials(self._config))
 
     def publisher(self, offers: SetOffers | None = None) -> OfferingPublisher:
-        publisher = OfferingPublisher(self.api(), offers or SetOffers(), settle_s=0.05, spread_s=0.5)
+        publisher = OfferingPublisher(self.api(), offers or SetOffers(), times=WriteTimes(0.05, 0.5))
         self.publishers.append(publisher)
         publisher.start()
         return publisher
