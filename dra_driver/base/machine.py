@@ -33,16 +33,16 @@ def boot_time() -> float:
 
 
 class PeopleTime:
-    """The time that people read, of moments in boot time; it is the same for a moment until the clock is set."""
+    """The time that people read, of moments of `clock`; it stays the same for a moment until that time is set."""
 
     def __init__(self, clock: Callable[[], float] = boot_time, wall: Callable[[], float] = time.time) -> None:
-        self._clock, self._wall = clock, wall
+        self.clock, self._wall = clock, wall
         self._offset = wall() - clock()
 
     @property
     def offset(self) -> float:
         """Return how many seconds the time that people read is ahead of the boot time."""
-        now = self._wall() - self._clock()
+        now = self._wall() - self.clock()
         if abs(now - self._offset) > STEP_SECONDS:
             self._offset = now
         return self._offset

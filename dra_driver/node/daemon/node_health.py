@@ -23,9 +23,8 @@ from dra_driver.node.daemon.node_validation import ValidationGate
 from dra_driver.node.daemon.opened_node import OpenedNode
 from dra_driver.node.devices.agent_part import AgentPart
 from dra_driver.node.devices.offering import CurrentInventory, Inventory
-from dra_driver.node.health.cordons import CordonFile
 from dra_driver.node.health.faults import Fault, FaultKey, FaultVerdict, HealthPolicy, HeldBackReason, Subject
-from dra_driver.node.health.monitor import ForgetFile, HealthMonitor
+from dra_driver.node.health.monitor import HealthFiles, HealthMonitor
 from dra_driver.node.health.stored_health import HealthStore
 from dra_driver.node.health.taints import (
     DevicePlace,
@@ -84,15 +83,12 @@ class NodeHealth(AgentPart):
     ) -> HealthMonitor:
         return HealthMonitor(
             reporter,
-            HealthStore(folder),
-            CordonFile(folder),
-            ForgetFile(folder),
+            HealthFiles.of(folder),
             policy=self._policy,
             boot_id=boot_id,
             changed=self.refresh,
             application_error=self._report_application_error,
             failed_tests=gate.failed if gate else _no_tests,
-            wall=time.time,
         )
 
     def start(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dra_driver.base.errors import InputError
-from dra_driver.base.machine import PeopleTime, boot_time
+from dra_driver.base.machine import PeopleTime
 from dra_driver.base.names import normal_pci_address
 from dra_driver.base.telemetry.logs import Loop, fields
 from dra_driver.hardware.evidence import BusState, HealthReport, XidReport
@@ -134,43 +134,51 @@ class HealthNow:
     read: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class HealthFiles:
+    """The files about a node's health: the store of the record, and what an administrator took out or declared gone."""
+
+    store: HealthStore
+    cordons: CordonFile
+    forget: ForgetFile
+
+    @classmethod
+    def of(cls, folder: Path) -> HealthFiles:
+        """Return the files in the agent's folder."""
+        return cls(HealthStore(folder), CordonFile(folder), ForgetFile(folder))
+
+
 class HealthMonitor:
     """Watches one node's GPUs while it has the node's role. Any thread may call any method.
 
     Args:
         reporter: the vendor.
-        store: the store in which the record is kept.
-        cordons: the devices that an administrator took out of use.
-        forget: the GPUs that an administrator declared gone.
+        files: the files about the node's health.
         policy: what each fault means for the scheduler.
         boot_id: this boot's id.
         changed: called by the monitor's thread when faults or cordons have changed.
         application_error: called by that thread with an Xid that an application caused, once in each turn.
         failed_tests: called in each turn with the faults; returns the devices that failed a test, with the reasons, or
             None while that is not known.
-        clock: the boot time, or another clock that nobody sets.
-        wall: the time that people read; by default `clock`.
+        people: the boot time, or another clock that nobody sets, and the time that people read.
     """
 
     def __init__(
         self,
         reporter: HealthReporter,
-        store: HealthStore,
-        cordons: CordonFile,
-        forget: ForgetFile,
+        files: HealthFiles,
         *,
         policy: HealthPolicy,
         boot_id: str,
         changed: Callable[[], None],
         application_error: Callable[[Subject, XidReport], None] = lambda *_: None,
         failed_tests: Callable[[Iterable[Fault]], Mapping[Subject, str] | None] = lambda _: {},
-        clock: Callable[[], float] = boot_time,
-        wall: Callable[[], float] | None = None,
+        people: PeopleTime | None = None,
     ) -> None:
-        self._people = people = PeopleTime(clock, wall or clock)
-        self._reporter, self._forget_file, self._policy = reporter, forget, policy
-        self._store, self._stored, self._look = store, StoredHealth(store, boot_id, people), FreshLook()
-        self._cordons, self._started_at, self._clock = KnownCordons(cordons), clock(), clock
+        self._people = people = people or PeopleTime()
+        self._reporter, self._forget_file, self._policy = reporter, files.forget, policy
+        self._store, self._stored, self._look = files.store, StoredHealth(files.store, boot_id, people), FreshLook()
+        self._cordons, self._started_at, self._clock = KnownCordons(files.cordons), people.clock(), people.clock
         self._changed, self._failed_tests, self._application_error = changed, failed_tests, application_error
         self._mutex = threading.Lock()  # guards the known GPUs, which the scanner's thread completes
         self._known = KnownGpus(reporter.bus_states)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from dra_driver.base.machine import PeopleTime
 from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.node.health.cordons import Cordon, CordonFile
 from dra_driver.node.health.faults import HealthPolicy
-from dra_driver.node.health.monitor import ForgetFile, HealthMonitor
+from dra_driver.node.health.monitor import ForgetFile, HealthFiles, HealthMonitor
 from dra_driver.node.health.remediation import Remediation
 from dra_driver.node.health.stored_health import CHANGE_SECONDS, HealthStore
 from tests.node.health.support.parts import BOOT, ONE, TWO, gpu, reading, report, shown, xid
@@ -43,9 +44,14 @@ class Bench:
     def __init__(self, folder, boot=BOOT, *, whole=True, looked=True):
         self.reporter, self.folder, self.at, self.notified = Reporter(), folder, 1000.0, []
         self.cordons, self.forget = CordonFile(folder), ForgetFile(folder)
+
+        def now():
+            return self.at
+
         self.monitor = HealthMonitor(
-            self.reporter, HealthStore(folder), self.cordons, self.forget, policy=HealthPolicy(), boot_id=boot,
-            changed=lambda: self.notified.append(shown(self.monitor.now.faults)), clock=lambda: self.at,
+            self.reporter, HealthFiles(HealthStore(folder), self.cordons, self.forget), policy=HealthPolicy(),
+            boot_id=boot, changed=lambda: self.notified.append(shown(self.monitor.now.faults)),
+            people=PeopleTime(now, now),
         )  # fmt: skip
         if looked:
             self.monitor.completed(FACTS if whole else HALF)
@@ -353,8 +359,8 @@ class SetClocks(Bench):
         self.ahead = ahead
         super().__init__(folder)
         self.monitor = HealthMonitor(
-            self.reporter, HealthStore(folder), self.cordons, self.forget, policy=HealthPolicy(), boot_id=BOOT,
-            changed=lambda: None, clock=lambda: self.at, wall=lambda: self.at + self.ahead,
+            self.reporter, HealthFiles(HealthStore(folder), self.cordons, self.forget), policy=HealthPolicy(),
+            boot_id=BOOT, changed=lambda: None, people=PeopleTime(lambda: self.at, lambda: self.at + self.ahead),
         )  # fmt: skip
         self.monitor.completed(FACTS)
 
