@@ -27,6 +27,7 @@ from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.selectors.grouping import key_maker, nearest_misses
 from dra_driver.selectors.kubernetes import KubernetesSelector
 
+_MAX_TAKERS = 3  # holders of a counter that are named
 STAGES = (
     "class selector",
     "request selectors",
@@ -175,8 +176,20 @@ def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
         available = account.available.get((name, counter))
         if available is not None and amount > available:
             needed, left = _amount_text(counter, amount), _amount_text(counter, max(available, 0))
-            return f"{counter} of {name}: needs {needed}, {left} left"
+            taken = _takers_text(attempt.context.held, account.takers.get((name, counter), ()))
+            return f"{counter} of {name}: needs {needed}, {left} left{taken}"
     return "allocated devices already overdraw a counter of this pool" if account.is_overdrawn else ""
+
+
+def _takers_text(held: ClaimHoldings, devices: Sequence[DeviceRecord]) -> str:
+    """Return which claims hold the devices that take from a counter, and the profile, else the name, of these."""
+    texts = []
+    for device in devices:
+        holders = [held.devices[device.id]] if device.id in held.devices else held.shares.get(device.id, [])
+        profile = ((device.wire.get("attributes") or {}).get("profile") or {}).get("string")
+        texts += [f"{holder} holds {profile or device.id[2]} on it" for holder in holders]
+    more = f" and {len(texts) - _MAX_TAKERS} more" if len(texts) > _MAX_TAKERS else ""
+    return f": {', '.join(texts[:_MAX_TAKERS])}{more}" if texts else ""
 
 
 def _overlaps(attempt: Attempt, devices: Sequence[DeviceRecord]) -> Iterator[RefusedDevice]:

@@ -210,12 +210,16 @@ CounterName = tuple[str, str]  # counter set, counter
 
 
 class Account:
-    """The counters of one pool (or of all pools with one name). `available` never changes once it is computed."""
+    """The counters of one pool (or of all pools with one name), and the held devices that take from each.
 
-    __slots__ = ("available", "is_overdrawn")
+    `available` never changes once it is computed.
+    """
 
-    def __init__(self, available: dict[CounterName, Amount]) -> None:
+    __slots__ = ("available", "is_overdrawn", "takers")
+
+    def __init__(self, available: dict[CounterName, Amount], takers: dict[CounterName, list[DeviceRecord]]) -> None:
         self.available = available
+        self.takers = takers
         # Every check looks at all counters of the pool: one counter below zero refuses every device that uses counters.
         self.is_overdrawn = any(amount < 0 for amount in available.values())
 
@@ -250,9 +254,9 @@ class Accounts:
         account = self._open.get(key)
         if account is None:
             if self._rules.counters_of == "slice":
-                account = Account(self._available({one["name"]: one for one in device.slice.sets}, [device.slice]))
+                account = self._opened({one["name"]: one for one in device.slice.sets}, [device.slice])
             else:
-                account = Account(self._available(dict(pool.sets), [*pool.slices, *pool.others]))
+                account = self._opened(dict(pool.sets), [*pool.slices, *pool.others])
             self._open[key] = account
         return account
 
@@ -264,19 +268,21 @@ class Accounts:
             found = self._group_uses[pool.id] = group_uses_of(one for one in devices if self._is_held(one.id))
         return found
 
-    def _available(self, sets: dict[str, dict[str, object]], slices: list[SliceRecord]) -> dict[CounterName, Amount]:
+    def _opened(self, sets: dict[str, dict[str, object]], slices: list[SliceRecord]) -> Account:
         available = {
             (name, counter): counter_value(value)
             for name, one in sets.items()
             for counter, value in (one.get("counters") or {}).items()  # type: ignore[attr-defined]
         }
+        takers: dict[CounterName, list[DeviceRecord]] = {}
         for record in slices:
             for device in record.devices:
                 if device.wire.get("consumesCounters") and self._is_held(device.id):
                     for counter, amount in summed_counter_amounts(device):
                         if counter in available:
                             available[counter] -= amount
-        return available
+                            takers.setdefault(counter, []).append(device)
+        return Account(available, takers)
 
     def _is_held(self, device: DeviceId) -> bool:
         held = self._held

@@ -159,6 +159,8 @@ _ROW: dict[str, Wire] = {
     "claims": TEXTS,
     "devices": TEXTS,
     "pods": TEXTS,
+    "nodes": TEXTS,
+    "trouble": TEXT,
 }
 CLAIMS_PAGE: dict[str, Wire] = {
     "version": COUNT,

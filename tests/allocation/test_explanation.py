@@ -115,7 +115,7 @@ def test_devices_without_counters_left_are_lost_at_the_stage_of_counters() -> No
         held=[wire.allocated(("node-1", "gpu-0-1"))],
     )
     stages = {stage.name: stage.lost for stage in found.nodes[0].funnels[0].stages if stage.lost}
-    assert stages["counters"][0].reason == "slot-1 of gpu-0: needs 1, 0 left"
+    assert stages["counters"][0].reason == "slot-1 of gpu-0: needs 1, 0 left: default/holder holds gpu-0-1 on it"
 
 
 def test_a_requested_capacity_that_no_device_has_is_named() -> None:

@@ -6,7 +6,8 @@ In: a board. Out: documents. The reason why something waits comes from `views.wo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from dra_driver.allocation.pools import DeviceId, PoolId
@@ -15,19 +16,34 @@ from dra_driver.base.errors import InputError
 from dra_driver.base.wire import DeviceWire, Wire
 from dra_driver.node.cdi import device_name
 from dra_driver.node.cdi import kind as cdi_kind
+from dra_driver.simulator.workloads import classes_by_resource
 from dra_driver.tools.console.board import Board, Key
 from dra_driver.tools.explain.advice import advised
 from dra_driver.tools.explain.explanations import SubjectExplainer, explanations_document, subjects_of
 from dra_driver.tools.fleet.branches import Holding, allocation_results
 from dra_driver.tools.world.access import DocumentKind, OutputDocument, unseen_document
+from dra_driver.tools.world.pod_status import (
+    PATIENCE_SECONDS,
+    claim_names,
+    condition_of,
+    container_trouble,
+    is_bound,
+    is_prepared,
+    scheduler_message,
+    seconds_since,
+)
 from dra_driver.tools.world.profiles import attribute_of, is_placement, memory_of, memory_text, profile_of
+from dra_driver.tools.world.workloads import extended_resources
 
 MAX_ROWS = 200
 _PENDING, _ALLOCATED = "pending", "allocated"
 
 
 def claims_page(board: Board, text: str, namespace: str, offset: int, count: int) -> OutputDocument:
-    """Return the document of some rows: pending pods, pending claims that no such pod uses, then allocated claims."""
+    """Return the document of some rows: pending pods, pending claims that no such pod uses, then allocated claims.
+
+    Of these, claims with a pod that does not run come first, each with what keeps it from running.
+    """
     rows = [one for one in _rows(board) if _is_wanted(one, text.lower(), namespace)]
     content = {
         "version": board.version,
@@ -47,12 +63,34 @@ def _is_wanted(row: Wire, text: str, namespace: str) -> bool:
 def _rows(board: Board) -> list[Wire]:
     used: set[tuple[str, str]] = set()
     pods = [one for one in board.of("Pod") if _is_pending(one)]
-    found = [_pod_row(one, used) for one in pods]
+    served = classes_by_resource(board.of("DeviceClass"), with_implicit=board.world.serves_implicit_names)
+    found = [_pod_row(one, used, served) for one in pods]
     found = [one for one in found if one["claims"]]
     claims = board.of("ResourceClaim")
     found += [_claim_row(one) for one in claims if not allocation_results(one) and _key(one) not in used]
-    allocated = [_claim_row(one) for one in claims if allocation_results(one)]
-    return [*sorted(found, key=_age), *sorted(allocated, key=lambda row: (row["namespace"], row["name"]))]
+    users = _users_by_claim(board)
+    allocated = [_claim_row(one, users.get(_key(one), ())) for one in claims if allocation_results(one)]
+    in_order = sorted(allocated, key=lambda row: (not row["trouble"], row["namespace"], row["name"]))
+    return [*sorted(found, key=_age), *in_order]
+
+
+def _users_by_claim(board: Board) -> dict[tuple[str, str], list[Wire]]:
+    """Return the pods on nodes by the namespace and name of each of their claims."""
+    users: dict[tuple[str, str], list[Wire]] = {}
+    for pod in board.of("Pod"):
+        for name in claim_names(pod) if is_bound(pod) else ():
+            users.setdefault((_namespace(pod), name), []).append(pod)
+    return users
+
+
+def _trouble(pod: Wire) -> str:
+    """Return what keeps a pod on a node from running; "" if nothing does, or it has only just been bound."""
+    if not is_prepared(pod):
+        bound_at = str(condition_of(pod, "PodScheduled").get("lastTransitionTime") or "")
+        waited = seconds_since(bound_at, datetime.now(UTC))
+        return f"pod {pod['metadata']['name']}: not prepared for {waited:.0f} s" if waited > PATIENCE_SECONDS else ""
+    trouble = container_trouble(pod)
+    return f"pod {pod['metadata']['name']}: {trouble}" if trouble else ""
 
 
 def _age(row: Wire) -> tuple[str, str, str]:
@@ -64,8 +102,8 @@ def _is_pending(pod: Wire) -> bool:
     return phase == "Pending" and not (pod.get("spec") or {}).get("nodeName")
 
 
-def _pod_row(pod: Wire, used: set[tuple[str, str]]) -> Wire:
-    """Return the row of a pod, and add the claims that it uses to `used`."""
+def _pod_row(pod: Wire, used: set[tuple[str, str]], served: Mapping[str, str]) -> Wire:
+    """Return the row of a pod with its claims and `served` resources, and add the claims that it uses to `used`."""
     namespace = _namespace(pod)
     made = _made_claims(pod)
     names = []
@@ -73,14 +111,19 @@ def _pod_row(pod: Wire, used: set[tuple[str, str]]) -> Wire:
         name = made.get(entry["name"]) or entry.get("resourceClaimName") or entry.get("resourceClaimTemplateName")
         names.append(str(name or entry["name"]))
         used.add((namespace, names[-1]))
-    return _row("pod", pod, _PENDING, claims=names, devices=[], pods=[])
+    names += [name for name in extended_resources(pod) if name in served]
+    said = scheduler_message(pod)
+    return _row("pod", pod, _PENDING, claims=names, devices=[], pods=[], nodes=[], trouble=said)
 
 
-def _claim_row(claim: Wire) -> Wire:
+def _claim_row(claim: Wire, users: Sequence[Wire] = ()) -> Wire:
     results = allocation_results(claim)
     pods = [str(one.get("name")) for one in (claim.get("status") or {}).get("reservedFor") or ()]
     devices = [f"{one['pool']}/{one['device']}" for one in results]
-    return _row("claim", claim, _ALLOCATED if results else _PENDING, claims=[], devices=devices[:20], pods=pods[:20])
+    state, nodes = _ALLOCATED if results else _PENDING, sorted({str(pod["spec"]["nodeName"]) for pod in users})
+    trouble = "; ".join(filter(None, map(_trouble, users)))
+    more = {"devices": devices[:20], "pods": pods[:20], "nodes": nodes[:20], "trouble": trouble}
+    return _row("claim", claim, state, claims=[], **more)
 
 
 def _row(kind: str, wire: Wire, state: str, **more: Any) -> Wire:
@@ -110,7 +153,7 @@ def claim_page(board: Board, namespace: str, name: str, read: tuple[Wire, Sequen
     known = read[1] if read else [pod for one in users if (pod := board.find("Pod", namespace, one)) is not None]
     conditions = {(one.get("driver"), one.get("pool"), one.get("device")): one for one in status.get("devices") or ()}
     content = {
-        **_claim_row(claim),
+        **_claim_row(claim, [pod for pod in known if is_bound(pod)]),
         "requests": list(_requests(claim)),
         "holds": [_held(board, claim, one, conditions) for one in allocation_results(claim)],
         "users": users,

@@ -21,8 +21,9 @@ from dra_driver.node.health.faults import Fault
 from dra_driver.node.ledger.record import UNFINISHED, ClaimState
 from dra_driver.tools.doctor.evidence import ClusterEvidence, agents
 from dra_driver.tools.doctor.finding import Finding
-from dra_driver.tools.doctor.node_evidence import PATIENCE_SECONDS, NodeEvidence, PluginSocket, seconds_since
+from dra_driver.tools.doctor.node_evidence import NodeEvidence, PluginSocket
 from dra_driver.tools.doctor.slice_checks import ours_by_pool
+from dra_driver.tools.world.pod_status import PATIENCE_SECONDS, seconds_since
 
 _MIXED = "hardware.mixed-mig-driver"
 # These problems are reported by `check_kernel_driver`, and as `driver-not-answering`.

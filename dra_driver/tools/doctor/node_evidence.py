@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from dra_driver.base.errors import DriverError
@@ -40,7 +40,15 @@ from dra_driver.tools.doctor.evidence import (
     rows_of,
 )
 from dra_driver.tools.doctor.finding import DeviceUser, Finding, Unexamined, read_device_users
-from dra_driver.tools.world.pod_status import claim_names, condition_of, is_prepared, quoted, scheduler_message
+from dra_driver.tools.world.pod_status import (
+    PATIENCE_SECONDS,
+    claim_names,
+    condition_of,
+    is_prepared,
+    quoted,
+    scheduler_message,
+    seconds_since,
+)
 
 # Registrations: the plugins that answer on the sockets in which the kubelet looks for plugins.
 
@@ -275,7 +283,6 @@ def _look_at_cdi(folder: Path, driver: str, unseen: list[Unexamined]) -> frozens
 
 # Checks of ResourceClaims: not prepared in time, held by pods that have ended, on devices that are gone.
 
-PATIENCE_SECONDS = 60.0  # a pod may take this long to start, or to be cleaned up, without anything being wrong
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
@@ -403,14 +410,6 @@ def _event(cluster: ClusterEvidence, pod: Wire) -> str:
 
 def _quoted(message: str) -> str:
     return f": {quoted(message)}" if message.strip() else ""
-
-
-def seconds_since(time: str, now: datetime) -> float:
-    """Return the seconds since an API timestamp; 0 if the text is not a timestamp."""
-    try:
-        return (now - datetime.fromisoformat(time).astimezone(UTC)).total_seconds()
-    except ValueError:
-        return 0.0
 
 
 def _phase(pod: Wire) -> str:

@@ -6,9 +6,11 @@ In: a pod as its wire object. Out: text. Whoever may read the pod may read this,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from dra_driver.base.wire import Wire
 
+PATIENCE_SECONDS = 60.0  # a pod may take this long to start, or to be cleaned up, without anything being wrong
 _OVER = frozenset({"Succeeded", "Failed"})
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})  # the reasons of a container that nothing keeps waiting
 _QUOTE_CHARS = 400  # how much is quoted of another component's message
@@ -70,6 +72,14 @@ def claim_names(pod: Wire) -> list[str]:
     names += [one.get("resourceClaimName") for one in (pod.get("spec") or {}).get("resourceClaims") or ()]
     names.append((status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName"))
     return [str(name) for name in dict.fromkeys(names) if name]
+
+
+def seconds_since(time: str, now: datetime) -> float:
+    """Return the seconds since an API timestamp; 0 if the text is not a timestamp."""
+    try:
+        return (now - datetime.fromisoformat(time).astimezone(UTC)).total_seconds()
+    except ValueError:
+        return 0.0
 
 
 def quoted(message: str) -> str:

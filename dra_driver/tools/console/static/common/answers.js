@@ -25,7 +25,7 @@ const FIELDS = {
   },
   "claim": {
     "subject": "text", "namespace": "text", "name": "text", "state": "text", "terminating": "boolean",
-    "claims": "list", "devices": "list", "pods": "list", "requests": "list", "holds": "list", "users": "list",
+    "claims": "list", "devices": "list", "pods": "list", "nodes": "list", "trouble": "text", "requests": "list", "holds": "list", "users": "list",
     "containers": "list"
   },
   "explanation": {

@@ -9,6 +9,12 @@ import { drawReasons } from "./reasons.js";
 
 const ROW = 34, PAGE = 100;
 
+function stateOf(row) {
+  if (row.terminating) return "terminating";
+  if (row.state === "pending") return "pending";
+  return row.trouble ? "stuck" : "allocated";
+}
+
 function drawRow(row) {
   const what = row.state === "pending"
     ? row.claims.length ? `wants ${row.claims.join(", ")}` : "waits for devices"
@@ -16,10 +22,11 @@ function drawRow(row) {
   return h("div", { class: "line" }, h("button", {
     type: "button", class: "claim", "data-kind": row.subject, "data-namespace": row.namespace, "data-name": row.name,
   },
-  h("span", { class: `chip ${row.state === "pending" ? "waits" : "state-held"}` }, row.terminating ? "terminating" : row.state === "pending" ? "pending" : "allocated"),
+  h("span", { class: `chip ${row.state === "pending" || row.trouble ? "waits" : "state-held"}` }, stateOf(row)),
   h("span", { class: "muted kind" }, row.subject),
   h("span", { class: "name" }, h("span", { class: "muted" }, `${row.namespace}/`), row.name),
-  h("span", { class: "what mono" }, what),
+  h("span", { class: "what mono", title: row.trouble }, what, row.trouble ? h("span", { class: "bad" }, ` ${row.trouble}`) : null),
+  h("span", { class: "muted" }, row.nodes.join(", ")),
   h("span", { class: "muted" }, row.pods.length ? plural(row.pods.length, "pod") : ""),
   h("span", { class: "muted when" }, since(row.since))));
 }
