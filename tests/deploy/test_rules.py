@@ -44,6 +44,11 @@ def test_every_alert_has_a_section_of_the_page_and_links_to_it():
         assert {"summary", "description"} < rule["annotations"].keys()
 
 
+def test_no_alert_names_an_address_where_the_node_is_known():
+    """A scrape through Kubernetes gives its samples the label `node`; other scrapes have only `instance`."""
+    assert not [rule["alert"] for rule in ALERTS if "{{ $labels.instance }}" in rule["annotations"]["summary"]]
+
+
 def test_every_kind_of_fault_has_one_alert():
     asked = [re.findall(r'key(=~?|!~)"([^"]+)"', rule["expr"]) for rule in ALERTS]
     for key in FaultKey:

@@ -28,6 +28,7 @@ from dra_driver.kube.paths import node_path
 from dra_driver.node.daemon.claim_status import ClaimUse, DeviceUsers
 from dra_driver.node.devices.agent_part import AgentPart
 from dra_driver.node.health.faults import Fault, FaultKey, FaultVerdict, Subject
+from dra_driver.node.health.recovery import RETURNED
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.unreleased import UnreleasedClaim
 
@@ -239,7 +240,8 @@ class FaultEvents:
         if isinstance(one, PodNotice):
             self._send_to_users(one)
         else:
-            send_event(self._api, node_event(self._node, self._driver, "Warning", *one))
+            kind = "Normal" if one[0] == RETURNED else "Warning"
+            send_event(self._api, node_event(self._node, self._driver, kind, *one))
         return 0.0
 
     def _send_to_users(self, news: PodNotice) -> None:

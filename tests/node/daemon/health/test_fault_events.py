@@ -81,6 +81,14 @@ def node(tmp_path):
         yield NodeWithClaims(server, tmp_path)
 
 
+@pytest.mark.parametrize(("reason", "kind"), [("RemediationReturned", "Normal"), ("RemediationAction", "Warning")])
+def test_the_return_of_a_gpu_is_no_warning(node, reason, kind):
+    node.events.send_node_event(reason, "gpu-0000-1b-00-0: it is offered again")
+    node.settle()
+    [event] = node.server.items(EVENTS)
+    assert (event["reason"], event["type"]) == (reason, kind)
+
+
 def test_pods_that_use_a_faulty_device_are_told_once_of_faults_close_together_and_other_pods_are_not(node):
     node.prepare("one", "first", "second")
     node.prepare("two", "third", device=OTHER)
