@@ -240,8 +240,8 @@ class FaultEvents:
         if isinstance(one, PodNotice):
             self._send_to_users(one)
         else:
-            kind = "Normal" if one[0] == RETURNED else "Warning"
-            send_event(self._api, node_event(self._node, self._driver, kind, *one))
+            is_good = one[0] == RETURNED
+            send_event(self._api, node_event(self._node, self._driver, "Normal" if is_good else "Warning", *one))
         return 0.0
 
     def _send_to_users(self, news: PodNotice) -> None:

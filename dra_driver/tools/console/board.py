@@ -15,6 +15,7 @@ from typing import Any
 
 from dra_driver.allocation.pools import DeviceId, PoolId
 from dra_driver.base.errors import InputError
+from dra_driver.base.names import gpu_of_device
 from dra_driver.base.wire import Wire
 from dra_driver.tools.fleet.branches import Holding, holdings
 from dra_driver.tools.fleet.summary import class_rows, namespace_rows, slice_tree
@@ -324,7 +325,7 @@ def attention(board: Board) -> OutputDocument:
     slices = None if board.world.is_unseen("ResourceSlice") else board.of("ResourceSlice")
     branches = slice_tree(slices, claims, None if board.is_live else board.of("Pod") or None)
     flags = list(_flags(branches))
-    counts = Counter(one["code"] for one in flags)
+    counts = Counter(code for code, _ in {(one["code"], _gpu_of(one["place"])) for one in flags})
     content = {
         "version": board.version,
         "counts": dict(counts.most_common()),
@@ -334,6 +335,12 @@ def attention(board: Board) -> OutputDocument:
         "unseen": unseen_document(board.world.unseen),
     }
     return OutputDocument(DocumentKind.ATTENTION, content)
+
+
+def _gpu_of(place: str) -> tuple[str, ...]:
+    """Return the place of the GPU of a flagged device: a fault of a GPU counts once, not for each of its parts."""
+    node, *others = place.split(" / ")
+    return node, *others[:1], *(gpu_of_device(one) for one in others[-1:])
 
 
 def _flags(branches: Iterable[Branch], place: tuple[str, ...] = ()) -> Iterator[Wire]:

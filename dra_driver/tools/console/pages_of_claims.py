@@ -288,7 +288,7 @@ def device_page(board: Board, node: str, device: DeviceId) -> OutputDocument:
         "memory": memory_text(memory) if (memory := memory_of(own)) else None,
         "attributes": _attributes(own),
         "capacity": _capacity(own),
-        "taints": [_taint(one) for wire in devices for one in wire.get("taints") or ()][:50],
+        "taints": _taints_of(devices)[:50],
         "placements": _placements(devices),
         "holders": [_holder(board, key, one) for key, one in holders[:_MAX_HOLDERS]],
     }
@@ -330,13 +330,14 @@ def _is_of(device: str, gpu: str) -> bool:
     return device == gpu or device.startswith((f"{gpu}-mig-", f"{gpu}-share-"))
 
 
-def _taint(taint: Wire) -> Wire:
-    return {
-        "key": str(taint.get("key")),
-        "value": taint.get("value"),
-        "effect": str(taint.get("effect")),
-        "since": taint.get("timeAdded"),
-    }
+def _taints_of(devices: Sequence[DeviceWire]) -> list[Wire]:
+    """Return the taints of a GPU and its parts, each once with the time when the first of them got it."""
+    found: dict[tuple[str, Any, str], Wire] = {}
+    for taint in (taint for wire in devices for taint in wire.get("taints") or ()):
+        key, value, effect = str(taint.get("key")), taint.get("value"), str(taint.get("effect"))
+        known = found.setdefault((key, value, effect), {"key": key, "value": value, "effect": effect, "since": None})
+        known["since"] = min(filter(None, (known["since"], taint.get("timeAdded"))), default=None)
+    return list(found.values())
 
 
 def _placements(devices: list[DeviceWire]) -> Wire:

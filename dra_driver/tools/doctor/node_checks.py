@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from dra_driver.allocation.usage import taint_text
-from dra_driver.base.names import gpu_name
+from dra_driver.base.names import gpu_name, gpu_of_device
 from dra_driver.base.wire import Wire
 from dra_driver.hardware.facts import hangs_with_mixed_mig
 from dra_driver.hardware.pci import is_vfio
@@ -248,7 +248,8 @@ def check_taints(cluster: ClusterEvidence) -> Iterator[Finding]:
                 if taint.get("effect") in _BLOCKING and str(taint.get("key", "")).startswith(f"{cluster.driver}/"):
                     groups.setdefault(taint_text(taint), []).append(name)
         for text, names in groups.items():
-            yield _tainted(cluster, pool, text, names, [name for name in names if (pool, name) in held])
+            pods = {name: held[pool, name] for name in names if (pool, name) in held}
+            yield _tainted(cluster, pool, text, names, pods)
 
 
 def check_recorded(node: NodeEvidence) -> Iterator[Finding]:
@@ -295,16 +296,35 @@ def _treated(case: RemediationCase) -> Finding:
     return Finding("remediation-under-way", name, message, how, "dra-driver remediation show; docs/health.md")
 
 
-def _tainted(cluster: ClusterEvidence, pool: str, text: str, names: list[str], held: list[str]) -> Finding:
-    others = f" and {len(names) - 1} others" if len(names) > 1 else ""
-    used = f"; claims hold {', '.join(held[:4])}{', …' if len(held) > 4 else ''}" if held else "; no claim holds it"
+def _tainted(
+    cluster: ClusterEvidence, pool: str, text: str, names: list[str], held: Mapping[str, list[str]]
+) -> Finding:
+    """Return the finding about devices with equal taints; `held` has the pods of those that claims hold."""
+    gpus = list(dict.fromkeys(map(gpu_of_device, names)))
+    parts = f" ({len(names)} devices)" if len(names) > len(gpus) else ""
+    others = f" and {len(gpus) - 1} other GPUs" if len(gpus) > 1 else ""
+    pods = list(dict.fromkeys(pod for found in held.values() for pod in found))
+    used = f"; claims hold {_first(list(held))}" if held else "; no claim holds it"
+    used += f", used by {'pod' if len(pods) == 1 else 'pods'} {_first(pods)}" if pods else ""
     kind = "health-cordoned" if f"{cluster.driver}/cordoned:" in text else "health-tainted"
     remedy = "docs/health.md says what ends it"
-    rule = _dry_run(cluster.rules_api, cluster.driver, pool, held[0]) if held else ""
+    if pods:
+        remedy = f"end {_first(pods)}, which get other devices if they come again; {remedy}"
+    rule = _dry_run(cluster.rules_api, cluster.driver, pool, next(iter(held))) if held else ""
     if rule:
         remedy += f"; to count the pods that would have to go, without deleting any: kubectl create -f - <<< '{rule}'"
     deletes = _DELETES if ":NoExecute" in text and held else ""
-    return Finding(kind, f"{pool}: {names[0]}{others}", f"tainted {text}{used}{deletes}", "GET resourceslices", remedy)
+    return Finding(
+        kind,
+        f"{pool}: {gpus[0] if parts else names[0]}{parts}{others}",
+        f"tainted {text}{used}{deletes}",
+        "GET resourceslices",
+        remedy,
+    )
+
+
+def _first(names: list[str]) -> str:
+    return f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
 
 
 def _dry_run(api: str, driver: str, pool: str, device: str) -> str:
@@ -323,13 +343,17 @@ def _dry_run(api: str, driver: str, pool: str, device: str) -> str:
     return json.dumps(rule)
 
 
-def _held(cluster: ClusterEvidence) -> frozenset[tuple[str, str]]:
-    """Return the pool and name of each device of this driver that is allocated."""
-    found: list[Wire] = []
+def _held(cluster: ClusterEvidence) -> dict[tuple[str, str], list[str]]:
+    """Return the pods that use each allocated device of this driver, by its pool and name."""
+    held: dict[tuple[str, str], list[str]] = {}
     for claim in cluster.of("claims"):
-        allocation = (claim.get("status") or {}).get("allocation") or {}
-        found += (allocation.get("devices") or {}).get("results") or ()
-    return frozenset((str(one["pool"]), str(one["device"])) for one in found if one.get("driver") == cluster.driver)
+        status, namespace = claim.get("status") or {}, claim["metadata"].get("namespace")
+        users = [one for one in status.get("reservedFor") or () if one.get("resource") == "pods"]
+        pods = [f"{namespace}/{one['name']}" for one in users]
+        for one in ((status.get("allocation") or {}).get("devices") or {}).get("results") or ():
+            if one.get("driver") == cluster.driver:
+                held.setdefault((str(one["pool"]), str(one["device"])), []).extend(pods)
+    return held
 
 
 def _subject(fault: Fault) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.tools.console.board import Board, trimmed
-from dra_driver.tools.console.pages_of_claims import claims_page
+from dra_driver.tools.console.board import Board, attention, trimmed
+from dra_driver.tools.console.pages_of_claims import claims_page, device_page
 
 LONG_AGO = "2026-01-01T00:00:00Z"
 
@@ -67,3 +67,16 @@ def test_a_pod_that_waits_for_an_extended_resource_of_a_class_is_listed(resource
     found = rows(board)
     assert len(found) == count
     assert [(one["claims"], one["trouble"]) for one in found] == [([resource], message)] * count
+
+
+def test_the_fault_of_a_partitioned_gpu_is_told_once():
+    board, gpu = Board.of_cluster("test"), "gpu-0000-1b-00-0"
+    taint = {"key": "gpu.example.com/xid", "value": "119", "effect": "NoSchedule", "timeAdded": LONG_AGO}
+    later = {**taint, "timeAdded": "2026-01-02T00:00:00Z"}
+    devices = [{"name": f"{gpu}-mig-1g10gb-{place}", "taints": [later if place else taint]} for place in range(7)]
+    pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.example.com", "nodeName": "n1", "pool": pool, "devices": devices}
+    board.change("ResourceSlice", {"metadata": {"name": "s"}, "spec": spec})
+    page = device_page(board, "n1", ("gpu.example.com", "n1", gpu)).wire()
+    assert page["taints"] == [{"key": taint["key"], "value": "119", "effect": "NoSchedule", "since": LONG_AGO}]
+    assert attention(board).wire()["counts"] == {"taint": 1}

@@ -106,6 +106,8 @@ def test_the_remedy_for_a_faulty_device_in_use_is_a_rule_that_counts_its_pods_an
     one = found(faulty)["health-tainted"]
     assert "needs-reset=gpu-reset:NoSchedule since 2026-11-21T11:50:00Z; claims hold gpu-0000-01-00-0" in one.message
     rule = json.loads(one.remedy.partition("<<< '")[2].rstrip("'"))
+    assert one.message.endswith("gpu-0000-01-00-0, used by pod team/p")
+    assert one.remedy.startswith("end team/p, which get other devices")
     assert (rule["apiVersion"], rule["spec"]["taint"]["effect"]) == ("resource.k8s.io/v1alpha3", "None")
     assert rule["spec"]["deviceSelector"] == {"driver": e.DRIVER, "pool": e.POOL, "device": "gpu-0000-01-00-0"}
     newer = replace(faulty, rules_api="v1")
@@ -115,6 +117,13 @@ def test_the_remedy_for_a_faulty_device_in_use_is_a_rule_that_counts_its_pods_an
     deadly = e.cluster(slices=[tainted({**FAULTY, "effect": "NoExecute"})], claims=faulty.of("claims"))
     assert "PodDisruptionBudget" in found(deadly)["health-tainted"].message
     assert "PodDisruptionBudget" not in one.message
+
+
+def test_the_taints_of_the_parts_of_a_gpu_are_one_finding_about_the_gpu():
+    gpu = e.DEVICES[0]["name"]
+    parts = [{**e.DEVICES[0], "name": f"{gpu}-mig-1g10gb-{place}", "taints": [FAULTY]} for place in range(7)]
+    one = found(e.cluster(slices=[e.slice_of([*parts, *e.DEVICES[1:]])]))["health-tainted"]
+    assert one.subject == f"{e.POOL}: {gpu} (7 devices)"
 
 
 def test_a_cordon_of_this_node_is_a_note_with_its_reason_and_end():
