@@ -95,7 +95,7 @@ class Disturber:
             seconds = self._random.uniform(*BRIEF_S)
         elif kind == "brief":
             seconds = self._random.uniform(*BRIEF_S)
-        mark = f"thermal_margin={margin}," if kind == "cured" else ""
+        mark = f"thermal_margin={margin}," if kind in ("cured", "brief") else ""  # either may be cured by a reset
         outage = self._outages.begin(Outage(address, f"a fault ({kind})", mark))
         disturbance = Disturbance(outage, now + seconds, lambda: self._cure(disturbance), section)
         disturbance.is_hopeless, disturbance.is_known = kind in ("hopeless", "given up"), kind == "given up"
