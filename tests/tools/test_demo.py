@@ -77,7 +77,8 @@ def test_with_verbose_the_demo_shows_what_each_claim_got_and_what_its_containers
 
 
 def test_the_remediation_comes_first_in_make_demo_so_that_the_summary_of_the_examples_is_the_last_line():
-    planned = subprocess.run(["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)
+    plan = ["make", "--no-print-directory", "--dry-run", "demo"]
+    planned = subprocess.run(plan, cwd=ROOT, capture_output=True, text=True, check=True)
     commands = re.findall(r"dra-driver (demo.*?)(?: &&|$)", planned.stdout.strip())
     assert commands == ["demo --mending", "demo"]
 

@@ -422,7 +422,7 @@ def test_faults_are_raised_although_the_store_cannot_be_written(bench, monkeypat
     assert bench.turn(report(xid(95))) == {("needs-reset", "xid-95"), ("xid", "95")}
 
 
-@pytest.mark.parametrize("part", [HealthMonitor, Remediation])
+@pytest.mark.parametrize("part", [PeopleTime, Remediation])
 def test_nobody_sets_the_clock_by_which_faults_and_remediations_are_timed(part):
     clock = inspect.signature(part).parameters["clock"].default
     assert clock() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=600.0)
