@@ -54,7 +54,7 @@ def test_rights_in_one_namespace_are_enough_to_see_it_and_the_role_for_people_ad
     status, out, err = run("claims")
     assert status == NOT_KNOWN
     assert f"{stage.namespace}/user-gpu-" in out
-    assert "ResourceSlices (bind ClusterRole dra-driver-viewer)" in err
+    assert "ResourceSlices (the right to list them is missing: bind ClusterRole dra-driver-viewer)" in err
     status, out, _ = run("explain", "pod", "user")
     assert (status, "holds gpu-0000" in out) == (0, True), out
     status, out, err = run("slices")
@@ -69,6 +69,7 @@ def test_rights_in_one_namespace_are_enough_to_see_it_and_the_role_for_people_ad
         assert (status, err) == (0, "")
         status, out, err = run("slices")
         assert node.name in out
-        assert f"other namespaces than {stage.namespace} (bind ClusterRole view for all of them)" in err
+        missing = "the right to list them is missing: bind ClusterRole view for all of them"
+        assert f"other namespaces than {stage.namespace} ({missing})" in err
     finally:
         cluster.kubectl("delete", "clusterrolebinding", name)
