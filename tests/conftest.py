@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import logging
 import os
 import signal
 
@@ -39,6 +40,15 @@ def pytest_configure() -> None:
     if settings.get_current_profile_name() == "any machine":
         nothing = Constants()
         providers._get_local_constants = lambda: nothing
+
+
+@pytest.fixture(autouse=True)
+def _log_level_as_before() -> Iterator[None]:
+    """Undo what a command that a test called in this process made of the level of the root logger."""
+    root = logging.getLogger()
+    before = root.level
+    yield
+    root.setLevel(before)
 
 
 @pytest.hookimpl(wrapper=True)

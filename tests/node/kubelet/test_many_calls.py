@@ -76,6 +76,8 @@ def served(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served
     served.rig.hardware.missing = set()
     served.channel.close()
     served.server.stop(1.0)
+    for pool in served.server._pools:
+        pool.shutdown(wait=True)  # calls that were cut off may still write into the folder
     served.rig.close()
 
 
