@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 INSTALL := install --quiet --disable-pip-version-check --no-deps --no-compile
 LOCKED  := --require-hashes --only-binary=:all: -r
 
-.PHONY: help demo test test-browser collected lint format style types laws docs proto image dist storm bench pythons clean
+.PHONY: help demo test test-browser collected lint format style types laws docs proto image dist release release-tag storm bench pythons clean
 
 help:            ## Show these targets.
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -76,6 +76,12 @@ image: $(READY)  ## Build the container image for amd64 and arm64, build/image/i
 
 dist: $(READY)   ## Make what is handed out into dist/: wheel, chart, image, bills of materials, checksums.
 	@$(BIN)/python deploy/dist.py --helm "$$(command -v helm || $(BIN)/python -m cluster helm)"
+
+release: $(READY) ## Give everything a new version (VERSION=X.Y.Z): the first step of a release (RELEASE.md).
+	@$(BIN)/python deploy/release.py prepare "$(VERSION)" --helm "$$(command -v helm || $(BIN)/python -m cluster helm)"
+
+release-tag: $(READY) ## Record the commit of the release that was committed last, and make the tags that are missing.
+	@$(BIN)/python deploy/release.py tag
 
 storm: $(READY)  ## Kill agents in a storm over one node after another, with everything on (root; about an hour).
 	$(BIN)/python -m tests.storm.support

@@ -1,7 +1,7 @@
 """An older release of the driver, taken from this repository's own history: for upgrades and downgrades.
 
-In: a commit. Out: a folder with that commit's program, and how an agent of it is started. Nothing is checked out in the
-repository itself.
+In: a version of docs/releases.yaml. Out: a folder with the program of its commit, and how an agent of it is started. Nothing
+is checked out in the repository itself.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from cluster.cluster import REPOSITORY
 
-RELEASES = {"0.1.1": "8cfd918aa92f8b57bf100fb424f96d4946b24c0f"}
+RELEASES = REPOSITORY / "docs" / "releases.yaml"
 
 
 class NoHistoryError(Exception):
@@ -44,7 +46,8 @@ def take_out(release: str, folder: Path) -> OlderVersion:
     Raises:
         NoHistoryError: The repository does not have the release's commit.
     """
-    command = ["git", "-C", str(REPOSITORY), "archive", "--format=tar", RELEASES[release], "dra_driver"]
+    commits = {row["version"]: row["commit"] for row in yaml.safe_load(RELEASES.read_text())}
+    command = ["git", "-C", str(REPOSITORY), "archive", "--format=tar", commits[release], "dra_driver"]
     done = subprocess.run(command, check=False, capture_output=True)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip()

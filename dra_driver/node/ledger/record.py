@@ -118,6 +118,7 @@ _FORMS: Mapping[str, RecordForm[Any]] = {
         units=Key("units", list, lambda units: tuple(map(int, units))),
     ),
 }
+STEP_KINDS = frozenset(_FORMS)  # those that this release can read, and so undo
 _WITHOUT_KEY = RecordedFile.kind  # the records of this one kind have no "key": their "file" is the key
 
 

@@ -12,16 +12,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 from dra_driver.base.errors import UsageError
 from dra_driver.base.wire import ClaimWire, DeviceType, Wire
-from dra_driver.node.ledger.recorded_steps import (
-    RecordedFile,
-    RecordedLimit,
-    RecordedMode,
-    RecordedPartition,
-    RecordedSharing,
-)
 from dra_driver.node.neighbours.device_plugin import allocatable_gpus
 from dra_driver.tools.doctor.evidence import ClusterEvidence
 from dra_driver.tools.doctor.finding import Finding
@@ -124,30 +120,17 @@ class OlderRelease:
     keeps_health: bool
 
 
-_STEPS = (RecordedFile, RecordedMode, RecordedPartition, RecordedSharing, RecordedLimit)
-RELEASES = {
-    "0.1.1": OlderRelease(
-        "0.1.1",
-        drivers=frozenset({"gpu.nvidia.com"}),
-        step_kinds=frozenset(step.kind for step in _STEPS),
-        keeps_health=False,
-    ),
-    "0.2.0": OlderRelease(
-        "0.2.0",
-        drivers=frozenset({"gpu.nvidia.com"}),
-        step_kinds=frozenset(step.kind for step in _STEPS),
-        keeps_health=True,
-    ),
-}
+RELEASES = Path(__file__).with_name("releases.yaml")
 
 
 def older_release(name: str) -> OlderRelease:
     """Return what is known of a release. Raises: UsageError("usage.release")."""
-    found = RELEASES.get(name.removeprefix("v"))
-    if found is None:
-        known = ", ".join(RELEASES)
-        raise UsageError("release", f"a downgrade to {name} can't be checked", hint=f"releases that are known: {known}")
-    return found
+    rows = {row["version"]: row for row in yaml.safe_load(RELEASES.read_text())}
+    row = rows.get(name.removeprefix("v"))
+    if row is None:
+        hint = f"releases that are known: {', '.join(rows)}"
+        raise UsageError("release", f"a downgrade to {name} can't be checked", hint=hint)
+    return OlderRelease(row["version"], frozenset(row["drivers"]), frozenset(row["steps"]), row["keeps_health"])
 
 
 # Checks before a downgrade: what the older release could not undo, would not keep, or does not serve.
