@@ -21,7 +21,7 @@ from dra_driver.tools.fleet.branches import Holding, holdings
 from dra_driver.tools.fleet.summary import class_rows, namespace_rows, slice_tree
 from dra_driver.tools.fleet.template import Branch
 from dra_driver.tools.world.access import DocumentKind, OutputDocument, UnseenObjects, plain, unseen_document
-from dra_driver.tools.world.fleet import Fleet, fleet_of_slices
+from dra_driver.tools.world.fleet import Fleet, FleetDevice, fleet_of_slices
 from dra_driver.tools.world.profiles import read_count
 from dra_driver.tools.world.world import DEFAULT_VERSION, PATHS, AppliedRules, World, apply_rules, bare_node
 
@@ -154,6 +154,16 @@ class Board:
             slices = [(f"ResourceSlice {key[1]}", one) for key, one in self._objects["ResourceSlice"].items()]
             self._fleet = fleet_of_slices(slices, self.source)
         return self._fleet
+
+    def published_device(self, node: str, device: DeviceId) -> FleetDevice:
+        """Return a device of a node. Raises: InputError if there is none."""
+        driver, pool, name = device
+        for one in self.slices_by_node().get(node, ()):
+            if (one["spec"]["driver"], one["spec"]["pool"]["name"]) == (driver, pool):
+                for wire in one["spec"].get("devices") or ():
+                    if wire["name"] == name:
+                        return FleetDevice(node, driver, pool, wire)
+        raise InputError("no-device", f"node {node} publishes no device {name}")
 
     def slices_by_node(self) -> dict[str, list[Wire]]:
         """Return the slices of each node, in the order of the nodes' names; those of several nodes share one entry."""

@@ -17,7 +17,7 @@ from dra_driver.allocation.usage import claim_name, taint_text
 from dra_driver.base.names import gpu_of_device
 from dra_driver.base.wire import DeviceWire, TaintEffect, Wire
 from dra_driver.tools.console.board import Board
-from dra_driver.tools.console.playground import Accepted, SelectorMatches, selector_matches
+from dra_driver.tools.console.fleet_filter import Accepted, SelectorMatches, selector_matches
 from dra_driver.tools.fleet.branches import Holding, is_held
 from dra_driver.tools.fleet.template import counters_left, counters_used, fits
 from dra_driver.tools.world.access import DocumentKind, OutputDocument, plain, unseen_document

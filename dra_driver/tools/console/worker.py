@@ -18,20 +18,21 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, NoReturn
 
-from dra_driver.allocation.pools import DeviceId
 from dra_driver.base.errors import DriverError, InputError
 from dra_driver.base.wire import Wire
 from dra_driver.tools.console.board import Board, attention
 from dra_driver.tools.console.board_updates import UpdateApplier
 from dra_driver.tools.console.fleet_page import MAX_NODES, FleetFilter, fleet_page, fleet_summary
 from dra_driver.tools.console.pages_of_claims import MAX_ROWS, claim_page, claims_page, device_page, explanation, key_of
-from dra_driver.tools.console.playground import MAX_TEXT as MAX_PASTED
-from dra_driver.tools.console.playground import FleetChange, Trial, completions, explain_on, try_selector, what_if
+from dra_driver.tools.console.playground import completions, explain_on, try_selector
+from dra_driver.tools.console.questions import Question, count_of, device_id_of, text_of, texts_of, trial_of
 from dra_driver.tools.console.responses import SendMessage, WorkerResponse, of_fault, progress_lines, refusal, written
+from dra_driver.tools.console.what_if import MAX_TEXT as MAX_PASTED
+from dra_driver.tools.console.what_if import FleetChange, what_if
 from dra_driver.tools.world.access import ProgressLines
 from dra_driver.tools.world.shapes import ShapeChecker
 
@@ -57,76 +58,40 @@ SECONDS: dict[str, float] = {
 }
 
 
-# The questions that a page may ask of the board, and the bounds of each.
-
-BoardQuestion = Mapping[str, Any]
-_MAX_TEXT = 32 << 10  # characters of a value
+# The questions that a page may ask of the board.
 
 
-def _text(question: BoardQuestion, name: str, maximum: int = _MAX_TEXT) -> str:
-    value = question.get(name, "")
-    if not isinstance(value, str) or len(value) > maximum:
-        raise InputError("question", f"{name} is not a text of at most {maximum:,} characters")
-    return value
-
-
-def _count(question: BoardQuestion, name: str, default: int, maximum: int) -> int:
-    value = question.get(name, default)
-    text = str(value)
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InputError("question", f"{name} is not a number from 0 to {maximum:,}")
-    return min(int(text), maximum)
-
-
-def _summary(board: Board, _question: BoardQuestion) -> Wire:
+def _summary(board: Board, _question: Question) -> Wire:
     return fleet_summary(board).wire()
 
 
-def _fleet(board: Board, question: BoardQuestion) -> Wire:
+def _fleet(board: Board, question: Question) -> Wire:
     fields = ("name", "labels", "model", "namespace", "state", "expression")
-    wanted = FleetFilter(**{name: _text(question, name) for name in fields})
-    offset = _count(question, "offset", 0, 10**8)
-    return fleet_page(board, wanted, offset, _count(question, "count", MAX_NODES, MAX_NODES)).wire()
+    wanted = FleetFilter(**{name: text_of(question, name) for name in fields})
+    offset = count_of(question, "offset", 0, 10**8)
+    return fleet_page(board, wanted, offset, count_of(question, "count", MAX_NODES, MAX_NODES)).wire()
 
 
-def _device(board: Board, question: BoardQuestion) -> Wire:
-    return device_page(board, _text(question, "node"), _device_id(question)).wire()
+def _device(board: Board, question: Question) -> Wire:
+    return device_page(board, text_of(question, "node"), device_id_of(question)).wire()
 
 
-def _device_id(question: BoardQuestion) -> DeviceId:
-    return _text(question, "driver"), _text(question, "pool"), _text(question, "device")
+def _selector(board: Board, question: Question) -> Wire:
+    return try_selector(board.fleet(), trial_of(question, board.rules.kubernetes)).wire()
 
 
-def _trial(question: BoardQuestion) -> Trial:
-    gates = question.get("gates") or {}
-    if not isinstance(gates, dict) or len(gates) > 20 or not all(isinstance(on, bool) for on in gates.values()):
-        raise InputError("question", "gates is not a mapping of names to true or false")
-    environment = _text(question, "environment") or "new"
-    if environment not in {"new", "stored"}:
-        raise InputError("question", "environment is new or stored")
-    return Trial(
-        _text(question, "expression"),
-        _text(question, "kubernetes"),
-        tuple(gates.items()),
-        cast("Literal['new', 'stored']", environment),
-    )
+def _selector_on(board: Board, question: Question) -> Wire:
+    device = board.published_device(text_of(question, "node"), device_id_of(question))
+    return explain_on(device, board.source, trial_of(question, board.rules.kubernetes)).wire()
 
 
-def _selector(board: Board, question: BoardQuestion) -> Wire:
-    return try_selector(board, _trial(question)).wire()
+def _claims(board: Board, question: Question) -> Wire:
+    offset, count = count_of(question, "offset", 0, 10**8), count_of(question, "count", MAX_ROWS, MAX_ROWS)
+    return claims_page(board, text_of(question, "name"), text_of(question, "namespace"), offset, count).wire()
 
 
-def _selector_on(board: Board, question: BoardQuestion) -> Wire:
-    return explain_on(board, _trial(question), _text(question, "node"), _device_id(question)).wire()
-
-
-def _claims(board: Board, question: BoardQuestion) -> Wire:
-    offset, count = _count(question, "offset", 0, 10**8), _count(question, "count", MAX_ROWS, MAX_ROWS)
-    return claims_page(board, _text(question, "name"), _text(question, "namespace"), offset, count).wire()
-
-
-def _claim(board: Board, question: BoardQuestion) -> Wire:
-    namespace, name, read = _text(question, "namespace"), _text(question, "name"), question.get("read")
+def _claim(board: Board, question: Question) -> Wire:
+    namespace, name, read = text_of(question, "namespace"), text_of(question, "name"), question.get("read")
     return claim_page(board, namespace, name, _checked(*read) if read else None).wire()
 
 
@@ -147,40 +112,33 @@ def _checked(claim: Wire, pods: Sequence[Wire]) -> tuple[Wire, list[Wire]]:
     return claim, [pod for pod in known if key_of(pod) is not None]
 
 
-def _explanation(board: Board, question: BoardQuestion) -> Wire:
-    return explanation(board, *(_text(question, name) for name in ("kind", "namespace", "name"))).wire()
+def _explanation(board: Board, question: Question) -> Wire:
+    return explanation(board, *(text_of(question, name) for name in ("kind", "namespace", "name"))).wire()
 
 
-def _attention(board: Board, _question: BoardQuestion) -> Wire:
+def _attention(board: Board, _question: Question) -> Wire:
     return attention(board).wire()
 
 
-def _texts(question: BoardQuestion, name: str) -> tuple[str, ...]:
-    value = question.get(name) or []
-    is_list = isinstance(value, list) and len(value) <= 500
-    if not is_list or not all(isinstance(one, str) and len(one) < 600 for one in value):
-        raise InputError("question", f"{name} is not a list of names")
-    return tuple(value)
-
-
-def _what_if(board: Board, question: BoardQuestion) -> Wire:
-    pairs = tuple(one.partition("=") for one in _texts(question, "recut"))
+def _what_if(board: Board, question: Question) -> Wire:
+    pairs = tuple(one.partition("=") for one in texts_of(question, "recut"))
     change = FleetChange(
-        _text(question, "objects", MAX_PASTED),
-        _texts(question, "picked"),
-        _texts(question, "added"),
-        _texts(question, "drained"),
-        _texts(question, "lost"),
+        text_of(question, "objects", MAX_PASTED),
+        texts_of(question, "picked"),
+        texts_of(question, "added"),
+        texts_of(question, "drained"),
+        texts_of(question, "lost"),
         tuple((node, profile) for node, _, profile in pairs),
     )
     return what_if(board, change).wire()
 
 
-def _completions(board: Board, question: BoardQuestion) -> Wire:
-    return {"candidates": completions(board, _trial(question), _text(question, "before"))}
+def _completions(board: Board, question: Question) -> Wire:
+    trial = trial_of(question, board.rules.kubernetes)
+    return {"candidates": completions(board.fleet(), trial, text_of(question, "before"))}
 
 
-ANSWERS: dict[str, Callable[[Board, BoardQuestion], Wire]] = {
+ANSWERS: dict[str, Callable[[Board, Question], Wire]] = {
     "summary": _summary,
     "fleet": _fleet,
     "device": _device,
@@ -307,7 +265,7 @@ def _ended_with(line: socket.socket) -> Iterator[None]:
     fcntl.fcntl(line, fcntl.F_SETFL, flags)  # room for the answer is such a signal, too
 
 
-def _answered(board: Board, question: BoardQuestion) -> WorkerResponse:
+def _answered(board: Board, question: Question) -> WorkerResponse:
     """Answer one question. Raises nothing."""
     try:
         return WorkerResponse(200, written(ANSWERS[str(question["ask"])](board, question)))

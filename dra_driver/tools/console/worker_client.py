@@ -27,7 +27,8 @@ from dra_driver.tools.console.worker import HEAVY, SECONDS
 from dra_driver.tools.world.access import ProgressLines
 
 if TYPE_CHECKING:
-    from dra_driver.tools.console.worker import BoardQuestion, Load
+    from dra_driver.tools.console.questions import Question
+    from dra_driver.tools.console.worker import Load
 
 
 # The spawner of worker processes: it has one thread, because a process with several threads can't fork safely.
@@ -141,7 +142,7 @@ class WorkerClient:
         """Send an update of the board, from one thread at a time. Raises: OSError if the worker is gone."""
         self._feed.send(update)
 
-    async def ask(self, question: BoardQuestion) -> WorkerResponse:
+    async def ask(self, question: Question) -> WorkerResponse:
         """Return the answer to a question."""
         places, memory = self._heavy if question["ask"] in HEAVY else self._quick
         try:
@@ -150,7 +151,7 @@ class WorkerClient:
         except NoPlaceError:
             return refusal(503, "busy", "too many questions wait: try again in a moment")
 
-    async def _asked(self, question: BoardQuestion, memory: int) -> WorkerResponse:
+    async def _asked(self, question: Question, memory: int) -> WorkerResponse:
         seconds = SECONDS[question["ask"]]
         ours, theirs = socket.socketpair()
         with ours:

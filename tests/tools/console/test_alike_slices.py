@@ -6,7 +6,7 @@ import json
 from dra_driver.allocation.capacity import Replica
 from dra_driver.tools.console.board import Board
 from dra_driver.tools.console.board_updates import PageRead, UpdateApplier
-from dra_driver.tools.console.playground import selector_matches
+from dra_driver.tools.console.fleet_filter import selector_matches
 from tests.support.slices import slices
 
 

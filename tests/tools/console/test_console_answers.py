@@ -57,7 +57,7 @@ def test_a_selector_filters_the_map_and_marks_what_it_accepts(console):
 
 def test_a_filter_that_distinguishes_equal_nodes_is_judged_on_as_many_as_time_allows():
     from dra_driver.tools.console.board import Board
-    from dra_driver.tools.console.playground import selector_matches
+    from dra_driver.tools.console.fleet_filter import selector_matches
     from dra_driver.tools.world.world import World, add_profiles, apply_rules
 
     world = World()

@@ -68,7 +68,8 @@ def modules():
     """Return the modules of the commands that compute and draw nothing."""
     tools = Path(dra_driver.tools.__file__).parent
     paths = [path for folder in FOLDERS for path in sorted((tools / folder).glob("*.py"))]
-    paths += [tools / "console" / f"{name}.py" for name in ("board", "fleet_page", "pages_of_claims", "playground")]
+    names = ("board", "fleet_filter", "fleet_page", "pages_of_claims", "playground", "questions", "what_if")
+    paths += [tools / "console" / f"{name}.py" for name in names]
     return [
         importlib.import_module(f"dra_driver.tools.{path.parent.name}.{path.stem}")
         for path in paths
