@@ -159,7 +159,6 @@ class Console:
 
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
-_NONCE = "{nonce}"
 
 
 @cache
@@ -184,15 +183,14 @@ def _content(path: str) -> bytes:
 
 
 async def index(request: Request) -> Response:
-    """Return the HTML document, with the nonce for the styles that its modules add."""
+    """Return the HTML document of all pages."""
     return document_of("index.html", request)
 
 
 def document_of(name: str, request: Request) -> Response:
-    """Return an HTML document of `static`, with the nonce, the version and whether the viewer has signed in."""
+    """Return an HTML document of `static`, with the version and whether the viewer has signed in."""
     signed_in = "yes" if request.scope.get("is_signed_in") else "no"
-    text = _content(name).decode().replace(_NONCE, request.scope["csp_nonce"])
-    text = text.replace("{version}", __version__).replace("{signed_in}", signed_in)
+    text = _content(name).decode().replace("{version}", __version__).replace("{signed_in}", signed_in)
     return Response(text, media_type="text/html")
 
 

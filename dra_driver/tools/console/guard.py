@@ -49,12 +49,12 @@ class Authorizer(Protocol):
         """Return the answer that refuses a request; None if it is admitted, and then its backend is in its scope."""
 
 
-def policy(nonce: str) -> str:
+def _policy() -> str:
     """Return the Content-Security-Policy of a page: it may load the console's modules, styles and answers only."""
     rules = {
         "default-src": "'none'",
         "script-src": "'self'",
-        "style-src": f"'self' 'nonce-{nonce}'",
+        "style-src": "'self'",
         "img-src": "'self'",
         "connect-src": "'self'",
         "base-uri": "'none'",
@@ -67,6 +67,7 @@ def policy(nonce: str) -> str:
 
 
 _HEADERS = {
+    "content-security-policy": _policy(),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
@@ -87,12 +88,10 @@ class RequestGuard:
         """Answer a request, or refuse it."""
         if scope["type"] != "http":
             return
-        scope["csp_nonce"] = nonce = secrets.token_urlsafe(16)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["content-security-policy"] = policy(nonce)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)

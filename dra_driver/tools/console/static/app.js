@@ -88,7 +88,7 @@ document.getElementById("help").addEventListener("click", () => keys.showModal()
 
 let isGoing = false;
 addEventListener("keydown", (event) => {
-  const isTyping = event.target.closest?.("input, textarea, select, .cm-editor");
+  const isTyping = event.target.closest?.("input, textarea, select, .editor");
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey || keys.open) return;
   if (isGoing) {
     isGoing = false;
@@ -101,7 +101,7 @@ addEventListener("keydown", (event) => {
     keys.showModal();
   } else if (event.key === "/") {
     event.preventDefault();
-    main.querySelector("input, .cm-content")?.focus();
+    main.querySelector("input, .editor > *")?.focus();
   }
 });
 

@@ -1,5 +1,6 @@
 // The editor for an expression: highlighting, completion from the fleet's devices, and a mark at the place of an error.
 
+import { h } from "../common/dom.js";
 import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "../vendor/codemirror-autocomplete.js";
 import { defaultKeymap, history, historyKeymap } from "../vendor/codemirror-commands.js";
 import { bracketMatching, HighlightStyle, syntaxHighlighting } from "../vendor/codemirror-language.js";
@@ -8,8 +9,6 @@ import { EditorState } from "../vendor/codemirror-state.js";
 import { drawSelection, EditorView, keymap, placeholder } from "../vendor/codemirror-view.js";
 import { tags } from "../vendor/lezer-highlight.js";
 import { cel } from "./cel-language.js";
-
-const nonce = document.querySelector('meta[name="csp-nonce"]').content;
 
 const colours = HighlightStyle.define([
   { tag: tags.string, color: "var(--good)" },
@@ -62,12 +61,15 @@ async function complete(context, rules, visit) {
 }
 
 // Makes an editor. Calls `changed` with the text after each change; `rules` returns the version, gates and environment.
+// It lies in a shadow tree: there CodeMirror adds its styles as sheets. In the page itself it would add elements, which
+// the Content-Security-Policy forbids.
 export function makeEditor(text, changed, rules, visit) {
+  const host = h("div");
   const view = new EditorView({
+    parent: host.attachShadow({ mode: "open", delegatesFocus: true }),
     state: EditorState.create({
       doc: text,
       extensions: [
-        EditorView.cspNonce.of(nonce),
         history(), drawSelection(), bracketMatching(), closeBrackets(), cel, syntaxHighlighting(colours), look,
         EditorView.lineWrapping, typedOver,
         EditorView.contentAttributes.of({ "aria-label": "CEL selector", spellcheck: "false", autocapitalize: "off" }),
@@ -79,7 +81,7 @@ export function makeEditor(text, changed, rules, visit) {
     }),
   });
   return {
-    element: view.dom,
+    element: host,
     text: () => view.state.doc.toString(),
     write(value) { view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: value } }); },
     focus() { view.focus(); },
