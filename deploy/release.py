@@ -3,10 +3,10 @@
     python deploy/release.py prepare 0.3.0 [--helm PROGRAM]
     python deploy/release.py tag
 
-`prepare` gives the package, the chart, what is rendered from it and the README the new version, puts its heading and date
-below the changelog's "Unreleased", and adds its row to docs/releases.yaml and to the file that `doctor --before-downgrade`
-reads. Look through it and commit it. Then `tag` writes that commit into docs/releases.yaml, which is the next commit, and
-makes the annotated tag of every release that has none in this repository.
+`prepare` gives the package, the chart, what is rendered from it and the README the new version, puts its heading and
+date below the changelog's "Unreleased", and adds its row to docs/releases.yaml and to the file that
+`doctor --before-downgrade` reads. Look through it and commit it. Then `tag` writes that commit into docs/releases.yaml,
+which is the next commit, and makes the annotated tag of every release that has none in this repository.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY))  # the checkout whose release this is, whatever is installed
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whatever is installed
 from dra_driver.base.flags import VENDORS
 from dra_driver.node.ledger.record import STEP_KINDS
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 RELEASES = REPOSITORY / "docs" / "releases.yaml"
 KNOWN = REPOSITORY / "dra_driver" / "tools" / "doctor" / "releases.yaml"
 CHANGELOG = REPOSITORY / "CHANGELOG.md"

@@ -1,7 +1,7 @@
 """An older release of the driver, taken from this repository's own history: for upgrades and downgrades.
 
-In: a version of docs/releases.yaml. Out: a folder with the program of its commit, and how an agent of it is started. Nothing
-is checked out in the repository itself.
+In: a version of docs/releases.yaml. Out: a folder with the program of its commit, and how an agent of it is started.
+Nothing is checked out in the repository itself.
 """
 
 from __future__ import annotations
