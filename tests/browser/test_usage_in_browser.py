@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from dra_driver.simulator.api_server import EmbeddedApi
@@ -26,6 +28,21 @@ def test_hours_cost_and_dashboards_are_drawn_and_another_dashboard_can_be_chosen
     assert "name=health" in page.url
     page.reload()
     page.wait_for_selector('.panels h4:has-text("Faults by kind")')
+
+
+def test_plots_begin_with_the_data_and_keep_their_axis_without_any(open_console, prometheus):
+    prometheus.born = datetime.now(UTC) - timedelta(minutes=50)
+    prometheus.rates = {(("model", "H100"),): 16.0}
+    page = open_console("--fleet", "demo-h100", "--prometheus", prometheus.url)
+    page.wait_for_selector(".tile")
+    page.evaluate("location.hash = '#/usage'")
+    page.wait_for_selector('.message:has-text("has measurements of these agents since")')
+    figure = page.locator('.number:has-text("GPUs")').first.inner_text()
+    assert figure.split() == ["GPUs", "16"]
+    prometheus.rates = {}
+    page.reload()
+    page.wait_for_selector('.legend:has-text("nothing was measured in this time")')
+    assert page.locator(".canvas canvas").count() == page.locator(".card.chart").count()
 
 
 def test_without_a_prometheus_the_page_says_how_to_name_one(open_console):

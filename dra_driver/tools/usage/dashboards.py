@@ -85,6 +85,10 @@ def _panels(table: Mapping[str, Any]) -> Iterator[DashboardPanel]:
 MAX_HOURS = 24 * 31
 _AT_ONCE = 4
 _POINTS = 120  # points of a line
+_NOW_S = 300  # what a figure takes for now: several scrapes, even at one a minute
+_SCRAPES_S = 60  # added to the time between two points of a line, so that each has a scrape before it
+_LEAST_S = 240
+_SIGN_OF_LIFE = "count(dra_driver_registered)"  # every agent has this series from its start on
 _MAX_SERIES = 8  # series of a panel
 _MAX_READ = 2_000  # series of one answer
 _LONGEST = 200  # characters of a name
@@ -92,22 +96,52 @@ _FIELD = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 Point = list[float | None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Period:
+    """The times that a dashboard is about. `asked_s` is the length that was chosen; `begin` is not before the data."""
+
+    begin: datetime
+    end: datetime
+    asked_s: int
+
+    @property
+    def seconds(self) -> int:
+        """The length that has data."""
+        return max(1, math.ceil((self.end - self.begin).total_seconds()))
+
+    def times(self, kind: str) -> tuple[datetime, int, int]:
+        """Return the first time of a panel's answer, the seconds between two times, and those that a rate looks back.
+
+        A rate over more than there is would be too low, because it is divided by the whole time.
+        """
+        step = max(15, math.ceil(self.seconds / _POINTS))
+        wanted = _NOW_S if kind == "figure" else max(_LEAST_S, step + _SCRAPES_S)
+        back = min(wanted, max(self.seconds, _SCRAPES_S))
+        is_whole = self.seconds >= self.asked_s
+        begin = self.begin if is_whole else min(self.end, self.begin + timedelta(seconds=back))
+        return (self.end if kind == "figure" else begin), step, back
+
+
 def dashboard(address: PrometheusAddress, name: str, hours: int, now: datetime) -> OutputDocument:
-    """Return the document of a dashboard. Raises: InputError for an unknown dashboard, UsageError for a bad URL."""
+    """Return the document of a dashboard. Raises: InputError for an unknown dashboard, UsageError for a bad URL.
+
+    Its beginning is that of the data, if Prometheus has less than the hours that were asked for.
+    """
     known = gpu_dashboards()
     if name not in known or not 0 < hours <= MAX_HOURS:
         raise InputError("question", f"a dashboard is one of {', '.join(known)}, over 1 to {MAX_HOURS} hours")
-    chosen, begin, api = known[name], now - timedelta(hours=hours), address.connect()
+    chosen, api = known[name], address.connect()
     try:
+        period = _Period(_data_begin(api, now - timedelta(hours=hours), now), now, hours * 3600)
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            panels = list(threads.map(lambda one: _panel(api, chosen, one, begin, now), chosen.panels))
+            panels = list(threads.map(lambda one: _panel(api, chosen, one, period), chosen.panels))
     finally:
         api.close()
     content = {
         "name": name,
         "title": chosen.title,
         "about": chosen.about,
-        "begin": begin.isoformat(),
+        "begin": period.begin.isoformat(),
         "end": now.isoformat(),
         "panels": panels,
         "others": [{"name": key, "title": one.title} for key, one in known.items()],
@@ -115,14 +149,36 @@ def dashboard(address: PrometheusAddress, name: str, hours: int, now: datetime) 
     return OutputDocument(DocumentKind.DASHBOARD, content)
 
 
-def _panel(api: KubeApi, of: GpuDashboard, panel: DashboardPanel, begin: datetime, end: datetime) -> Wire:
-    step = max(15, math.ceil((end - begin).total_seconds() / _POINTS))
+def _data_begin(api: KubeApi, begin: datetime, end: datetime) -> datetime:
+    """Return when the agents' data begins, within a minute; `begin` if it is older, or if there is none."""
+    while True:
+        step = max(15, math.ceil((end - begin).total_seconds() / _POINTS))
+        first = _first_sign(api, begin, end, step)
+        if first is None or first - begin <= timedelta(seconds=step):
+            return begin
+        if step <= _SCRAPES_S:
+            return first
+        begin, end = first - timedelta(seconds=step), first
+
+
+def _first_sign(api: KubeApi, begin: datetime, end: datetime, step_s: int) -> datetime | None:
+    try:
+        series = list(_series(ask_range(api, _SIGN_OF_LIFE, begin, end, step_s), ""))
+    except ApiError:
+        return None
+    earliest, latest = begin.timestamp() - 1, end.timestamp() + 1  # questions are asked in whole seconds
+    times = [time for one in series for time, _ in one["points"] if earliest <= time <= latest]
+    return datetime.fromtimestamp(min(times), begin.tzinfo) if times else None
+
+
+def _panel(api: KubeApi, of: GpuDashboard, panel: DashboardPanel, period: _Period) -> Wire:
+    begin, step, back = period.times(panel.kind)
     series: list[Wire] = []
     fault = None
     try:
         for expression, legend in panel.queries:
-            query = _written(expression, of, step, end - begin)
-            series += _series(ask_range(api, query, begin, end, step), legend)
+            query = _written(expression, of, back, period.asked_s)
+            series += _series(ask_range(api, query, begin, period.end, step), legend)
     except ApiError as error:
         fault = error.message[:300]
     series.sort(key=lambda one: -max(value or 0.0 for _, value in one["points"]))
@@ -133,22 +189,36 @@ def _panel(api: KubeApi, of: GpuDashboard, panel: DashboardPanel, begin: datetim
         "unit": panel.unit,
         "note": panel.note,
         "stacked": panel.is_stacked,
-        "series": series[:_MAX_SERIES],
+        "series": _distinguished(series[:_MAX_SERIES]),
         "more": max(0, len(series) - _MAX_SERIES),
         "fault": fault,
     }
 
 
-def _written(expression: str, of: GpuDashboard, step: int, span: timedelta) -> str:
+def _written(expression: str, of: GpuDashboard, back_s: int, range_s: int) -> str:
     """Return an expression with Grafana's variables replaced: by a pattern for all values, and by durations."""
-    found = expression.replace("$__rate_interval", f"{max(120, 4 * step)}s")
-    found = found.replace("$__range", f"{span.total_seconds():.0f}s")
+    found = expression.replace("$__rate_interval", f"{back_s}s").replace("$__range", f"{range_s}s")
     for name in of.variables:
         found = found.replace(f"${name}", ".*")
     return found
 
 
+def _distinguished(series: Sequence[Wire]) -> list[Wire]:
+    """Return series without their labels; to names that several of them have, the labels that differ are added."""
+    alike: dict[str, list[Wire]] = {}
+    for one in series:
+        alike.setdefault(one["name"], []).append(one["labels"])
+    found = []
+    for one in series:
+        labels, others = one["labels"], alike[one["name"]]
+        own = [str(value) for key, value in labels.items() if any(other.get(key) != value for other in others)]
+        name = " ".join(filter(None, (one["name"], *own)))[:_LONGEST]
+        found.append({"name": name, "points": one["points"]})
+    return found
+
+
 def _series(answer: Wire, legend: str) -> Iterator[Wire]:
+    """Yield the name, the labels and the points of each series that has any. Raises: ApiError for another answer."""
     data = answer.get("data")
     rows = data.get("result") if answer.get("status") == "success" and isinstance(data, dict) else None
     if not isinstance(rows, list) or len(rows) > _MAX_READ:
@@ -158,7 +228,7 @@ def _series(answer: Wire, legend: str) -> Iterator[Wire]:
         if isinstance(labels, dict) and isinstance(values, list):
             points = [point for one in values[: 2 * _POINTS] if (point := _point(one)) is not None]
             if points:
-                yield {"name": _named(legend, labels), "points": points}
+                yield {"name": _named(legend, labels), "labels": labels, "points": points}
 
 
 def _point(value: Any) -> Point | None:

@@ -26,13 +26,16 @@ class PrometheusDouble:
 
     `answer` replaces the computed body of a query; `asked` are the queries with their headers. Range queries are
     answered from `series`, which has values by namespace. A query for one series gets the first of `figures` whose key
-    occurs in the query.
+    occurs in the query. A double with `born` has had `rates`, by their labels, since that moment and nothing before: it
+    divides by the whole time that a rate looks back, as Prometheus does.
     """
 
     def __init__(self, lines: list[Line], begin: datetime = BEGIN) -> None:
         self.lines, self._begin = lines, begin
         self.series: dict[str, list[float]] = {}
         self.figures: dict[str, float] = {}
+        self.born: datetime | None = None
+        self.rates: dict[tuple[tuple[str, str], ...], float] = {}
         self.answer: bytes | None = None
         self.status = 200
         self.asked: list[tuple[str, dict[str, str]]] = []
@@ -66,11 +69,25 @@ class PrometheusDouble:
     def range_body(self, given: dict[str, list[str]]) -> bytes:
         start, step = float(given["start"][0]), float(given["step"][0])
         query = given["query"][0]
+        if self.born is not None:
+            return self._young_body(
+                query, [start + step * at for at in range(int((float(given["end"][0]) - start) / step) + 1)]
+            )
         figures = [value for word, value in self.figures.items() if word in query]
         series = self.series if " by (" in query or not figures else {"": [figures[0]] * 100}
         result = [
             {"metric": {"namespace": name}, "values": [[start + step * at, str(one)] for at, one in enumerate(values)]}
             for name, values in series.items()
+        ]
+        return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode()
+
+    def _young_body(self, query: str, times: list[float]) -> bytes:
+        assert self.born is not None
+        born, back = self.born.timestamp(), float((re.findall(r"\[(\d+)s\]", query) or ["0"])[0])
+        values = [(time, min(1.0, (time - born) / back) if back else 1.0) for time in times if time >= born]
+        result = [
+            {"metric": dict(labels), "values": [[time, str(rate * part)] for time, part in values]}
+            for labels, rate in self.rates.items()
         ]
         return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode()
 

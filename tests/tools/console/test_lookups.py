@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import jsonschema
 import pytest
 
 from dra_driver.tools.schemas import schema_of
-from dra_driver.tools.usage.dashboards import gpu_dashboards
+from dra_driver.tools.usage.dashboards import dashboard, gpu_dashboards
+from dra_driver.tools.usage.from_prometheus import PrometheusAddress
 from dra_driver.tools.world.access import DocumentKind
 from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.console.cluster import fill
@@ -89,6 +91,51 @@ def test_an_invalid_lookup_is_refused(measured, query):
     assert (reply.status, reply.json["error"]["code"]) == (422, "input.question")
 
 
+@pytest.mark.parametrize("age", [timedelta(minutes=4), timedelta(minutes=25), timedelta(hours=7)], ids=str)
+def test_a_prometheus_that_is_younger_than_the_chosen_time_is_believed_from_its_beginning(age):
+    double, now = PrometheusDouble([]), datetime.now(UTC)
+    double.born, double.rates = now - age, {(("model", "H100"),): 16.0}
+    try:
+        found = dashboard(PrometheusAddress(double.url), "fleet", 7 * 24, now).wire()
+    finally:
+        double.stop()
+    assert abs(datetime.fromisoformat(found["begin"]) - double.born) <= timedelta(minutes=1)
+    for panel in found["panels"]:
+        [line] = panel["series"]
+        assert line["points"], panel["title"]
+        assert all(15.0 <= value <= 16.0 for _, value in line["points"]), panel["title"]
+        assert len(line["points"]) == 1 or panel["kind"] == "lines"
+
+
+def test_figures_are_of_now_and_lines_of_the_whole_time():
+    double, now = PrometheusDouble([]), datetime.now(UTC)
+    double.born, double.rates = now - timedelta(days=90), {(("model", "H100"),): 16.0}
+    try:
+        found = dashboard(PrometheusAddress(double.url), "fleet", 7 * 24, now).wire()
+    finally:
+        double.stop()
+    assert datetime.fromisoformat(found["begin"]) == now - timedelta(days=7)
+    backs = {one["kind"]: len(one["series"][0]["points"]) for one in found["panels"]}
+    assert backs == {"figure": 1, "lines": 121}
+    assert {seconds for query, _ in double.asked for seconds in re.findall(r"\[(\d+)s\]", query)} == {"300", "5100"}
+
+
+def test_series_of_one_panel_have_different_names():
+    double, now = PrometheusDouble([]), datetime.now(UTC)
+    double.born = now - timedelta(days=90)
+    shared = {"Hostname": "n1", "gpu": "0"}
+    double.rates = {
+        tuple({**shared, "dra_claim_name": claim}.items()): 40.0 for claim in ("train", "serve")
+    } | {(("Hostname", "n1"), ("gpu", "1")): 30.0}  # fmt: skip
+    try:
+        found = dashboard(PrometheusAddress(double.url), "health", 6, now).wire()
+    finally:
+        double.stop()
+    panel = next(one for one in found["panels"] if one["title"] == "Hottest GPUs")
+    names = [one["name"] for one in panel["series"]]
+    assert names == ["n1 GPU 0 train", "n1 GPU 0 serve", "n1 GPU 1"]
+
+
 HOSTILE = (
     b"[]",
     b"{}",
@@ -106,6 +153,17 @@ def test_hostile_answers_of_a_prometheus_are_faults_of_their_panels(measured, pr
     finally:
         prometheus.answer = None
     assert all(one["fault"] or not one["series"] for one in found["panels"])
+
+
+def test_times_that_no_calendar_has_are_no_beginning_of_the_data(measured, prometheus):
+    prometheus.answer = (
+        b'{"status": "success", "data": {"result": [{"metric": {}, "values": [[1e300, "1"], [-1e300, "2"]]}]}}'
+    )
+    try:
+        found = valid(measured.ask("dashboard", "?name=fleet&hours=24"), DocumentKind.DASHBOARD)
+    finally:
+        prometheus.answer = None
+    assert datetime.fromisoformat(found["end"]) - datetime.fromisoformat(found["begin"]) == timedelta(hours=24)
 
 
 def test_a_viewer_gets_usage_of_their_own_namespaces_and_the_doctor_by_their_own_token(tmp_path, prometheus):

@@ -42,27 +42,43 @@ function columns(series, isStacked) {
   return [times, ...values];
 }
 
-// Draws a panel with lines. Call `paint` when the element is in the page, and after a change of its width or theme.
-export function drawLines(panel) {
+const two = (value) => String(value).padStart(2, "0");
+export const dayOf = (date) => `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+export const minuteOf = (date) => `${two(date.getHours())}:${two(date.getMinutes())}`;
+
+// Returns the texts of an axis of times: hours and minutes, with the day where it changes; of many days the days alone.
+function timesOf(ticks) {
+  const dates = ticks.map((one) => new Date(one * 1000));
+  const isLong = ticks.length > 1 && ticks.at(-1) - ticks[0] > 2 * 86400;
+  return dates.map((date, at) => {
+    if (isLong) return dayOf(date).slice(5);
+    const isNewDay = at === 0 || dates[at - 1].getDate() !== date.getDate();
+    return `${minuteOf(date)}${isNewDay ? `\n${dayOf(date)}` : ""}`;
+  });
+}
+
+// Draws a panel with lines, from `begin` to `end` in seconds whatever its series have. Call `paint` when the element is
+// in the page, and after a change of its width or theme.
+export function drawLines(panel, begin, end) {
   const box = h("div", { class: "canvas", role: "img", "aria-label": `${panel.title}: ${panel.series.map((one) => `${one.name || "value"} ${amount(last(one), panel.unit)}`).join(", ") || "nothing"}` });
   let plot = null;
   function paint() {
     plot?.destroy();
-    if (!panel.series.length) return;
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--soft"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     plot = new uPlot({
       width: Math.max(200, box.clientWidth), height: HEIGHT, cursor: { show: false }, legend: { show: false },
-      scales: { x: { time: true }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.05 : 1] } },
-      axes: [axis, { ...axis, size: 58, values: (_, ticks) => ticks.map((one) => amount(one, panel.unit)) }],
+      scales: { x: { time: true, range: () => [begin, end] }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.05 : 1] } },
+      axes: [{ ...axis, values: (_, ticks) => timesOf(ticks) }, { ...axis, size: 58, values: (_, ticks) => ticks.map((one) => amount(one, panel.unit)) }],
       series: [{}, ...panel.series.map((one, place) => ({
-        label: one.name, stroke: colour(`--line-${place % 8}`), width: 1.6, dash: DASHES[place % 8], points: { show: false },
+        label: one.name, stroke: colour(`--line-${place % 8}`), width: 1.6, dash: DASHES[place % 8], points: { show: one.points.length < 3 },
       }))],
-    }, columns(panel.series, panel.stacked), box);
+    }, panel.series.length ? columns(panel.series, panel.stacked) : [[begin, end]], box);
   }
   const key = h("ul", { class: "legend" }, panel.series.map((one, place) => h("li", { title: one.name },
     h("span", { class: `key series-${place % 8}` }), h("span", { class: "called" }, one.name || panel.title), h("b", {}, amount(last(one), panel.unit)))),
+  panel.series.length ? null : h("li", { class: "muted" }, "nothing was measured in this time"),
   panel.more ? h("li", { class: "muted" }, `and ${number(panel.more)} smaller ones`) : null);
   return { element: h("div", {}, box, key), paint, close: () => plot?.destroy() };
 }

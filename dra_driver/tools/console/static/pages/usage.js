@@ -4,7 +4,7 @@ import { permalink } from "../common/address.js";
 import { isOld } from "../common/api.js";
 import { busy, h, number, plural, replace } from "../common/dom.js";
 import { drawFault } from "../common/faults.js";
-import { amount, drawLines, lastOf } from "./plots.js";
+import { amount, dayOf, drawLines, lastOf, minuteOf } from "./plots.js";
 
 const DAYS = [["1", "last day"], ["7", "last 7 days"], ["30", "last 30 days"]];
 const BY = ["namespace", "class", "claim", "pod", "node", "pool"];
@@ -49,6 +49,12 @@ function drawReport(found) {
   ];
 }
 
+// Says since when there are measurements, if that is later than what was asked for.
+function youth(found, days) {
+  const [begin, end] = [new Date(found.begin), new Date(found.end)];
+  return (end - begin) / 86400_000 < days - 0.01 ? h("p", { class: "message" }, `Prometheus has measurements of these agents since ${dayOf(begin)} ${minuteOf(begin)}.`) : null;
+}
+
 function drawPanels(found, plots) {
   return [...new Set(found.panels.map((one) => one.row))].map((row) => h("section", {}, h("h3", {}, row),
     h("div", { class: "panels" }, found.panels.filter((one) => one.row === row).map((panel) => {
@@ -56,10 +62,9 @@ function drawPanels(found, plots) {
       if (panel.kind === "figure") {
         return h("div", { class: "card number", title: panel.note }, h("h4", {}, panel.title), h("b", {}, amount(lastOf(panel), panel.unit)));
       }
-      const lines = drawLines(panel);
+      const lines = drawLines(panel, Date.parse(found.begin) / 1000, Date.parse(found.end) / 1000);
       plots.push(lines);
-      return h("div", { class: "card chart", title: panel.note }, h("h4", {}, panel.title),
-        panel.series.length ? lines.element : h("div", { class: "muted" }, "nothing in this time"));
+      return h("div", { class: "card chart", title: panel.note }, h("h4", {}, panel.title), lines.element);
     }))));
 }
 
@@ -94,7 +99,7 @@ export function usagePage(main, parameters, visit) {
     if (found instanceof Error) { replace(boards, tabs, drawFault(found)); return; }
     tabs = h("div", { class: "choices tabs" }, found.others.map((one) => h("button", { type: "button", "aria-pressed": String(one.name === found.name),
       onclick: () => { chosen.name = one.name; showBoard(); } }, one.title)));
-    replace(boards, tabs, h("p", { class: "muted" }, found.about), drawPanels(found, plots));
+    replace(boards, tabs, h("p", { class: "muted" }, found.about), youth(found, Number(chosen.days)), drawPanels(found, plots));
     for (const one of plots) one.paint();
   }
 
