@@ -75,7 +75,7 @@ class NodeHealth(AgentPart):
         self._latest: Mapping[str, tuple[FaultVerdict, ...]] = {}
         self._held: tuple[Fault, ...] | None = ()  # None while it is not known which GPUs remediation keeps from claims
         self._started_at = self._started = 0.0
-        self._is_open = False  # whether the taints that were set last name all GPUs that must not be offered
+        self._shown: Inventory | None = None  # whose taints the listener has; None until all faults are known
         self.stream = HealthStream(self)
 
     def _make_monitor(
@@ -97,7 +97,7 @@ class NodeHealth(AgentPart):
         Faults that are known from before are reported before this returns.
         """
         with self._refreshing:  # until the faults on disk are known, another thread would take them for new ones
-            self._is_running, self._is_open = True, False
+            self._is_running, self._shown = True, None
             self._started_at, self._started = time.time(), boot_time()
             self._new_faults.begin()
             self._monitor.start()
@@ -135,11 +135,12 @@ class NodeHealth(AgentPart):
             return
         with self._refreshing:
             is_known = self._is_known()
-            may_open = is_known or self._is_impatient()
-            verdicts = self._latest = self._verdicts()
+            may_show = is_known or self._is_impatient() or self._shown is not None
+            inventory = self._inventory.current
+            verdicts = self._latest = self._verdicts(inventory)
             self._listener.health_changed(taints_of(verdicts, self._domain))
-            if may_open and not self._is_open:
-                self._is_open = True  # only now, because the taints come first
+            if may_show and self._shown is not inventory:
+                self._shown = inventory  # only now, because the taints come first
                 self._listener.validation_changed()
             self.stream.changed()
             if is_known:
@@ -156,10 +157,10 @@ class NodeHealth(AgentPart):
     def withheld(self, inventory: Inventory) -> frozenset[str] | None:
         """Return None while the slices have to stay as they are, and no device after that: the taints then say enough.
 
-        They stay as they are for a while if it is not known which GPUs must not be offered.
+        They stay as they are for a while if it is not known which GPUs must not be offered, and until the taints of a
+        new inventory were set: a GPU that came back may still have its fault.
         """
-        del inventory
-        return frozenset() if self._is_open else None
+        return frozenset() if inventory is self._shown else None
 
     def _is_known(self) -> bool:
         return self._monitor.is_known and self._held is not None
@@ -172,7 +173,7 @@ class NodeHealth(AgentPart):
         if not self._is_running or self._monitor.turned_at == 0.0:
             return ()
         is_stale = boot_time() - self._monitor.turned_at > STALE_SECONDS
-        verdicts = {} if is_stale else self._verdicts()
+        verdicts = {} if is_stale else self._verdicts(self._inventory.current)
         names = dict.fromkeys(device.name for device in self._inventory.current.offering.every())
         if is_stale:
             text = "the health monitor does not answer"
@@ -201,7 +202,7 @@ class NodeHealth(AgentPart):
     def send_events(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
         """Send an Event about the node, and about the pods that use these GPUs."""
         self._events.send_node_event(reason, text)
-        names = frozenset(name for name, place in self._places().items() if place.gpu in gpus)
+        names = frozenset(name for name, place in _places(self._inventory.current).items() if place.gpu in gpus)
         if names:
             self._events.send_pod_events(PodNotice(names, reason, text, time.time()))
 
@@ -213,7 +214,7 @@ class NodeHealth(AgentPart):
 
     def blocking(self) -> tuple[FaultVerdict, ...] | None:
         """Return the verdicts that keep claims from devices, the most important first; None before any is known."""
-        if not self._is_running or self._monitor.turned_at == 0.0 or not self._places():
+        if not self._is_running or self._monitor.turned_at == 0.0 or not _places(self._inventory.current):
             return None
         every = (one for found in self._latest.values() for one in found if one.effect.is_blocking)
         unique = {(one.fault.subject, one.fault.key): one for one in every}
@@ -232,9 +233,9 @@ class NodeHealth(AgentPart):
         """Return how often each Xid was reported since the agent started, by code and class."""
         return {(str(code), str(row_of(code).kind)): count for code, count in self._monitor.now.xids.items()}
 
-    def _verdicts(self) -> Mapping[str, tuple[FaultVerdict, ...]]:
+    def _verdicts(self, inventory: Inventory) -> Mapping[str, tuple[FaultVerdict, ...]]:
         now = self._monitor.now
-        places = self._places().values()
+        places = _places(inventory).values()
         if not places:  # no fault is judged before the first scan of the hardware
             return {}
         limited = self._budget.limited if self._budget else tuple
@@ -257,11 +258,9 @@ class NodeHealth(AgentPart):
 
         return EvictionBudget(slots, node=node, store=store, changed=self.refresh, alert=alert)
 
-    def _places(self) -> Mapping[str, DevicePlace]:
-        return {device.name: place_of(device) for device in self._inventory.current.offering.every()}
-
     def _report_application_error(self, subject: Subject, xid: XidReport) -> None:
-        devices = frozenset(name for name, place in self._places().items() if is_within(place, subject))
+        places = _places(self._inventory.current)
+        devices = frozenset(name for name, place in places.items() if is_within(place, subject))
         text = f"an application's error, Xid {xid.code}; the device itself is not at fault"
         self._events.send_application_event(devices, text, xid.at)
 
@@ -273,6 +272,10 @@ def read_policy(path: Path | None) -> HealthPolicy:
     from dra_driver.node.health.policy_files import read_health_policy
 
     return read_health_policy(path)
+
+
+def _places(inventory: Inventory) -> Mapping[str, DevicePlace]:
+    return {device.name: place_of(device) for device in inventory.offering.every()}
 
 
 def _no_tests(_: Iterable[Fault]) -> Mapping[Subject, str]:

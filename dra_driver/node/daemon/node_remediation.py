@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.base.errors import DriverError, NodeError, PrepareError, Retry
+from dra_driver.base.machine import boot_time
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.port import ComputeTested, Hardware, Resettable
@@ -219,14 +220,14 @@ class AgentRemediationNode:
     def acquire_slot(self) -> float:
         """Return 0 if this node may act now, or else the seconds until another node's slot may end."""
         wait = self._slots.acquire(self._node.options.node)
-        self._slot_at = time.monotonic()
+        self._slot_at = boot_time()
         return wait
 
     def renew_slot(self) -> None:
         """Keep the slot that this node has; it is renewed by one write every ten minutes."""
-        if time.monotonic() - self._slot_at < SLOT_KEPT_S:
+        if boot_time() - self._slot_at < SLOT_KEPT_S:
             return
-        self._slot_at = time.monotonic()
+        self._slot_at = boot_time()
         try:
             self._slots.renew(self._node.options.node)
         except DriverError as error:

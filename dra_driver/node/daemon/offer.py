@@ -172,7 +172,7 @@ class NodeOffer:
         self._is_unsure = False  # devices would be withdrawn, but it is not known which of them claims were allocated
         self._logged: dict[str, str] = {}
         self._is_reported = False
-        self._deciding = threading.Lock()  # ensures that the later of two decisions is made on the newer inventory
+        self._deciding = threading.RLock()  # ensures that the later of two decisions is made on the newer inventory
         self._keeps = ALL_KEPT  # the fields kept by the server that was asked last
         self._taints: DeviceTaints = {}
         self._unreleased: frozenset[str] = frozenset()  # devices that a process of an ended claim has open
@@ -238,8 +238,9 @@ class NodeOffer:
 
     def taint(self, taints: DeviceTaints) -> bool:
         """Set the taints of all devices; return whether that changes what is offered."""
-        self._taints = taints
-        return self.decide()
+        with self._deciding:
+            self._taints = taints
+            return self.decide()
 
     def keep_unreleased(self, devices: Collection[str], shared: Collection[str] = ()) -> bool:
         """Taint these devices, and no others, as not released yet; return whether that changes what is offered.
