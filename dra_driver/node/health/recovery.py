@@ -138,11 +138,17 @@ class CaseOutcomes:
         self._node.release_slot()
         return again
 
-    def escalated(self, case: RemediationCase, why: str, *, keeps_request: bool = False) -> RemediationCase:
-        """Return the case as escalated to a person. A request for a reboot is withdrawn unless `keeps_request`."""
-        if not keeps_request:
+    def escalated(
+        self, case: RemediationCase, why: str, *, keeps_request: bool = False, is_alone: bool = True
+    ) -> RemediationCase:
+        """Return the case as escalated to a person. A request for a reboot is withdrawn unless `keeps_request`.
+
+        Without `is_alone`, another GPU of the node is acted on, and the slot and the request are for that one.
+        """
+        if is_alone and not keeps_request:
             self._node.withdraw_reboot()
-        self._node.release_slot()
+        if is_alone:
+            self._node.release_slot()
         self._node.send_event(GAVE_UP, f"{gpu_name(case.gpu)} stays out of use until a person has examined it: {why}")
         return case.at(Stage.ESCALATED, self._clock(), is_acting=False, boot=self._boot_id, waits_for=why)
 

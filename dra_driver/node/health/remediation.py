@@ -348,10 +348,12 @@ class Remediation(AgentPart):
                 log.warning("a request for a GPU without a case", extra=fields(device=gpu, reason=str(request)))
                 continue
             log.warning("remediation changed by hand", extra=fields(device=gpu, reason=str(request)))
+            is_alone = self._acting() in (None, case)  # otherwise slot and request for a reboot are another GPU's
             if request is RemediationRequest.GIVE_UP:
-                self._write(self._steps.outcomes.escalated(case, "given up by hand"))
+                self._write(self._steps.outcomes.escalated(case, "given up by hand", is_alone=is_alone))
                 continue
-            self._node.withdraw_reboot()
+            if is_alone:
+                self._node.withdraw_reboot()
             if request is RemediationRequest.RETRY and case.stage in _ACTING:
                 self._node.release_slot()
             if request is RemediationRequest.DONE:

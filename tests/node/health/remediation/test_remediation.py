@@ -239,6 +239,19 @@ def test_a_request_for_a_reboot_is_withdrawn_when_an_administrator_steps_in(rig,
     assert not rig.node["is_asked"]
 
 
+@pytest.mark.parametrize("request_", [RemediationRequest.GIVE_UP, RemediationRequest.RETRY])
+def test_an_administrator_who_steps_in_for_one_gpu_takes_neither_slot_nor_reboot_from_another(rig, request_):
+    rig.node.change(faults={ONE: ["needs-reset", "gpu-reset"], TWO: ["needs-reboot", "node-reboot"]})
+    rig.turn_until(Stage.ACTED, TWO)
+    rig.turn()
+    assert rig.case(ONE).stage.is_open
+    RequestFile(rig.folder).ask(ONE, request_)
+    rig.turn()
+    assert rig.case(TWO).stage is Stage.ACTED
+    assert rig.node["has_slot"]
+    assert rig.node["is_asked"]
+
+
 def test_a_gpu_is_escalated_if_the_machine_is_not_rebooted_in_time(rig):
     rig.node.change(faults={ONE: ["gpu-lost", ""]})
     rig.turn_until(Stage.ACTED)
