@@ -9,6 +9,7 @@ socket's name may be.
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -147,8 +148,11 @@ class Node:
         for process in (self.kubelet, self.containerd, self._holder):
             if process is not None:
                 process.wait(10)
-        for file in (self.base / "mounted", *self.cdi.iterdir()):
-            file.unlink()
+        for path in (self.base / "mounted", *self.cdi.iterdir()):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         for hierarchy in hierarchies():
             remove_cgroups(hierarchy / self.sandbox.name / self.group / "kubepods")
         self.start()

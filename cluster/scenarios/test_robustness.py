@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cluster.agent import Agent
+from cluster.machines.hardware import KINDS, machine
 from cluster.machines.nvml_machine import NvmlMachine
 from cluster.sandbox import until
 from cluster.stage import PATIENCE, Stage
@@ -28,6 +29,11 @@ OVERLAP = 60 if os.environ.get("SOAK") or os.environ.get("GATES") != "default" e
 def _has_seen_deletions(stage: Stage, pods: list[str]) -> bool:
     lines = [line for line in stage.node.kubelet.tail(300).splitlines() if '"SyncLoop DELETE"' in line]
     return all(any(f'"{stage.namespace}/{name}"' in line for line in lines) for name in pods)
+
+
+def _described(agent: Agent) -> int:
+    """Return the number of files about the devices of requests."""
+    return sum(path.is_file() for path in (agent.node.cdi / "gpu.nvidia.com-metadata").rglob("*"))
 
 
 def _prepared(agent: Agent, count: int) -> bool:
@@ -151,7 +157,13 @@ def test_the_device_of_a_force_deleted_pod_is_used_by_one_container_at_a_time(ag
 
 
 @pytest.mark.smoke
-def test_a_rebooted_node_runs_its_pods_again(agent: Agent, stage: Stage) -> None:
+@pytest.mark.parametrize("kind", KINDS if os.environ.get("SOAK") else KINDS[:1])
+def test_a_rebooted_node_runs_its_pods_again_with_files_about_their_devices(
+    kind: str, start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
+) -> None:
+    options = machine(kind, tmp_path)
+    agent = start_agent(**options | {"flags": [*options.get("flags", ()), "--device-metadata", "on"]})
+    agent.published()
     stage.create(template(stage.namespace, "one-gpu", ONE_GPU), template(stage.namespace, "part", PARTITION))
     for name, used in (("whole", "one-gpu"), ("part", "part")):
         stage.create(
@@ -163,6 +175,7 @@ def test_a_rebooted_node_runs_its_pods_again(agent: Agent, stage: Stage) -> None
     down = int(time.time())
     stage.node.reboot()
     assert agent.cdi_files() == []
+    assert _described(agent) == 0
     agent.start()
     for name, allocated in before.items():
         until(f"{name} runs again", lambda name=name: stage.seen(name).at > down, 150)
@@ -170,6 +183,7 @@ def test_a_rebooted_node_runs_its_pods_again(agent: Agent, stage: Stage) -> None
         if not stage.cluster.repeats_devices:
             stage.running(name)
     assert stage.cluster.api.get("Node", stage.node.name)["status"]["nodeInfo"]["bootID"] != boot
+    assert _described(agent) == len(before)
     agent.published()
 
 

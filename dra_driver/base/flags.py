@@ -185,6 +185,21 @@ FLAGS: tuple[Flag, ...] = (
         is_hardware=True,
     ),
     Flag(
+        "--host-root-mount",
+        "/",
+        "where the agent sees the host's /usr, whose toolkit is used if the driver root has none",
+        "DIR",
+        is_hardware=True,
+    ),
+    Flag(
+        "--gpudirect-storage",
+        "off",
+        "on: containers with an NVIDIA GPU also get /dev/nvidia-fs*, /run/udev and /etc/cufile.json",
+        "MODE",
+        choices=("on", "off"),
+        is_hardware=True,
+    ),
+    Flag(
         "--mig",
         "dynamic",
         "dynamic: partitions are created on demand where the API server keeps shared counters; static: only existing "

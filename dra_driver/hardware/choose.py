@@ -23,6 +23,8 @@ def roots_of(values: Mapping[str, str]) -> Roots:
         dev=_absolute(values["dev_root"]),
         driver=_absolute(values["nvidia_driver_root"]),
         driver_mount=_absolute(mount),
+        host=_absolute(values["host_root_mount"]),
+        gpudirect_storage=values["gpudirect_storage"] == "on",
     )
 
 

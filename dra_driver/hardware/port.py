@@ -123,7 +123,9 @@ class Roots(NamedTuple):
     """Where this process sees the node's trees, and where the container runtime sees the same files.
 
     `dev`, `sys` and `proc` replace /dev, /sys and /proc. `driver` is the path of the NVIDIA driver root on the *host*;
-    `driver_mount` is where this process sees that tree (both are "/" for a driver installed on the host).
+    `driver_mount` is where this process sees that tree (both are "/" for a driver installed on the host). `host` is
+    where it sees the host's own programs, which matter if the driver comes from a container. `gpudirect_storage` says
+    whether containers get what GPUDirect Storage needs of these trees.
     """
 
     sys: str = "/sys"
@@ -131,6 +133,8 @@ class Roots(NamedTuple):
     dev: str = "/dev"
     driver: str = "/"
     driver_mount: str = "/"
+    host: str = "/"
+    gpudirect_storage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

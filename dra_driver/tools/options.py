@@ -118,6 +118,18 @@ def access_of(given: Mapping[str, Any]) -> ClusterAccess:
 # Feature gates on the command line
 
 
+class KubernetesVersion(click.Choice):  # type: ignore[type-arg]
+    """A minor version of Kubernetes, or a patch version, whose rules are those of its minor."""
+
+    def __init__(self) -> None:
+        super().__init__(VERSIONS)
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the minor version, such as "1.35" for "v1.35.8". Raises: click.BadParameter."""
+        minor = minor_of(value)
+        return super().convert(f"1.{minor}" if minor else value, param, ctx)
+
+
 def read_gates(rows: Iterable[str], kubernetes: str, *, known: Collection[str], dependent: str) -> dict[str, bool]:
     """Read values of --gate; `dependent` names, for errors, what depends on the `known` gates. Raises: UsageError."""
     gates: dict[str, bool] = {}
@@ -263,7 +275,7 @@ _OPTIONS = (
     ),
     click.option(
         "--kubernetes",
-        type=click.Choice(VERSIONS),
+        type=KubernetesVersion(),
         default=None,
         help=f"the Kubernetes version whose rules apply  [default: the cluster's, else {DEFAULT_VERSION}]",
     ),

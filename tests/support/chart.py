@@ -27,6 +27,7 @@ CASES = {
         "networkPolicy.enabled=true",
         "driverManager.enabled=true",
         "agent.driverRoot=/run/nvidia/driver",
+        "agent.gpuDirectStorage=true",
         "agent.publishBesideDevicePlugin=true",
         "agent.mig.mode=static",
         "agent.mig.geometry=gpu-*:all-balanced;label",

@@ -23,6 +23,7 @@ from pathlib import Path
 from dra_driver.base.machine import FifoCache, Stamp, stamp_of
 from dra_driver.base.names import normal_pci_address
 from dra_driver.hardware.nvidia.calls import Nvml
+from dra_driver.hardware.nvidia.edits.driver_root import LIBRARY_FOLDERS, DriverRoot
 from dra_driver.hardware.nvidia.instances import Worker
 from dra_driver.hardware.nvidia.queries import NvmlFault, load
 from dra_driver.hardware.pci import entries_of, read_at_once, read_driver, read_hex, read_text
@@ -161,17 +162,6 @@ def has_driver_traces(roots: Roots) -> bool:
 
 
 SONAME = "libnvidia-ml.so.1"
-_TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
-FOLDERS = (
-    "",
-    "usr/lib64",
-    *(f"usr/lib/{triplet}" for triplet in _TRIPLETS),
-    *(f"usr/lib/{triplet}/nvidia/current" for triplet in _TRIPLETS),
-    "usr/lib64/nvidia/current",
-    "lib64",
-    *(f"lib/{triplet}" for triplet in _TRIPLETS),
-    *(f"lib/{triplet}/nvidia/current" for triplet in _TRIPLETS),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +189,12 @@ def has_own_mount(roots: Roots) -> bool:
 
 def below_mount(roots: Roots, soname: str = SONAME) -> Iterator[str]:
     """Yield the library files below the driver root's mount."""
-    for folder in FOLDERS:
-        path = Path(roots.driver_mount, folder, soname)
+    root = DriverRoot(roots.driver_mount, roots.driver)
+    for folder in ("", *LIBRARY_FOLDERS):
+        path = Path(roots.driver_mount, folder.lstrip("/"), soname)
+        resolved = None if path.is_file() else root.resolve(f"{folder}/{soname}")
+        if resolved is not None:  # by an absolute link, as on NixOS
+            path = Path(root.here(resolved))
         if path.is_file():
             yield str(path)
 

@@ -120,7 +120,7 @@ class SimulatedKernel:
 
     def roots(self, real: Roots) -> Roots:
         """Return the real roots, with sysfs and devices replaced by those of this bus."""
-        return Roots(str(self._sys), real.proc, str(self._dev), real.driver, real.driver_mount)
+        return real._replace(sys=str(self._sys), dev=str(self._dev))
 
     # -- what is on the bus
 

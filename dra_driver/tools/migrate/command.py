@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dra_driver.base.errors import ExitCode, InputError, UsageError
-from dra_driver.base.versions import VERSIONS
 from dra_driver.tools.migrate import Migrated, SourceText
 from dra_driver.tools.migrate.placement_check import Check
 from dra_driver.tools.migrate.report import MigrationLoss
-from dra_driver.tools.options import fleet_option, mig_option, output_option
+from dra_driver.tools.options import KubernetesVersion, fleet_option, mig_option, output_option
 from dra_driver.tools.output import (
     TerminalProgress,
     console,
@@ -169,7 +168,7 @@ def _print_losses(out: Any, losses: Sequence[MigrationLoss]) -> None:
 )
 @click.option(
     "--kubernetes",
-    type=click.Choice(VERSIONS),
+    type=KubernetesVersion(),
     default=None,
     help=f"The Kubernetes version whose rules apply to selectors.  [default: the cluster's, else {DEFAULT_VERSION}]",
 )

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.facts import PartitionFacts
-from dra_driver.hardware.nvidia.edits import driver_files, edits
+from dra_driver.hardware.nvidia.edits import edits
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from tests.support.facts import PARTITION
 from tests.support.nodes.driver_root import can_make_nodes, fake_dev, fake_proc
 
 
 @pytest.fixture(autouse=True)
-def _no_toolkit_of_this_machine(monkeypatch, tmp_path):
-    """Keep what is installed on this machine, and remembered looks at other roots, out of the tests."""
-    monkeypatch.setattr(driver_files, "OPERATOR_TOOLKIT", str(tmp_path / "toolkit"))
+def _no_remembered_roots(monkeypatch):
+    """Keep remembered looks at other roots out of the tests."""
     monkeypatch.setattr(edits, "_known_roots", type(edits._known_roots)())
 
 

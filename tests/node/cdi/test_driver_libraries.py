@@ -22,7 +22,7 @@ from tests.support.nodes.driver_root import (
 )
 
 
-@pytest.mark.parametrize("layout", ["debian", "debian-current", "rhel", "arm"])
+@pytest.mark.parametrize("layout", ["debian", "debian-current", "rhel", "arm", "talos", "nixos"])
 def test_without_a_hook_program_libraries_are_mounted_where_every_loader_looks(tmp_path, no_proc, layout, caplog):
     root = FakeDriverRoot(tmp_path / "root", layout, host="/run/nvidia/driver")
     with caplog.at_level(logging.WARNING):

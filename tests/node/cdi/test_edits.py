@@ -38,6 +38,30 @@ def test_sockets_are_mounted_only_while_they_exist_and_never_those_of_the_hosts_
     assert "/run/nvidia-persistenced/socket" not in places(found)
 
 
+def test_the_files_of_gpudirect_storage_come_by_option_and_with_its_nodes_alone(tmp_path, no_proc, make_nodes):
+    root = FakeDriverRoot(tmp_path / "root", host="/run/nvidia/driver")
+    root.add("/etc/cufile.json")
+    root.add("/run/udev/data/b259:0")
+    off = root.roots(proc=no_proc, dev=tmp_path / "dev")
+    on = off._replace(gpudirect_storage=True)
+    found, remarks = common_edits(on, VERSION)
+    assert "/run/udev" not in places(found)
+    assert any("nvidia-fs" in remark for remark in remarks)
+    for number in range(2):
+        make_node(tmp_path / f"dev/nvidia-fs{number}", 511, number, mode=0o660, gid=44)
+    found, remarks = common_edits(on, VERSION)
+    assert [node.path for node in found.device_nodes] == ["/dev/nvidia-fs0", "/dev/nvidia-fs1"]
+    assert found.additional_gids == (44,)
+    assert {path: places(found)[path] for path in ("/run/udev", "/etc/cufile.json")} == {
+        "/run/udev": "/run/nvidia/driver/run/udev",
+        "/etc/cufile.json": "/run/nvidia/driver/etc/cufile.json",
+    }
+    assert not any("nvidia-fs" in remark for remark in remarks)
+    checked(found)
+    assert not common_edits(off, VERSION)[0].device_nodes
+    assert "/run/udev" not in places(common_edits(off, VERSION)[0])
+
+
 def test_firmware_comes_from_the_kernels_own_path_first(tmp_path, no_proc):
     root = FakeDriverRoot(tmp_path / "root", host="/run/nvidia/driver")
     parameters = tmp_path / "sys/module/firmware_class/parameters"

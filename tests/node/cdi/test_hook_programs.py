@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dra_driver.base.edits import READ_ONLY_BIND
-from dra_driver.hardware.nvidia.edits import driver_files
 from dra_driver.hardware.nvidia.edits.edits import common_edits
 from tests.node.cdi.support.edits_read import DEBIAN, checked, commands, places
 from tests.support.nodes.driver_root import (
@@ -17,7 +16,7 @@ from tests.support.nodes.driver_root import (
 )
 
 
-@pytest.mark.parametrize("layout", ["debian", "debian-current", "rhel", "arm"])
+@pytest.mark.parametrize("layout", ["debian", "debian-current", "rhel", "arm", "talos", "nixos"])
 @pytest.mark.parametrize("host", ["/", "/run/nvidia/driver"])
 def test_with_a_hook_program_libraries_are_mounted_at_their_own_paths(tmp_path, no_proc, layout, host):
     root = FakeDriverRoot(tmp_path / "root", layout, host=host)
@@ -135,15 +134,17 @@ def test_nvidia_ctk_is_used_where_the_hook_program_is_missing(tmp_path, no_proc)
     assert {hook.path for hook in found.hooks} == {"/usr/local/nvidia/toolkit/nvidia-cdi-hook"}
 
 
-def test_the_operators_toolkit_folder_is_used_at_its_own_path(tmp_path, no_proc):
+@pytest.mark.parametrize("path", ["/usr/bin/nvidia-ctk", "/usr/local/nvidia/toolkit/nvidia-cdi-hook"])
+def test_a_program_of_the_host_is_used_where_the_driver_comes_from_a_container(tmp_path, no_proc, path):
     root = FakeDriverRoot(tmp_path / "root", host="/run/nvidia/driver")
-    program = Path(driver_files.OPERATOR_TOOLKIT) / "nvidia-cdi-hook"
-    common_edits(root.roots(proc=no_proc), VERSION)
-    program.parent.mkdir()
+    roots = root.roots(proc=no_proc)
+    common_edits(roots, VERSION)
+    program = Path(f"{roots.host}{path}")
+    program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    found, _ = common_edits(root.roots(proc=no_proc), VERSION)
-    assert {hook.path for hook in found.hooks} == {str(program)}
+    found, _ = common_edits(roots, VERSION)
+    assert {hook.path for hook in found.hooks} == {path}
 
 
 def test_a_hook_program_that_is_not_executable_is_not_used(tmp_path, no_proc):

@@ -33,6 +33,8 @@ FOLDERS = {
     "debian-current": "/usr/lib/x86_64-linux-gnu/nvidia/current",
     "rhel": "/usr/lib64",
     "arm": "/usr/lib/aarch64-linux-gnu",
+    "talos": "/usr/local/glibc/usr/lib",
+    "nixos": "/run/opengl-driver/lib",
     "odd": "/opt/vendor/lib",  # known to the loader's cache alone
 }
 CONFIGS = (
@@ -115,7 +117,14 @@ class FakeDriverRoot:
 
     def roots(self, dev: Path | str = "/dev", proc: Path | str = "/proc", sys: Path | str = "/sys") -> Roots:
         """Return the roots as the agent would have them."""
-        return Roots(sys=str(sys), proc=str(proc), dev=str(dev), driver=self.host, driver_mount=str(self.mount))
+        return Roots(
+            sys=str(sys),
+            proc=str(proc),
+            dev=str(dev),
+            driver=self.host,
+            driver_mount=str(self.mount),
+            host=str(self.mount.parent / "host"),
+        )
 
 
 def ldcache(entries: dict[str, str], *, old_header: bool = False) -> bytes:

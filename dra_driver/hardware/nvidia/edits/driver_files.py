@@ -202,7 +202,7 @@ def _binaries(root: DriverRoot) -> Iterator[DriverFile]:
             yield _file(root, path, path)
 
 
-# Folders on the host or in the driver container; the GPU operator puts its toolkit into the last two.
+# Folders of the driver root and of the host; the GPU Operator puts its toolkit into the last two of the host.
 _FOLDERS = (
     "/usr/bin",
     "/usr/local/bin",
@@ -211,7 +211,6 @@ _FOLDERS = (
     "/usr/local/nvidia/toolkit",
     "/usr/local/nvidia/container-toolkit",
 )
-OPERATOR_TOOLKIT = "/usr/local/nvidia/toolkit"  # a folder of the host, which the agent's pod mounts at the same path
 CREATE_SYMLINKS = "create-symlinks"
 ENABLE_CUDA_COMPAT = "enable-cuda-compat"
 UPDATE_LDCACHE = "update-ldcache"
@@ -244,10 +243,10 @@ class HookProgram:
 
 
 def find_hook_program(root: DriverRoot, host: DriverRoot) -> HookProgram | None:
-    """Look for nvidia-cdi-hook, then nvidia-ctk, in the driver root, then in the operator's folder on the host."""
+    """Look for nvidia-cdi-hook, then nvidia-ctk, in the driver root, then on the host."""
     for name, argv in (("nvidia-cdi-hook", ("nvidia-cdi-hook",)), ("nvidia-ctk", ("nvidia-ctk", "hook"))):
-        for tree, folders in ((root, _FOLDERS), (host, (OPERATOR_TOOLKIT,))):
-            path = tree.find_program(name, folders)
+        for tree in (root, host):
+            path = tree.find_program(name, _FOLDERS)
             resolved = tree.resolve(path) if path else None
             if resolved:
                 return HookProgram(tree.on_host(resolved), argv, _commands_of(Path(tree.here(resolved))))

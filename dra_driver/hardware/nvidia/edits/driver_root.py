@@ -140,11 +140,19 @@ def _stamp(path: str) -> Stamp | None:
 TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
 LIBRARY_FOLDERS = (
     "/usr/lib64",
+    "/usr/lib64/nvidia/current",
     *(f"/usr/lib/{triplet}" for triplet in TRIPLETS),
     *(f"/usr/lib/{triplet}/nvidia/current" for triplet in TRIPLETS),
     "/lib64",
     *(f"/lib/{triplet}" for triplet in TRIPLETS),
     *(f"/lib/{triplet}/nvidia/current" for triplet in TRIPLETS),
+    *(
+        "/usr/local/glibc/lib64",
+        "/usr/local/glibc/usr/lib",
+        "/usr/local/glibc/lib",
+        "/usr/local/lib",
+    ),  # Talos before 1.13
+    "/run/opengl-driver/lib",  # NixOS
 )
 # Libraries that come with the driver but have version numbers of their own.
 OWN_VERSION = re.compile(r"libnvidia-(?:egl-(?:gbm|wayland2?|xcb|xlib)\.so\.\d+\.\d+.*|nvvm70\.so\.\d.*)")
@@ -199,6 +207,7 @@ BINARY_FOLDERS = (
     "/sbin",
     "/bin",
     "/opt/bin",
+    "/run/opengl-driver/bin",
 )
 BINARIES = (
     "nvidia-smi",
@@ -211,6 +220,7 @@ BINARIES = (
 )
 # The host's own MPS daemon is not among them: a claim's file would put its folder in the place of the one that another
 # claim of the same container has from its daemon.
+STORAGE_FILES = ("/run/udev", "/etc/cufile.json")
 SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
 LIBCUDA = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
 # gives the version where the driver was installed without CUDA

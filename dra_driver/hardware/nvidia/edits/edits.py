@@ -30,7 +30,7 @@ from dra_driver.hardware.nvidia.edits.driver_files import (
     find_driver_files,
     find_hook_program,
 )
-from dra_driver.hardware.nvidia.edits.driver_root import TRIPLETS, DriverRoot, is_same_version
+from dra_driver.hardware.nvidia.edits.driver_root import STORAGE_FILES, TRIPLETS, DriverRoot, is_same_version
 from dra_driver.hardware.port import Roots
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class KnownRoot:
     loaded: str | None
     hook: HookProgram | None
     edits: Edits  # everything but device nodes
+    storage: tuple[Mount, ...]  # what GPUDirect Storage needs beside its nodes
     remarks: tuple[str, ...]
 
     def holds(self, loaded: str | None) -> bool:
@@ -87,7 +88,7 @@ def kept_root(roots: Roots) -> KnownRoot | None:
 
 
 def _read_root(roots: Roots, loaded: str | None) -> KnownRoot:
-    root, host = DriverRoot(roots.driver_mount, roots.driver), DriverRoot("/", "/")
+    root, host = DriverRoot(roots.driver_mount, roots.driver), DriverRoot(roots.host, "/")
     files = find_driver_files(root, loaded, sys=roots.sys, proc=roots.proc)
     hook = find_hook_program(root, host)
     return KnownRoot(
@@ -100,6 +101,7 @@ def _read_root(roots: Roots, loaded: str | None) -> KnownRoot:
             env=(_VOID,),
             hooks=driver_hooks(hook, files, tuple(_loader_links(files))) if hook else (),
         ),
+        storage=tuple(Mount(root.on_host(found), path) for path in STORAGE_FILES if (found := root.find(path))),
         remarks=tuple(_remarks(roots, files, hook, loaded)),
     )
 
@@ -175,8 +177,15 @@ def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple
     """
     known_root = known_root_of(roots, driver_version or sysfs.read_driver_version(roots))
     control = nodes.control_nodes(roots)
-    edits = known_root.edits._replace(device_nodes=control, additional_gids=nodes.groups_needed(control))
-    return edits, (*known_root.remarks, *_missing_nodes(control))
+    storage = nodes.storage_nodes(roots) if roots.gpudirect_storage else ()
+    every = control + storage
+    edits = known_root.edits._replace(device_nodes=every, additional_gids=nodes.groups_needed(every))
+    remarks = (*known_root.remarks, *_missing_nodes(control))
+    if storage:
+        edits = edits._replace(mounts=edits.mounts + known_root.storage)
+    elif roots.gpudirect_storage:
+        remarks += ("no /dev/nvidia-fs* exists, so GPUDirect Storage is left out: is the module nvidia-fs loaded?",)
+    return edits, remarks
 
 
 def device_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:

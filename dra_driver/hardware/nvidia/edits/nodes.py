@@ -28,6 +28,7 @@ from dra_driver.hardware.port import Roots
 _ANYBODY = 0o666
 _CAPABILITY_MODE = 0o444
 _DRM_NODE = re.compile(r"(?:card|renderD)\d+")
+_STORAGE_NODE = re.compile(r"nvidia-fs\d*")
 _FILE_MINOR = re.compile(rb"^DeviceFileMinor:[ \t]*(\d{1,9})[ \t]*$", re.MULTILINE)
 _FILE_MODE = re.compile(rb"^DeviceFileMode:[ \t]*(\d{1,9})[ \t]*$", re.MULTILINE)
 _WORLD_READ_WRITE = 0o006
@@ -97,6 +98,15 @@ def control_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
             if nodes[name] is None and major is not None:
                 nodes[name] = DeviceNode(path=f"/dev/{name}", major=major, minor=minor, file_mode=_ANYBODY)
     return tuple(node for node in nodes.values() if node is not None)
+
+
+def storage_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
+    """Return the nodes of GPUDirect Storage, /dev/nvidia-fs*, that the dev root has."""
+    try:
+        names = sorted(name for name in os.listdir(roots.dev) if _STORAGE_NODE.fullmatch(name))  # noqa: PTH208
+    except OSError:
+        return ()
+    return tuple(node for name in names if (node := find_node(roots, name)) is not None)
 
 
 def gpu_node(roots: Roots, minor: int) -> DeviceNode:
