@@ -127,7 +127,8 @@ class KubernetesVersion(click.Choice):  # type: ignore[type-arg]
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the minor version, such as "1.35" for "v1.35.8". Raises: click.BadParameter."""
         minor = minor_of(value)
-        return super().convert(f"1.{minor}" if minor else value, param, ctx)
+        version: str = super().convert(f"1.{minor}" if minor else value, param, ctx)
+        return version
 
 
 def read_gates(rows: Iterable[str], kubernetes: str, *, known: Collection[str], dependent: str) -> dict[str, bool]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dra_driver.base.errors import ExitCode, InputError, UsageError
+from dra_driver.base.versions import VERSIONS
 from dra_driver.tools.migrate import Migrated, SourceText
 from dra_driver.tools.migrate.placement_check import Check
 from dra_driver.tools.migrate.report import MigrationLoss

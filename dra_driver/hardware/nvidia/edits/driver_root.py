@@ -146,13 +146,9 @@ LIBRARY_FOLDERS = (
     "/lib64",
     *(f"/lib/{triplet}" for triplet in TRIPLETS),
     *(f"/lib/{triplet}/nvidia/current" for triplet in TRIPLETS),
-    *(
-        "/usr/local/glibc/lib64",
-        "/usr/local/glibc/usr/lib",
-        "/usr/local/glibc/lib",
-        "/usr/local/lib",
-    ),  # Talos before 1.13
-    "/run/opengl-driver/lib",  # NixOS
+    # Talos before 1.13, then NixOS
+    *("/usr/local/glibc/lib64", "/usr/local/glibc/usr/lib", "/usr/local/glibc/lib", "/usr/local/lib"),
+    "/run/opengl-driver/lib",
 )
 # Libraries that come with the driver but have version numbers of their own.
 OWN_VERSION = re.compile(r"libnvidia-(?:egl-(?:gbm|wayland2?|xcb|xlib)\.so\.\d+\.\d+.*|nvvm70\.so\.\d.*)")
