@@ -23,7 +23,16 @@ from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind
 from dra_driver.hardware import pci
 from dra_driver.hardware.evidence import HARDWARE_THERMAL, BusState, Vitals
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
-from dra_driver.hardware.intel.reading import DRIVERS, INTEL, GraphicsTile, IntelGpu, model_of, read_gpus, read_tiles
+from dra_driver.hardware.intel.reading import (
+    DRIVERS,
+    INTEL,
+    GraphicsTile,
+    IntelGpu,
+    model_of,
+    read_gpus,
+    read_tiles,
+    read_used_memory,
+)
 from dra_driver.hardware.metered import Measure, MetricName, MetricNames, Pairs, Reading, gauge
 from dra_driver.hardware.pci import DrmFunction, bus_state, edits_of_nodes, on_bus, read_device_nodes, read_functions
 from dra_driver.hardware.port import Fingerprint, Roots
@@ -197,6 +206,8 @@ class IntelReader:
             values[Measure.ENERGY_MJ_TOTAL] = energy
         if (memory := dmem_capacity(self._roots, function.address)) is not None:
             values[Measure.MEMORY_TOTAL_BYTES] = float(memory)
+        if (used := read_used_memory(function)) is not None:
+            values[Measure.MEMORY_USED_BYTES] = float(used)
         values |= _since(self._before.get(function.address), (now, energy, slept))
         self._before[function.address] = (now, energy, slept)
         return Reading(function.address, now, values)
@@ -356,6 +367,12 @@ _TODAY = (
         "hw_memory_size_bytes",
         "The GPU's own memory (in bytes).",
         _Q.MEMORY_TOTAL_BYTES,
+        labels=(("hw_memory_location", "device"),),
+    ),
+    gauge(
+        "hw_memory_usage_bytes",
+        "How much of the GPU's own memory is used (in bytes).",
+        _Q.MEMORY_USED_BYTES,
         labels=(("hw_memory_location", "device"),),
     ),
     gauge(

@@ -240,11 +240,32 @@ def _memory_in_sysfs(function: DrmFunction) -> int | None:
     Source: i915 as Intel ships it for data centers (lmem_total_bytes of the card), xe (physical_vram_size_bytes of each
     tile, in some releases of Intel's below the tile's `memory`).
     """
-    folder, card = function.folder, function.drm.card or ""
-    of_card = (folder / "drm" / card / "lmem_total_bytes", folder.parent / "lmem_total_bytes")
-    size_of_card = next((size for path in of_card if card and (size := pci.read_size(path))), None)
+    folder = function.folder
     tiles = [name for name in pci.entries_of(folder) if name.startswith("tile")]
-    return size_of_card or sum(_size_of_tile(folder / tile) for tile in tiles) or None
+    return _size_of_card(function) or sum(_size_of_tile(folder / tile) for tile in tiles) or None
+
+
+def read_used_memory(function: DrmFunction) -> int | None:
+    """Return how much of its own memory a GPU uses, in bytes; None if the kernel driver does not show it.
+
+    Source: i915 as Intel ships it for data centers, whose lmem_avail_bytes is what nothing uses.
+    """
+    total = _size_of_card(function)
+    for path in _files_of_card(function, "lmem_avail_bytes"):
+        text = pci.read_text(path) or ""  # no size, because it may be 0
+        if total and text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= total:
+            return total - int(text)
+    return None
+
+
+def _size_of_card(function: DrmFunction) -> int | None:
+    paths = _files_of_card(function, "lmem_total_bytes")
+    return next((size for path in paths if (size := pci.read_size(path))), None)
+
+
+def _files_of_card(function: DrmFunction, name: str) -> tuple[Path, ...]:
+    folder, card = function.folder, function.drm.card
+    return (folder / "drm" / card / name, folder.parent / name) if card else ()
 
 
 def _size_of_tile(folder: Path) -> int:

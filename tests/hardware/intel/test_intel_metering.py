@@ -90,7 +90,7 @@ def test_the_names_are_those_of_todays_exporter_and_the_former_ones_come_on_dema
     usual = {name.head.name for name in default_selection(NAMES).names}
     assert usual == {
         *("hw_power_watts", "hw_energy_joules_total", "hw_temperature_celsius", "hw_frequency_hertz"),
-        *("hw_gpu_utilization_ratio", "hw_memory_size_bytes", "hw_status"),
+        *("hw_gpu_utilization_ratio", "hw_memory_size_bytes", "hw_memory_usage_bytes", "hw_status"),
     }
     both = {name.head.name for name in default_selection(NAMES, has_former=True).names}
     assert usual < both
@@ -123,6 +123,16 @@ def test_i915_has_its_values_below_the_card(tree: IntelTree) -> None:
     assert reading.values[Measure.SM_CLOCK_MHZ] == 2000
     assert reading.values[THROTTLED] == 1
     assert bad(vitals(tree, card)) == {FaultKey.THROTTLED}
+
+
+@pytest.mark.parametrize(
+    ("free", "used"), [("1073741824", 15 << 30), ("0", 16 << 30), ("17179869185", None), ("", None), ("-1", None)]
+)
+def test_used_memory_is_what_the_kernel_does_not_call_free(tree: IntelTree, free: str, used: int | None) -> None:
+    files = {"drm/card0/lmem_total_bytes": str(16 << 30), "drm/card0/lmem_avail_bytes": free}
+    card = replace(ARC, driver="i915", device_id=0x56A5, files=files)
+    (reading,) = IntelReader(tree.write(card).roots).read()
+    assert reading.values.get(Measure.MEMORY_USED_BYTES) == used
 
 
 def test_a_gpu_without_the_files_has_no_readings_and_no_faults(tree: IntelTree) -> None:
