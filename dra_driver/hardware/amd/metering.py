@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from dra_driver.hardware.amd.health import AMD, CORRECTED, DRIVERS, UNCORRECTED, AmdGpu, block_counts, total_errors
 from dra_driver.hardware.facts import GpuFacts
@@ -58,6 +59,11 @@ class AmdMeasure(enum.StrEnum):
     HOST_MEMORY_FREE_BYTES = "hostMemoryFreeBytes"
     ERRORS_CORRECTED_TOTAL = "errorsCorrectedTotal"
     ERRORS_UNCORRECTED_TOTAL = "errorsUncorrectedTotal"
+    PCIE_MBPS = "pcieMegabitsPerSecond"
+    PCIE_RECOVERIES_TOTAL = "pcieRecoveriesTotal"
+    PCIE_REPLAY_ROLLOVERS_TOTAL = "pcieReplayRolloversTotal"
+    PCIE_NACKS_SENT_TOTAL = "pcieNacksSentTotal"
+    PCIE_NACKS_RECEIVED_TOTAL = "pcieNacksReceivedTotal"
 
 
 _Q, _A, _MIB = Measure, AmdMeasure, WHOLE_MIB
@@ -67,6 +73,16 @@ _STACKS = tuple(f"memoryStack{index}TemperatureC" for index in range(4))  # of h
 _STACK_TEMPERATURES = tuple(
     gauge("gpu_hbm_temperature", "Temperature of a stack of memory (in C).", stack, labels=(("hbm_index", str(index)),))
     for index, stack in enumerate(_STACKS)
+)
+_COMPUTE_DIES = tuple(f"computeDie{index}Percent" for index in range(8))  # XCCs, as the kernel calls them
+_USE_OF_DIES = tuple(
+    gauge(
+        "gpu_gfx_busy_instantaneous",
+        "Use of a compute die at this moment (in %).",
+        die,
+        labels=(("xcc_index", str(index)),),
+    )
+    for index, die in enumerate(_COMPUTE_DIES)
 )
 _ERRORS_OF_BLOCKS = tuple(
     gauge(f"gpu_ecc_{word}_{name}", f"{what} in {name.upper()}.", errors_of_block(kind, block))
@@ -85,6 +101,7 @@ _NAMES = (
     gauge("gpu_memory_temperature", "Temperature of the memory (in C).", _Q.MEMORY_TEMPERATURE_C),
     *_STACK_TEMPERATURES,
     gauge("gpu_gfx_activity", "Use of the graphics and compute engine (in %).", _Q.GPU_PERCENT),
+    *_USE_OF_DIES,
     gauge("gpu_umc_activity", "Use of the memory controllers (in %).", _Q.MEMORY_COPY_PERCENT),
     gauge("gpu_vcn_activity", "Use of the video engines (in %).", _Q.DECODER_PERCENT),
     gauge("gpu_gfx_voltage", "Voltage of the graphics engine (in mV).", _A.GRAPHICS_VOLTAGE_MV),
@@ -93,7 +110,12 @@ _NAMES = (
     gauge("gpu_clock", "Clocks (in MHz).", _Q.MEMORY_CLOCK_MHZ, labels=_MEMORY),
     gauge("pcie_speed", "Speed of the PCIe link (in GT/s).", _A.PCIE_SPEED_GTS),
     gauge("pcie_max_speed", "Highest speed of the PCIe link (in GT/s).", _A.PCIE_MAX_SPEED_GTS),
+    gauge("pcie_bandwidth", "Traffic on the PCIe link (in Mb/s).", _A.PCIE_MBPS),
     gauge("pcie_replay_count", "PCIe retries.", _Q.PCIE_REPLAYS_TOTAL),
+    gauge("pcie_replay_rollover_count", "Overflows of the PCIe link's retry number.", _A.PCIE_REPLAY_ROLLOVERS_TOTAL),
+    gauge("pcie_recovery_count", "Recoveries of the PCIe link.", _A.PCIE_RECOVERIES_TOTAL),
+    gauge("pcie_nack_sent_count", "Packets that the GPU refused.", _A.PCIE_NACKS_SENT_TOTAL),
+    gauge("pcie_nack_received_count", "Packets of the GPU that were refused.", _A.PCIE_NACKS_RECEIVED_TOTAL),
     gauge("gpu_total_vram", "Memory of the GPU (in MiB).", _A.MEMORY_TOTAL_BYTES, scale=_MIB),
     gauge("gpu_used_vram", "Memory that is used (in MiB).", _Q.MEMORY_USED_BYTES, scale=_MIB),
     gauge("gpu_free_vram", "Memory that is free (in MiB).", _Q.MEMORY_FREE_BYTES, scale=_MIB),
@@ -155,11 +177,30 @@ NAMES = MetricNames(
 
 
 # The binary table `gpu_metrics`: the firmware's measurements of a GPU, all of the same moment.
+# Source: Linux, drivers/gpu/drm/amd/include/kgd_pp_interface.h, struct gpu_metrics_v1_1 to v1_8.
 
 _HEADER = struct.Struct("<HBB")  # size, format revision, content revision
 _MAX_BYTES = 16 << 10
-_ENERGY_AT = {1: 24, 2: 24, 3: 24, 4: 24, 5: 88, 6: 16, 7: 24, 8: 24}  # by content revision of format 1
+_PCIE, _DIES = struct.Struct("<QQQQII"), struct.Struct("<8I")
+_UNKNOWN_64, _UNKNOWN_32 = 0xFFFF_FFFF_FFFF_FFFF, 0xFFFF_FFFF
 _JOULES_EACH = 2**-16
+
+
+class _Places(NamedTuple):
+    """Where a content revision of format 1 has its wide numbers; 0 where it has none."""
+
+    energy: int
+    pcie: int = 0  # bandwidth, recoveries, replays, rollovers, and from 1.5 two numbers of refused packets
+    partitions: int = 0  # their number; the busy percentages of the first partition's dies follow
+
+
+_PLACES = {
+    **dict.fromkeys((1, 2, 3), _Places(24)),
+    4: _Places(24, 72),
+    5: _Places(88, 136),
+    6: _Places(16, 88, 306),
+    **dict.fromkeys((7, 8), _Places(24, 96, 338)),
+}
 _OFFSETS_TO_1_3 = {  # of revisions 1.1 to 1.3
     4: Measure.TEMPERATURE_C,
     6: AmdMeasure.JUNCTION_TEMPERATURE_C,
@@ -197,17 +238,38 @@ def measures_of(table: bytes) -> dict[str, float]:
     if len(table) < _HEADER.size:
         return {}
     size, form, content = _HEADER.unpack_from(table)
-    at = _ENERGY_AT.get(content) if form == 1 else None
-    if at is None or len(table) < max(size, at + 8):
+    places = _PLACES.get(content) if form == 1 else None
+    if places is None or len(table) < max(size, places.energy + 8):
         return {}
     offsets = _OFFSETS_TO_1_3 if content <= 3 else _OFFSETS_FROM_1_4
     there = ((offset, measure) for offset, measure in offsets.items() if offset + 2 <= size)
     numbers = {measure: struct.unpack_from("<H", table, offset)[0] for offset, measure in there}
     values: dict[str, float] = {measure: float(number) for measure, number in numbers.items() if number != 0xFFFF}
-    (energy,) = struct.unpack_from("<Q", table, at)
-    if energy not in (0, 0xFFFF_FFFF_FFFF_FFFF):
+    (energy,) = struct.unpack_from("<Q", table, places.energy)
+    if energy not in (0, _UNKNOWN_64):
         values[Measure.ENERGY_MJ_TOTAL] = energy * _JOULES_EACH * 1000
-    return values
+    return {**values, **_pcie(table[:size], places.pcie, content), **_busy_dies(table[:size], places.partitions)}
+
+
+def _pcie(table: bytes, at: int, content: int) -> dict[str, float]:
+    if not at or len(table) < at + _PCIE.size:
+        return {}
+    *wide, sent, received = _PCIE.unpack_from(table, at)
+    names = (AmdMeasure.PCIE_MBPS, AmdMeasure.PCIE_RECOVERIES_TOTAL, None, AmdMeasure.PCIE_REPLAY_ROLLOVERS_TOTAL)
+    values = {name: float(value) for name, value in zip(names, wide, strict=True) if name and value != _UNKNOWN_64}
+    if content > 4:
+        refused = ((AmdMeasure.PCIE_NACKS_SENT_TOTAL, sent), (AmdMeasure.PCIE_NACKS_RECEIVED_TOTAL, received))
+        values |= {name: float(value) for name, value in refused if value != _UNKNOWN_32}
+    return dict(values)
+
+
+def _busy_dies(table: bytes, at: int) -> dict[str, float]:
+    """Return the use of each compute die of a GPU that is not divided."""
+    dies = -(-(at + 2) // 8) * 8  # the partitions' numbers are aligned to 8 bytes
+    if not at or len(table) < dies + _DIES.size or struct.unpack_from("<H", table, at)[0] != 1:
+        return {}
+    percent = zip(_COMPUTE_DIES, _DIES.unpack_from(table, dies), strict=True)
+    return {name: float(value) for name, value in percent if value <= 100}
 
 
 # One round of measurements of AMD's GPUs: the driver's text files first, then its table of metrics.

@@ -1,5 +1,6 @@
 """What is measured of AMD's GPUs: files as the kernel writes them, and what can't be read."""
 
+import ctypes
 import struct
 import threading
 from dataclasses import replace
@@ -135,6 +136,64 @@ def test_the_tables_of_newer_gpus_have_their_energy_where_each_revision_puts_it(
     values = measures_of(table(content, {4: 61, 6: 50, 10: 700, 12: 99, 14: 20}, energy_at, 65536))
     assert (values[AmdMeasure.JUNCTION_TEMPERATURE_C], values[Measure.POWER_W]) == (61, 700)
     assert values[Measure.ENERGY_MJ_TOTAL] == 1000
+
+
+def layout(content: int) -> type[ctypes.Structure]:
+    """Return the table of a revision from 1.4 to 1.8 as the kernel declares it, aligned as a compiler does."""
+    one, two, four, eight = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
+
+    class Partition(ctypes.Structure):
+        _fields_ = (("busy", four * 8), ("rest", one * {6: 136, 7: 200, 8: 344}.get(content, 0)), ("end", eight * 0))
+
+    engines = {4: [("video", two * 4)], 5: [("video", two * 4), ("images", two * 32)]}
+    bandwidth = [("most_bandwidth", eight)] if content >= 7 else []
+    throttled = [("throttled", four)] if content <= 5 else [("accumulation", four), ("residencies", four * 5)]
+    refused = [("sent", four), ("received", four)] if content >= 5 else []
+    parts = [("partitions", two), ("partition", Partition * 8), ("other_end", four)] if content >= 6 else []
+
+    class Table(ctypes.Structure):
+        _fields_ = (
+            *(("size", two), ("format", one), ("content", one), ("first", two * 6)),
+            *(*engines.get(content, ()), *bandwidth, ("energy", eight), ("clock", eight), *throttled, ("locked", four)),
+            *(("links", two * 4), ("accumulated", four * 2), ("pcie_total", eight), ("pcie", eight)),
+            *(("recoveries", eight), ("replays", eight), ("rollovers", eight), *refused, ("hive", eight * 16)),
+            *(*((("hive_links", two * 8), ("padding", two)) if content >= 7 else ()), ("firmware_clock", eight)),
+            *(("clocks", two * 21), *parts),
+        )
+
+    return Table
+
+
+@pytest.mark.parametrize("content", [4, 5, 6, 7, 8])
+@pytest.mark.parametrize("is_unknown", [False, True])
+def test_the_link_and_the_dies_are_read_where_the_kernels_declaration_puts_them(content: int, is_unknown: bool) -> None:
+    kind = layout(content)
+    made = bytearray((b"\xff" if is_unknown else b"\0") * ctypes.sizeof(kind))
+    filled = kind.from_buffer(made)
+    filled.size, filled.format, filled.content = len(made), 1, content
+    if not is_unknown:
+        filled.energy, filled.pcie, filled.recoveries, filled.replays, filled.rollovers = 65536, 11, 12, 13, 14
+    if content >= 5 and not is_unknown:
+        filled.sent, filled.received = 15, 16
+    if content >= 6:
+        filled.partitions = 1
+        filled.partition[0].busy[:3] = (97, 98, 0xFFFFFFFF)
+    values = measures_of(bytes(made))
+    link = {
+        AmdMeasure.PCIE_MBPS: 11,
+        AmdMeasure.PCIE_RECOVERIES_TOTAL: 12,
+        AmdMeasure.PCIE_REPLAY_ROLLOVERS_TOTAL: 14,
+        **({AmdMeasure.PCIE_NACKS_SENT_TOTAL: 15, AmdMeasure.PCIE_NACKS_RECEIVED_TOTAL: 16} if content >= 5 else {}),
+    }
+    assert {name: value for name, value in values.items() if name.startswith("pcie")} == ({} if is_unknown else link)
+    dies = {name.quantity: dict(name.labels)["xcc_index"] for name in NAMES.names if "instantaneous" in name.head.name}
+    shown = {dies[name]: value for name, value in values.items() if name in dies}
+    assert {die: shown.get(die) for die in "012"} == (
+        {"0": 97, "1": 98, "2": None} if content >= 6 else dict.fromkeys("012")
+    )
+    if content >= 6:
+        filled.partitions = 2
+        assert not dies.keys() & measures_of(bytes(made)).keys()
 
 
 @pytest.mark.parametrize(
