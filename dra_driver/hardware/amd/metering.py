@@ -256,11 +256,13 @@ def _pcie(table: bytes, at: int, content: int) -> dict[str, float]:
         return {}
     *wide, sent, received = _PCIE.unpack_from(table, at)
     names = (AmdMeasure.PCIE_MBPS, AmdMeasure.PCIE_RECOVERIES_TOTAL, None, AmdMeasure.PCIE_REPLAY_ROLLOVERS_TOTAL)
-    values = {name: float(value) for name, value in zip(names, wide, strict=True) if name and value != _UNKNOWN_64}
+    values: dict[str, float] = {
+        name: float(value) for name, value in zip(names, wide, strict=True) if name and value != _UNKNOWN_64
+    }
     if content > 4:
         refused = ((AmdMeasure.PCIE_NACKS_SENT_TOTAL, sent), (AmdMeasure.PCIE_NACKS_RECEIVED_TOTAL, received))
         values |= {name: float(value) for name, value in refused if value != _UNKNOWN_32}
-    return dict(values)
+    return values
 
 
 def _busy_dies(table: bytes, at: int) -> dict[str, float]:
