@@ -23,7 +23,7 @@ from dra_driver.base.wire import Tenants
 from dra_driver.hardware.choose import AUTO, choose, roots_of, vendors_here, vendors_listed
 from dra_driver.selectors.check.declarations import SELECTOR_GATES
 from dra_driver.selectors.engine import Environment
-from dra_driver.tools.output import TerminalProgress, printable
+from dra_driver.tools.output import KubernetesVersion, TerminalProgress, printable
 from dra_driver.tools.world.access import ClusterAccess, unseen_sentences
 from dra_driver.tools.world.documents import STDIN, Classes, Document, read_documents, shown
 from dra_driver.tools.world.fields import nearest
@@ -116,19 +116,6 @@ def access_of(given: Mapping[str, Any]) -> ClusterAccess:
 
 
 # Feature gates on the command line
-
-
-class KubernetesVersion(click.Choice):  # type: ignore[type-arg]
-    """A minor version of Kubernetes, or a patch version, whose rules are those of its minor."""
-
-    def __init__(self) -> None:
-        super().__init__(VERSIONS)
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the minor version, such as "1.35" for "v1.35.8". Raises: click.BadParameter."""
-        minor = minor_of(value)
-        version: str = super().convert(f"1.{minor}" if minor else value, param, ctx)
-        return version
 
 
 def read_gates(rows: Iterable[str], kubernetes: str, *, known: Collection[str], dependent: str) -> dict[str, bool]:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import click
 
 from dra_driver.base.errors import ExitCode, UsageError
+from dra_driver.base.versions import VERSIONS, minor_of
 from dra_driver.base.wire import DeviceWire, Wire
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import NAMESPACES, named
@@ -277,3 +278,19 @@ def read_address(text: str, example: str) -> tuple[str, int]:
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise UsageError("address", f"--address={text!r} is not HOST:PORT", hint=f"for example {example}")
     return host.strip("[]"), int(port)
+
+
+# What is read: versions of Kubernetes.
+
+
+class KubernetesVersion(click.Choice):  # type: ignore[type-arg]
+    """A minor version of Kubernetes, or a patch version, whose rules are those of its minor."""
+
+    def __init__(self) -> None:
+        super().__init__(VERSIONS)
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the minor version, such as "1.35" for "v1.35.8". Raises: click.BadParameter."""
+        minor = minor_of(value)
+        version: str = super().convert(f"1.{minor}" if minor else value, param, ctx)
+        return version

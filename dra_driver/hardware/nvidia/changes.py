@@ -28,7 +28,7 @@ from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia import library
 from dra_driver.hardware.nvidia.calls import Nvml
 from dra_driver.hardware.nvidia.discovery import Discovery, LibraryUse
-from dra_driver.hardware.nvidia.edits.driver_root import BINARY_FOLDERS, DriverRoot
+from dra_driver.hardware.nvidia.driver_root import BINARY_FOLDERS, DriverRoot
 from dra_driver.hardware.nvidia.instances import WorkerStopped, ended
 from dra_driver.hardware.nvidia.queries import UNLIMITED, Handle, NvmlFault
 from dra_driver.hardware.nvidia.session import GpuWorker

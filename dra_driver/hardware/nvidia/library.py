@@ -23,7 +23,7 @@ from pathlib import Path
 from dra_driver.base.machine import FifoCache, Stamp, stamp_of
 from dra_driver.base.names import normal_pci_address
 from dra_driver.hardware.nvidia.calls import Nvml
-from dra_driver.hardware.nvidia.edits.driver_root import LIBRARY_FOLDERS, DriverRoot
+from dra_driver.hardware.nvidia.driver_root import LIBRARY_FOLDERS, DriverRoot
 from dra_driver.hardware.nvidia.instances import Worker
 from dra_driver.hardware.nvidia.queries import NvmlFault, load
 from dra_driver.hardware.pci import entries_of, read_at_once, read_driver, read_hex, read_text

@@ -23,8 +23,9 @@ from dra_driver.base.versions import VERSIONS
 from dra_driver.tools.migrate import Migrated, SourceText
 from dra_driver.tools.migrate.placement_check import Check
 from dra_driver.tools.migrate.report import MigrationLoss
-from dra_driver.tools.options import KubernetesVersion, fleet_option, mig_option, output_option
+from dra_driver.tools.options import fleet_option, mig_option, output_option
 from dra_driver.tools.output import (
+    KubernetesVersion,
     TerminalProgress,
     console,
     print_text,

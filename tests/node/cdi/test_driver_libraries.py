@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.hardware.nvidia.edits.driver_root import library_paths
+from dra_driver.hardware.nvidia.driver_root import library_paths
 from dra_driver.hardware.nvidia.edits.edits import common_edits
 from tests.node.cdi.support.edits_read import DEBIAN, checked, commands, places, settled_edits
 from tests.support.nodes.driver_root import (

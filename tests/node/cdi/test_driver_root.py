@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
+from dra_driver.hardware.nvidia.driver_root import DriverRoot
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.base.edits import Hook
-from dra_driver.hardware.nvidia.edits.driver_root import (
+from dra_driver.hardware.nvidia.driver_root import (
     BINARIES,
     BINARY_FOLDERS,
     CONFIG_FOLDERS,

@@ -21,6 +21,7 @@ from dra_driver.base.edits import DeviceNode, Edits, Hook, Mount
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia import library as sysfs
+from dra_driver.hardware.nvidia.driver_root import STORAGE_FILES, TRIPLETS, DriverRoot, is_same_version
 from dra_driver.hardware.nvidia.edits import nodes
 from dra_driver.hardware.nvidia.edits.driver_files import (
     DriverFile,
@@ -30,7 +31,6 @@ from dra_driver.hardware.nvidia.edits.driver_files import (
     find_driver_files,
     find_hook_program,
 )
-from dra_driver.hardware.nvidia.edits.driver_root import STORAGE_FILES, TRIPLETS, DriverRoot, is_same_version
 from dra_driver.hardware.port import Roots
 
 log = logging.getLogger(__name__)
