@@ -72,10 +72,11 @@ proto: $(READY)  ## Regenerate the gRPC messages from proto/.
 	proto/generate.sh
 
 image: $(READY)  ## Build the container image for amd64 and arm64, build/image/image.tar (REFERENCE=NAME:TAG; Python 3.11, apt).
-	@$(BIN)/python deploy/image/build.py $(if $(REFERENCE),--reference $(REFERENCE))
+	@$(BIN)/python deploy/image/build.py $(if $(REFERENCE),--reference $(REFERENCE)) $(if $(SOURCE),--source $(SOURCE))
 
-dist: $(READY)   ## Make what is handed out into dist/: wheel, chart, image, bills of materials, checksums.
-	@$(BIN)/python deploy/dist.py --helm "$$(command -v helm || $(BIN)/python -m cluster helm)"
+dist: $(READY)   ## Make what is handed out into dist/ (SIGN=KEY, SOURCE=URL, DOWNLOADS=URL: RELEASE.md).
+	@$(BIN)/python deploy/dist.py --helm "$$(command -v helm || $(BIN)/python -m cluster helm)" \
+	  $(if $(SIGN),--sign $(SIGN)) $(if $(SOURCE),--source $(SOURCE)) $(if $(DOWNLOADS),--downloads $(DOWNLOADS))
 
 release: $(READY) ## Give everything a new version (VERSION=X.Y.Z): the first step of a release (RELEASE.md).
 	@$(BIN)/python deploy/release.py prepare "$(VERSION)" --helm "$$(command -v helm || $(BIN)/python -m cluster helm)"

@@ -1,6 +1,6 @@
 """Everything that a release consists of: wheel, chart, image, their bills of materials and checksums.
 
-    python deploy/dist.py [--output FOLDER] [--helm PROGRAM]
+    python deploy/dist.py [--output FOLDER] [--helm PROGRAM] [--sign KEY] [--source URL] [--downloads URL]
 
 In: this checkout, whose version is `__version__` in dra_driver/__init__.py and no other. Out, in FOLDER (dist/):
 
@@ -8,16 +8,20 @@ In: this checkout, whose version is `__version__` in dra_driver/__init__.py and 
     dra-driver-VERSION.tgz                the chart, for helm and OCI registries
     dra-driver-VERSION-image.tar          the image for amd64 and arm64, an OCI archive
     *.cdx.json                            a bill of materials for each of them, the image's for each architecture
+    kubectl-dra-VERSION.tar.gz            `kubectl dra` for krew
+    dra.krew.yaml                         its manifest
+    dra-driver-VERSION.openvex.json       reported weaknesses that can't be used in the image
+    dra-driver-VERSION.intoto.json        from which commit and locks all of the above were made
     SHA256SUMS                            checksums of all of the above
+    *.sig, *.dsse                         with --sign: signatures of SHA256SUMS and of the provenance
 
-The same checkout gives the same bytes.
+The same commit gives the same bytes, except for signatures.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import hashlib
 import io
 import os
 import shutil
@@ -27,12 +31,17 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "image"))
+import attest
 import bills
 import build as image
 import needs
 import wheels
 from contents import ARCHITECTURES, REPOSITORY_NAME
+from cryptography.hazmat.primitives.asymmetric import ec
+from krew import packing
+from origin import Origin, origin
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
@@ -45,8 +54,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=REPOSITORY / "dist")
     parser.add_argument("--helm", default="", metavar="PROGRAM", help="helm 3, if not the one on PATH")
+    parser.add_argument("--sign", type=Path, metavar="KEY", help="an EC key on P-256 in PEM")
+    parser.add_argument("--source", default="", metavar="URL", help="where the repository can be read")
+    parser.add_argument("--downloads", default="", metavar="URL", help="where the files will lie")
     options = parser.parse_args()
     output, helm = options.output, options.helm or shutil.which("helm") or ""
+    key = attest.private_key(options.sign) if options.sign else None
     lacking = needs.missing(output, _MEGABYTES)
     if not helm:
         lacking.append("helm 3: put it on PATH, or run `make cluster-binaries`")
@@ -54,13 +67,18 @@ def main() -> int:
         sys.exit("\n  ".join(["no release can be made here, because this is missing:", *lacking]))
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    version = image.version()
+    version, came_from = image.version(), origin(options.source)
     with needs.step("wheel"):
-        wheel(output, version)
-    digest = _image(output, version)
+        made = wheel(output, version)
+    packing.manifest(output, version, packing.archive(output, version, made), options.downloads, options.source)
+    digest = _image(output, version, came_from)
     with needs.step("chart"):
-        chart(output, version, helm, digest)
+        chart(output, version, helm, digest, options.source)
+    (output / f"dra-driver-{version}.openvex.json").write_bytes(attest.vex(version, digest, came_from))
+    (output / f"dra-driver-{version}.intoto.json").write_bytes(attest.provenance(_files(output), version, came_from))
     print(sums(output), end="")
+    if key is not None:
+        sign(output, version, key)
     return 0
 
 
@@ -71,24 +89,26 @@ def wheel(output: Path, version: str) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(output)]
     subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
     made = output / f"dra_driver-{version}-py3-none-any.whl"
-    subject = bills.subject("application", version, _sha256(made))
+    subject = bills.subject("application", version, attest.sha256(made))
     needed = wheels.needed(ARCHITECTURES["amd64"])  # those that differ by architecture differ in files, not in names
-    bills.write(
-        output / f"{made.name}.cdx.json", subject, [bills.of_wheel(one) for one in wheels.locked_versions(needed)]
-    )
+    parts = [*map(bills.of_wheel, wheels.locked_versions(needed)), *bills.vendored()]
+    bills.write(output / f"{made.name}.cdx.json", subject, parts)
     return made
 
 
-def chart(output: Path, version: str, helm: str, image_digest: str) -> Path:
+def chart(output: Path, version: str, helm: str, image_digest: str, source: str = "") -> Path:
     """Package the chart, with one time for every file, and write its bill: the image that it runs by default."""
     with tempfile.TemporaryDirectory() as scratch:
-        source = Path(scratch) / "dra-driver"
-        shutil.copytree(HERE / "helm", source)
+        folder = Path(scratch) / "dra-driver"
+        shutil.copytree(HERE / "helm", folder)
+        if source:
+            with (folder / "Chart.yaml").open("a") as facts:
+                facts.write(f"home: {source}\nsources: [{source}]\n")
         words = ["--version", version, "--app-version", version, "--destination", scratch]
-        subprocess.run([helm, "package", str(source), *words], check=True, capture_output=True)
+        subprocess.run([helm, "package", str(folder), *words], check=True, capture_output=True)
         made = output / f"dra-driver-{version}.tgz"
         made.write_bytes(_normalized((Path(scratch) / made.name).read_bytes()))
-    subject = bills.subject("application", version, _sha256(made), name="dra-driver-chart")
+    subject = bills.subject("application", version, attest.sha256(made), name="dra-driver-chart")
     reference = f"{REPOSITORY_NAME}:{version}"
     bills.write(output / f"{made.name}.cdx.json", subject, [bills.of_image(reference, version, image_digest)])
     return made
@@ -96,16 +116,26 @@ def chart(output: Path, version: str, helm: str, image_digest: str) -> Path:
 
 def sums(output: Path) -> str:
     """Write the checksums of all files in a folder, as sha256sum(1) does; return them."""
-    files = sorted(path for path in output.iterdir() if path.name != SUMS)
-    text = "".join(f"{_sha256(path)}  {path.name}\n" for path in files)
+    text = "".join(f"{attest.sha256(path)}  {path.name}\n" for path in _files(output))
     (output / SUMS).write_text(text)
     return text
 
 
-def _image(output: Path, version: str) -> str:
+def sign(output: Path, version: str, key: ec.EllipticCurvePrivateKey) -> None:
+    """Sign the checksums, and with them all files, and the provenance."""
+    (output / f"{SUMS}.sig").write_text(attest.signature((output / SUMS).read_bytes(), key))
+    statement = output / f"dra-driver-{version}.intoto.json"
+    (output / f"{statement.name}.dsse").write_bytes(attest.envelope(statement.read_bytes(), key))
+
+
+def _files(output: Path) -> list[Path]:
+    return sorted(path for path in output.iterdir() if path.name != SUMS)
+
+
+def _image(output: Path, version: str, came_from: Origin) -> str:
     """Build the image; return the digest of its index."""
     folder = REPOSITORY / "build" / "image"
-    digest = image.build(folder, f"{REPOSITORY_NAME}:{version}", list(ARCHITECTURES))
+    digest = image.build(folder, f"{REPOSITORY_NAME}:{version}", list(ARCHITECTURES), came_from)
     shutil.copyfile(folder / "image.tar", output / f"dra-driver-{version}-image.tar")
     for name in ARCHITECTURES:
         shutil.copyfile(folder / name / "sbom.json", output / f"dra-driver-{version}-image-{name}.cdx.json")
@@ -125,11 +155,6 @@ def _normalized(archive: bytes) -> bytes:
             clean.size, clean.mode = member.size, 0o644
             out.addfile(clean, found.extractfile(member))
     return gzip.compress(packed.getvalue(), 9, mtime=0)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 if __name__ == "__main__":

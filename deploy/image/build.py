@@ -21,12 +21,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import bills
+import debian
 import elf
 import needs
 import oci
 import wheels
 from contents import APP, ARCHITECTURES, PASSWD, PROGRAM, REPOSITORY_NAME, Architecture, configuration, dockerfile
 from debian import Deb, Packages
+from origin import Origin, origin
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _MEGABYTES = (
@@ -42,6 +44,7 @@ def main() -> int:
         "--reference", default="", help=f"name of the image in the archive (default {REPOSITORY_NAME}:VERSION)"
     )
     parser.add_argument("--architecture", action="append", choices=ARCHITECTURES, help="only this one (default: all)")
+    parser.add_argument("--source", default="", metavar="URL", help="where the repository can be read (a label)")
     parser.add_argument("--relock", action="store_true", help="take Debian's newest packages and write the locks")
     options = parser.parse_args()
     names = options.architecture or list(ARCHITECTURES)
@@ -49,7 +52,7 @@ def main() -> int:
     if lacking:
         sys.exit("\n  ".join(["the image can't be built here; this is missing:", *lacking]))
     reference = options.reference or f"{REPOSITORY_NAME}:{version()}"
-    manifest = build(options.output, reference, names, relock=options.relock)
+    manifest = build(options.output, reference, names, origin(options.source), relock=options.relock)
     packed = (options.output / "image.tar").stat().st_size
     print(
         f"{reference} ({', '.join(names)}): {options.output / 'image.tar'}, {packed / 1e6:.1f} MB\nindex    {manifest}"
@@ -66,30 +69,30 @@ def version() -> str:
     return str(found)
 
 
-def build(output: Path, reference: str, names: list[str], *, relock: bool = False) -> str:
+def build(output: Path, reference: str, names: list[str], came_from: Origin, *, relock: bool = False) -> str:
     """Build the image for some architectures; return the digest of its index."""
-    settings = configuration(version())
+    settings = configuration(version(), came_from.labels())
     for architecture in (ARCHITECTURES[name] for name in names):
         _build_tree(architecture, output / architecture.name, relock=relock)
+        (output / architecture.name / "Dockerfile").write_text(dockerfile(settings))
     with needs.step("packing image.tar"):
         trees = {name: output / name / "rootfs" for name in names}
-        return oci.write(output / "image.tar", trees, reference, settings)
+        return oci.write(output / "image.tar", trees, reference, settings, created=came_from.created)
 
 
 def _build_tree(architecture: Architecture, folder: Path, *, relock: bool) -> None:
-    """Make the tree of one architecture, its Dockerfile, digest and bill of materials."""
+    """Make the tree of one architecture, its digest and its bill of materials."""
     tree = folder / "rootfs"
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir(parents=True)
     with needs.step(f"{architecture.name}: Debian's packages"):
         debs = Packages(architecture, folder).fetch(relock=relock)
-        for deb in debs:
-            subprocess.run(["dpkg-deb", "-x", deb.file, tree], check=True)
+        debian.unpack(debs, tree)
     with needs.step(f"{architecture.name}: wheels"):
         found = wheels.install(architecture, tree / APP, folder)
     with needs.step(f"{architecture.name}: the driver, and compiling to bytecode"):
         _install_driver(tree)
-        _finish(tree, architecture)
+        _finish(tree, architecture, debs)
     wrong = elf.foreign_files(tree, architecture.elf_machine, architecture.elf_class)
     if wrong:
         sys.exit("\n  ".join([f"files that are not for {architecture.name}:", *wrong]))
@@ -99,10 +102,9 @@ def _build_tree(architecture: Architecture, folder: Path, *, relock: bool) -> No
 def _describe(folder: Path, architecture: Architecture, debs: list[Deb], found: list[wheels.Wheel]) -> None:
     digest = oci.tree_digest(folder / "rootfs")
     (folder / "digest").write_text(digest + "\n")
-    (folder / "Dockerfile").write_text(dockerfile(configuration(version())))
     subject = bills.subject("container", version(), digest.removeprefix("sha256:"))
-    parts = [*(bills.of_deb(deb, architecture.name) for deb in debs), *map(bills.of_wheel, found)]
-    bills.write(folder / "sbom.json", subject, parts)
+    packages = [bills.of_deb(deb, architecture.name, debian.licenses(folder / "rootfs", deb.name)) for deb in debs]
+    bills.write(folder / "sbom.json", subject, [*packages, *map(bills.of_wheel, found), *bills.vendored()])
 
 
 def _install_driver(tree: Path) -> None:
@@ -117,10 +119,12 @@ def _install_driver(tree: Path) -> None:
     (tree / "usr/bin/python3").symlink_to("python3.11")
 
 
-def _finish(tree: Path, architecture: Architecture) -> None:
+def _finish(tree: Path, architecture: Architecture, debs: list[Deb]) -> None:
     """Remove unused files, compile the modules, and remove everything that differs from build to build."""
     for name in architecture.unused:
         shutil.rmtree(tree / name, ignore_errors=True)
+    debian.keep_copyrights(tree)
+    debian.record(debs, tree)
     _compile(tree, "usr/lib/python3.11", APP)
     for path in tree.rglob("*"):
         if not path.is_symlink():

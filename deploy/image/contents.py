@@ -13,13 +13,15 @@ SUITE = "bookworm"
 REPOSITORY_NAME = "localhost/dra-driver"  # as the chart's values.yaml has it
 APP = "usr/lib/dra-driver"
 PACKAGES = (
-    "libbz2-1.0 libc6 libcrypt1 libexpat1 libffi8 libgcc-s1 liblzma5 libpython3.11-minimal libpython3.11-stdlib"
-    " libsqlite3-0 libssl3 libstdc++6 libuuid1 python3.11-minimal zlib1g"
+    "base-files gcc-12-base libbz2-1.0 libc6 libcrypt1 libexpat1 libffi8 libgcc-s1 liblzma5 libpython3.11-minimal"
+    " libpython3.11-stdlib libsqlite3-0 libssl3 libstdc++6 libuuid1 python3.11-minimal zlib1g"
 ).split()
+# Of this package only what says which Debian it is, and the licenses that the copyright files of others refer to.
+BASE = "base-files"
+BASE_FILES = ("etc/os-release", "usr/lib/os-release", "usr/share/common-licenses", f"usr/share/doc/{BASE}")
 # Files that no process in the image reads. Most of them are the models and calls of the Kubernetes client, of which the
 # driver uses only the reading of kubeconfigs. A test imports everything that the driver imports from the finished tree.
 UNUSED = (
-    "usr/share/doc",
     "usr/share/man",
     "usr/share/lintian",
     "usr/share/applications",
@@ -87,13 +89,14 @@ ARCHITECTURES = {
 }
 
 
-def configuration(version: str) -> dict[str, object]:
-    """Return the part of an OCI image configuration that says what a container runs."""
+def configuration(version: str, labels: Mapping[str, str] | None = None) -> dict[str, object]:
+    """Return the part of an OCI image configuration that says what a container runs; `labels` are further ones."""
+    title = {"title": "dra-driver", "version": version, "licenses": "Apache-2.0"}
     return {
         "Env": ["PATH=/usr/bin", f"PYTHONPATH=/{APP}", "PYTHONDONTWRITEBYTECODE=1"],
         "User": "65532:65532",
         "Entrypoint": ["/usr/bin/dra-driver"],
-        "Labels": {"org.opencontainers.image.title": "dra-driver", "org.opencontainers.image.version": version},
+        "Labels": {f"org.opencontainers.image.{name}": text for name, text in {**title, **(labels or {})}.items()},
     }
 
 

@@ -2,19 +2,29 @@
 
 In: an architecture and its lock (name, version, SHA-256). Out: the .deb files. apt works on lists of its own below the
 build folder, so that the machine's architecture and suite do not matter; its mirrors are those of the machine's apt.
-apt checks Debian's signatures, and every file is checked by its hash.
+apt checks Debian's signatures, and every file is checked by its hash. What dpkg would have recorded about the packages
+is written into the tree, so that scanners of images know them, their files and their licenses.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from contents import PACKAGES, SUITE, Architecture
+from contents import BASE, BASE_FILES, PACKAGES, SUITE, Architecture
 
+# Packages whose copyright files have no name of a license that a program can find: what their words say.
+_IN_WORDS = {
+    "libcrypt1": ["LGPL-2.1-or-later"],
+    "libpython3.11-minimal": ["PSF-2.0"],
+    "libpython3.11-stdlib": ["PSF-2.0"],
+    "python3.11-minimal": ["PSF-2.0"],
+    "zlib1g": ["Zlib"],
+}
 HERE = Path(__file__).resolve().parent
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
@@ -42,6 +52,64 @@ def mirrors() -> dict[str, str]:
     return found
 
 
+def locked(architecture: str) -> list[tuple[str, str, str]]:
+    """Return name, version and SHA-256 of each package that the lock of an architecture names."""
+    rows = (line.split() for line in (HERE / f"debian-{architecture}.lock").read_text().splitlines())
+    return [(name, version, digest) for name, version, digest in rows]
+
+
+def unpack(debs: list[Deb], tree: Path) -> None:
+    """Unpack packages into a tree; of the one that is the base of every Debian, only the files that are wanted."""
+    for deb in debs:
+        subprocess.run(["dpkg-deb", "-x", deb.file, tree], check=True) if deb.name != BASE else _unpack_base(deb, tree)
+
+
+def _unpack_base(deb: Deb, tree: Path) -> None:
+    packed = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb.file], check=True, capture_output=True).stdout
+    command = ["tar", "-x", "-C", str(tree), *(f"./{name}" for name in BASE_FILES)]
+    subprocess.run(command, check=True, input=packed)
+
+
+def record(debs: list[Deb], tree: Path) -> None:
+    """Write what dpkg has of installed packages: their control data, and the files of each that are in the tree.
+
+    Sources: dpkg(1), /var/lib/dpkg/status and /var/lib/dpkg/info.
+    """
+    database = tree / "var/lib/dpkg"
+    (database / "info").mkdir(parents=True)
+    stanzas = []
+    for deb in debs:
+        control = subprocess.run(["dpkg-deb", "-f", deb.file], check=True, capture_output=True, text=True).stdout
+        stanzas.append(control.replace("\n", "\nStatus: install ok installed\n", 1))
+        listed = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb.file], check=True, capture_output=True).stdout
+        names = subprocess.run(["tar", "-t"], check=True, input=listed, capture_output=True).stdout.decode().split("\n")
+        kept = [name.removeprefix(".") for name in names if name and (tree / name).is_file()]
+        (database / "info" / f"{deb.name}.list").write_text("".join(f"{name}\n" for name in kept))
+    (database / "status").write_text("\n".join(stanzas))
+
+
+def keep_copyrights(tree: Path) -> None:
+    """Remove all documentation but the copyright files, and the links that lead to them."""
+    for path in sorted((tree / "usr/share/doc").rglob("*"), reverse=True):
+        if path.is_symlink() or path.name == "copyright":
+            continue
+        path.rmdir() if path.is_dir() and not any(path.iterdir()) else path.is_dir() or path.unlink()
+
+
+def licenses(tree: Path, name: str) -> list[str]:
+    """Return the names of the licenses in a package's copyright file, sorted.
+
+    They are those of its "License:" fields and of the texts in common-licenses to which it refers.
+    Source: Debian's machine-readable copyright format, 1.0.
+    """
+    if name in _IN_WORDS:
+        return _IN_WORDS[name]
+    text = (tree / "usr/share/doc" / name / "copyright").read_text(errors="replace")
+    named = re.findall(r"^License: *(\S.*)$", text, re.MULTILINE)
+    named += re.findall(r"/usr/share/common-licenses/([\w.+-]*\w)", text)
+    return sorted(set(named))
+
+
 class Packages:
     """The packages of one architecture."""
 
@@ -61,8 +129,7 @@ class Packages:
         return found
 
     def _locked(self) -> dict[str, tuple[str, str]]:
-        rows = (line.split() for line in self.lock.read_text().splitlines())
-        return {name: (version, digest) for name, version, digest in rows}
+        return {name: (version, digest) for name, version, digest in locked(self.architecture.name)}
 
     def _one(self, name: str, version: str, sha256: str) -> Deb:
         for file in sorted(self._folder.glob(f"{name}_*.deb")) if sha256 else ():

@@ -20,15 +20,18 @@ _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
-def write(archive: Path, trees: Mapping[str, Path], reference: str, configuration: Mapping[str, object]) -> str:
+def write(
+    archive: Path, trees: Mapping[str, Path], reference: str, configuration: Mapping[str, object], *, created: str = ""
+) -> str:
     """Write the archive of an image with a tree for each architecture; return the digest of its index.
 
+    `created` is the time (RFC 3339) that the image has; without it, it has none.
     The image's name refers to one index, from which a runtime takes the manifest for its own architecture.
     """
     blobs: list[bytes] = []
     manifests = []
     for architecture, tree in trees.items():
-        manifest, parts = _manifest(architecture, tree, configuration)
+        manifest, parts = _manifest(architecture, tree, configuration, created)
         blobs += [manifest, *parts]
         manifests.append(descriptor(_MANIFEST, manifest) | {"platform": {"architecture": architecture, "os": "linux"}})
     index = canonical_json({"schemaVersion": 2, "mediaType": _INDEX, "manifests": manifests})
@@ -44,7 +47,9 @@ def write(archive: Path, trees: Mapping[str, Path], reference: str, configuratio
     return digest(index)
 
 
-def _manifest(architecture: str, tree: Path, configuration: Mapping[str, object]) -> tuple[bytes, tuple[bytes, bytes]]:
+def _manifest(
+    architecture: str, tree: Path, configuration: Mapping[str, object], created: str
+) -> tuple[bytes, tuple[bytes, bytes]]:
     """Return the manifest of a tree, with its configuration and its layer."""
     layer = _layer(tree)
     packed = gzip.compress(layer, 6, mtime=0)
@@ -54,6 +59,7 @@ def _manifest(architecture: str, tree: Path, configuration: Mapping[str, object]
             "os": "linux",
             "config": configuration,
             "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
+            **({"created": created} if created else {}),
         }
     )
     manifest = canonical_json(

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contents import ASYNC, Architecture
@@ -19,15 +19,31 @@ from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _PYTHON = "3.11"  # Debian 12's
+# What the license files say of distributions whose metadata name none.
+_IN_WORDS = {"cel-python": "Apache-2.0"}
+_LONGEST_NAME = 100  # characters of a license's name; what is longer is its text
 _GLIBC = range(36, 16, -1)  # 2.36 is Debian 12's; manylinux_2_17 is the oldest tag in use (PEP 600)
 
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """One installed distribution."""
+    """One installed distribution; `license` is an SPDX expression if `has_expression`, otherwise its name."""
 
     name: str
     version: str
+    license: str = ""
+    has_expression: bool = False
+
+
+def _wheel(installed: importlib.metadata.Distribution) -> Wheel:
+    """Return a distribution with the license that its metadata name. Source: core metadata 2.4 (PEP 639)."""
+    facts = installed.metadata
+    expression = facts.get("License-Expression", "")
+    named = [text.rpartition(" :: ")[2] for text in facts.get_all("Classifier", []) if text.startswith("License :: ")]
+    text = facts.get("License", "").strip()
+    short = text if text and len(text) < _LONGEST_NAME and "\n" not in text else ""
+    said = expression or short or ", ".join(named) or _IN_WORDS.get(facts["Name"], "")
+    return Wheel(facts["Name"], installed.version, said, bool(expression))
 
 
 def install(architecture: Architecture, target: Path, scratch: Path) -> list[Wheel]:
@@ -42,7 +58,7 @@ def install(architecture: Architecture, target: Path, scratch: Path) -> list[Whe
     command += ["--abi", "none", *(word for tag in tags for word in ("--platform", tag))]
     subprocess.run(command, check=True)
     found = importlib.metadata.distributions(path=[str(target)])
-    return sorted((Wheel(d.metadata["Name"], d.version) for d in found), key=lambda wheel: wheel.name.lower())
+    return sorted(map(_wheel, found), key=lambda wheel: wheel.name.lower())
 
 
 def needed(architecture: Architecture) -> set[str]:
@@ -70,5 +86,6 @@ def locked_blocks(names: set[str]) -> list[str]:
 
 
 def locked_versions(names: set[str]) -> list[Wheel]:
-    """Return what requirements.lock pins for some distributions."""
-    return [Wheel(*re.split(r"[\s;\\]", block, maxsplit=1)[0].split("==")) for block in locked_blocks(names)]
+    """Return what requirements.lock pins for some distributions, with the licenses of those that are installed here."""
+    pinned = (re.split(r"[\s;\\]", block, maxsplit=1)[0].split("==") for block in locked_blocks(names))
+    return [replace(_wheel(importlib.metadata.distribution(name)), version=version) for name, version in pinned]

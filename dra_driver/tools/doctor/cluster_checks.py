@@ -20,8 +20,8 @@ from dra_driver.tools.world.access import PROBES
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 OLD_ADMIN_LABEL = "resource.k8s.io/admin-access"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
-_CONTAINERD_WITH_CDI = (1, 7)
-_CRIO_WITH_CDI = (1, 23)
+CONTAINERD_WITH_CDI = (1, 7)
+CRIO_WITH_CDI = (1, 23)
 
 
 def check_versions(cluster: ClusterEvidence) -> Iterator[Finding]:
@@ -71,7 +71,7 @@ def check_reported_runtimes(cluster: ClusterEvidence) -> Iterator[Finding]:
         if _name(node) not in ours or numbers is None:
             continue
         subject, how = f"node {_name(node)}", "status.nodeInfo.containerRuntimeVersion"
-        needed = {"containerd": _CONTAINERD_WITH_CDI, "cri-o": _CRIO_WITH_CDI}.get(runtime)
+        needed = {"containerd": CONTAINERD_WITH_CDI, "cri-o": CRIO_WITH_CDI}.get(runtime)
         if needed and numbers < needed:
             yield Finding(
                 "runtime-no-cdi", subject, f"{runtime} {version} does not support CDI", how,

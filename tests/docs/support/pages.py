@@ -1,4 +1,4 @@
-"""The pages of error codes, findings and metrics, which `make docs` writes from the tables in the code.
+"""The pages of error codes, findings, metrics and support, which `make docs` writes from the tables in the code.
 
 The sentences about the codes are those of docs/error-codes.yaml.
 """
@@ -14,6 +14,7 @@ from dra_driver.base import errors
 from dra_driver.hardware.nvidia.dcgm_names import NAMES
 from dra_driver.tools.doctor.finding import CATALOGUE
 from tests.docs.support.error_codes import BRANCHES
+from tests.docs.support.support_matrix import support_page
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 SENTENCES = DOCS / "error-codes.yaml"
@@ -38,6 +39,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield DOCS / "error-codes.md", error_page()
     yield DOCS / "doctor.md", _with_table("doctor.md", _findings())
     yield DOCS / "telemetry.md", _with_table("telemetry.md", _metrics())
+    yield DOCS / "support.md", support_page()
 
 
 def error_page() -> str:
