@@ -4,6 +4,7 @@ PYTHON ?= $(shell /usr/bin/python3.11 -c 'import ensurepip, venv' 2>/dev/null &&
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+SITE   ?= build/site
 # More than there are cores: most of the time tests wait, for deadlines, processes and sockets.
 JOBS   ?= 6
 
@@ -15,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 INSTALL := install --quiet --disable-pip-version-check --no-deps --no-compile
 LOCKED  := --require-hashes --only-binary=:all: -r
 
-.PHONY: help demo test test-browser collected lint format style types laws docs proto image dist release release-tag storm bench pythons clean
+.PHONY: help demo site site-serve test test-browser collected lint format style types laws docs proto image dist release release-tag storm bench pythons clean
 
 help:            ## Show these targets.
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -39,7 +40,14 @@ test: $(READY)   ## The fast lane: lint, types, laws, tests.
 
 test-browser: $(READY) ## The console's pages in a headless Chromium (apt-get install chromium).
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(LOCKED) requirements-browser.lock
+	@$(BIN)/python deploy/site --out $(SITE) || { rm -rf $(SITE); echo "no site: its tests are skipped"; }
 	$(BIN)/python -m pytest tests/browser
+
+site: $(READY)   ## Build the docs and the playground as static files, build/site (SITE=FOLDER; node, npm).
+	$(BIN)/python deploy/site --out $(SITE)
+
+site-serve: $(READY) ## Serve build/site on the loopback address, as any static host would.
+	$(BIN)/python deploy/site/serve.py $(SITE)
 
 lint: style types laws ## Lint, formatting, types and import laws.
 

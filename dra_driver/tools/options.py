@@ -31,9 +31,8 @@ from dra_driver.tools.world.fleet import (
     Cluster,
     Fleet,
     fleet_of_hardware,
-    fleet_of_profiles,
     fleet_of_slices,
-    holds_back_partitions,
+    fleet_with_profiles,
 )
 from dra_driver.tools.world.profiles import FleetOffer, NodeSettings
 from dra_driver.tools.world.queries import (
@@ -382,9 +381,7 @@ def _fleet(
     if slices:
         wires = [(f"{shown(one.origin)}: ResourceSlice {one.name}", one.wire) for one in slices]
         fleet += fleet_of_slices(wires, ", ".join(dict.fromkeys(shown(one.origin) for one in slices)))
-    fleet = fleet_of_profiles(given["profiles"], fleet, offer)
-    if given["profiles"] and (offer.is_on_demand or holds_back_partitions(given["profiles"], offer)):
-        fleet += Fleet(notes=(f"simulated nodes: {offer.words}",))
+    fleet = fleet_with_profiles(given["profiles"], fleet, offer)
     if given["hardware"]:
         fleet += _node_fleet(given["hardware"])
     if cluster:

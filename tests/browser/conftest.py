@@ -50,7 +50,7 @@ class Faults:
             self.found.append(f"{message.type}: {message.text}")
 
     def _request(self, url: str, origin: str) -> None:
-        if not url.startswith((f"{origin}/", "data:")):
+        if not url.startswith((f"{origin}/", f"blob:{origin}/", "data:")):
             self.found.append(f"left the origin: {url}")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.base.errors import InputError
 from dra_driver.selectors import CompileErrorKind, SelectorCompileError, SelectorRuntimeError, compile_selector
-from tests.selectors.support.cel_expressions import A, C
+from tests.support.cel_expressions import A, C
 
 
 def _refused(text, **options):

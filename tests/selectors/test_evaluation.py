@@ -15,7 +15,7 @@ from dra_driver.selectors.evaluate.compiler import compile_program
 from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.selectors.values import values
 from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError
-from tests.selectors.support.cel_expressions import DEVICES, A, C, expression
+from tests.support.cel_expressions import DEVICES, A, C, expression
 
 DRIVER = "dra.example.com"
 

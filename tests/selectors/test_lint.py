@@ -11,7 +11,7 @@ from dra_driver.selectors.advice.lint import apply_safe_fixes, lint
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.selectors.kubernetes import KubernetesEngine
-from tests.selectors.support.cel_expressions import DEVICES, expression
+from tests.support.cel_expressions import DEVICES, expression
 
 ENGINE = KubernetesEngine("1.35")
 DRIVER = "gpu.example.com"

@@ -18,7 +18,7 @@ from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.selectors.explain import explain
 from dra_driver.selectors.grouping import DeviceGroups, nearest_misses
 from dra_driver.selectors.kubernetes import BatchChecker, check_batch_line
-from tests.selectors.support.cel_expressions import DEVICES, A, C, expression
+from tests.support.cel_expressions import DEVICES, A, C, expression
 
 DRIVER = "dra.example.com"
 

@@ -132,6 +132,17 @@ def fleet_of_profiles(given: Iterable[str], fleet: Fleet, offer: FleetOffer | No
     return fleet
 
 
+def fleet_with_profiles(given: Sequence[str], fleet: Fleet, offer: FleetOffer) -> Fleet:
+    """Return a fleet as `fleet_of_profiles` does, with a note on how its simulated nodes offer partitions.
+
+    Raises: InputError, UsageError.
+    """
+    fleet = fleet_of_profiles(given, fleet, offer)
+    if given and (offer.is_on_demand or holds_back_partitions(given, offer)):
+        fleet += Fleet(notes=(f"simulated nodes: {offer.words}",))
+    return fleet
+
+
 def shipped_fleet(minor: int) -> Fleet:
     """Return a node of every shipped profile, and devices of all kinds that the drivers publish and no profile has."""
     from dra_driver.hardware.simulated.profile import profile_names

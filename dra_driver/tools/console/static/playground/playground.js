@@ -14,7 +14,8 @@ const GATES = ["DRAConsumableCapacity", "DRAListTypeAttributes"];
 const FEW = 16; // devices that do not match, shown without being asked for
 const VERDICTS = [["match", "match", "✓"], ["noMatch", "do not match", "✗"], ["abort", "abort scheduling", "!"]];
 
-export function playgroundPage(main, parameters, visit) {
+// Draws the page. `here` is what the list of versions calls the one by which the fleet is judged without a choice.
+export function playgroundPage(main, parameters, visit, here = "as here") {
   const rules = {
     kubernetes: VERSIONS.includes(parameters.get("kubernetes")) ? parameters.get("kubernetes") : "",
     environment: parameters.get("environment") === "stored" ? "stored" : "new",
@@ -146,7 +147,7 @@ export function playgroundPage(main, parameters, visit) {
   const select = (label, value, options, changed) => h("label", {}, label, h("select", { onchange: (event) => { changed(event.target.value); judge(); } },
     options.map(([key, text]) => h("option", { value: key, selected: key === value }, text))));
   const choices = h("div", { class: "choices" },
-    select("Kubernetes", rules.kubernetes, VERSIONS.map((one) => [one, one || "as here"]), (value) => { rules.kubernetes = value; }),
+    select("Kubernetes", rules.kubernetes, VERSIONS.map((one) => [one, one || here]), (value) => { rules.kubernetes = value; }),
     select("judged as", rules.environment, [["new", "a new object"], ["stored", "a stored object"]], (value) => { rules.environment = value; }),
     GATES.map((gate) => select(gate, gate in rules.gates ? String(rules.gates[gate]) : "", [["", "default"], ["true", "on"], ["false", "off"]], (value) => {
       if (value) rules.gates[gate] = value === "true";
