@@ -68,6 +68,7 @@ _PART = record(
     size=SHARE,
     state=_STATE,
     holders=TEXTS,
+    users=TEXTS,
     taints=TEXTS,
     matches=MAYBE_FLAG,
 )

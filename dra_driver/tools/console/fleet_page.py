@@ -30,6 +30,7 @@ _SLICE = re.compile(r"memory(?:Slice|-slice-)(\d+)")  # the name as a capacity, 
 # MIG divides the memory of a GPU into 8 slices, of an A30 into 4. Source: NVIDIA MIG User Guide, supported profiles.
 _SLICES, _SLICES_OF_A30 = 8, 4
 _WHOLE = (0.0, 1.0)
+_MAX_USERS = 20  # pods of a part
 Held = Mapping[DeviceId, Sequence[Holding]]  # the holdings of the devices of one pool
 
 
@@ -37,7 +38,8 @@ Held = Mapping[DeviceId, Sequence[Holding]]  # the holdings of the devices of on
 class TilePart:
     """A part of a tile: a device, or room in which devices could be made.
 
-    `start` and `size` are fractions of the tile, from 0 to 1. `device` is "" for room.
+    `start` and `size` are fractions of the tile, from 0 to 1. `device` is "" for room. `users` are the pods for which
+    the claims of `holders` are reserved.
     """
 
     device: str
@@ -46,6 +48,7 @@ class TilePart:
     size: float
     state: str
     holders: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
 
 
@@ -91,7 +94,7 @@ def _pool(records: Sequence[SliceRecord], held: Held) -> Iterator[Tile]:
     names = {device.id[2] for devices in groups.values() for device in devices}
     for key, holders in held.items():
         if key[2] not in names:
-            part = TilePart(key[2], "not published", *_WHOLE, WITHHELD, _names(holders))
+            part = TilePart(key[2], "not published", *_WHOLE, WITHHELD, _names(holders), _users(holders))
             yield Tile(key[2], *key[:2], "gpu", "", "", "-", "-", "-", WITHHELD, (part,))
 
 
@@ -194,7 +197,7 @@ def _part(device: DeviceRecord, held: Held, place: tuple[float, float]) -> TileP
     state = TAINTED if _is_tainted(device.wire) else HELD if is_held(holders) else FREE
     taints = tuple(taint_text(one) for one in device.wire.get("taints") or ())
     label = profile_of(device.wire) or string_of(device.wire, "type") or ""
-    return TilePart(device.id[2], label, *place, state, _names(holders), taints)
+    return TilePart(device.id[2], label, *place, state, _names(holders), _users(holders), taints)
 
 
 def _is_tainted(wire: DeviceWire) -> bool:
@@ -208,6 +211,11 @@ def _is_held(device: DeviceRecord, held: Held) -> bool:
 
 def _names(holders: Sequence[Holding]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(claim_name(one.claim) for one in holders))
+
+
+def _users(holders: Sequence[Holding]) -> tuple[str, ...]:
+    users = (user for one in holders for user in (one.claim.get("status") or {}).get("reservedFor") or ())
+    return tuple(dict.fromkeys(str(one.get("name")) for one in users))[:_MAX_USERS]
 
 
 # The whole fleet in figures: how many GPUs of each node are in each state.

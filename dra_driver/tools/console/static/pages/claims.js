@@ -24,7 +24,7 @@ function drawRow(row) {
   },
   h("span", { class: `chip ${row.state === "pending" || row.trouble ? "waits" : "state-held"}` }, stateOf(row)),
   h("span", { class: "muted kind" }, row.subject),
-  h("span", { class: "name" }, h("span", { class: "muted" }, `${row.namespace}/`), row.name),
+  h("span", { class: "name" }, h("span", { class: "muted" }, `${row.namespace}/`), h("span", {}, row.name)),
   h("span", { class: "what mono", title: row.trouble }, what, row.trouble ? h("span", { class: "bad" }, ` ${row.trouble}`) : null),
   h("span", { class: "muted" }, row.nodes.join(", ")),
   h("span", { class: "muted" }, row.pods.length ? plural(row.pods.length, "pod") : ""),
@@ -80,8 +80,8 @@ export function claimsPage(main, parameters, visit) {
       replace(fault);
       said.textContent = `${number(found.pending)} pending of ${number(found.total)}`
         + found.unseen.map((one) => `; ${one.kind}s ${one.partial ? "of other namespaces " : ""}may not be read`).join("");
-      empty.textContent = filter.name || filter.namespace ? "No claim or pod matches the filter."
-        : "There are no claims, and no pod waits for devices.";
+      empty.textContent = filter.name || filter.namespace ? "No claim or pod matches the filter. Clear a field above to see more."
+        : "There are no claims, and no pod waits for devices. They appear here as soon as one is created: a pod asks for devices in resourceClaims, or by the name of an extended resource.";
       empty.hidden = found.total > 0;
     } catch (error) {
       failed(error);

@@ -7,7 +7,8 @@ const short = (root) => root.replace(/^pci0000:/, "");
 
 function describe(tile) {
   const parts = tile.parts.filter((part) => part.device).map((part) => {
-    const held = part.holders.length ? `, held by ${part.holders.join(", ")}` : "";
+    const users = part.users.length ? `, used by ${part.users.map((name) => `pod ${name}`).join(", ")}` : "";
+    const held = part.holders.length ? `, held by ${part.holders.join(", ")}${users}` : "";
     const taints = part.taints.length ? `, taints ${part.taints.join(", ")}` : "";
     return `${part.label || part.device} ${part.state}${held}${taints}`;
   });
@@ -29,7 +30,8 @@ function drawPart(part, tile) {
   const element = h("div", { class: `part state-${part.state}${isDim ? " dim" : ""}` });
   element.style.left = `${part.start * 100}%`;
   element.style.width = `calc(${part.size * 100}% - ${part.size < 1 ? 1 : 0}px)`;
-  const text = part.holders.length ? part.holders[0].split("/").pop() : tile.parts.length === 1 ? busOf(tile) : part.device ? part.label : "";
+  const holder = part.users[0] ?? part.holders[0]?.split("/").pop();
+  const text = holder ?? (tile.parts.length === 1 ? busOf(tile) : part.device ? part.label : "");
   if (text) element.append(h("span", { class: text.length > 3 ? "long" : "" }, text));
   return element;
 }

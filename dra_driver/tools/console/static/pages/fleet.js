@@ -25,6 +25,7 @@ export function fleetPage(main, parameters, visit) {
   const figures = h("div", { class: "figures", role: "group", "aria-label": "The fleet in figures" });
   const said = h("span", { class: "muted", role: "status" }, "Reading the fleet …");
   const fault = h("div");
+  const empty = h("p", { class: "waits", hidden: true });
   const panel = h("aside", { class: "panel", "aria-label": "A device", hidden: true });
   let selected = null;
   let summary = null;
@@ -64,6 +65,9 @@ export function fleetPage(main, parameters, visit) {
       replace(fault);
       const isFiltered = Object.values(filter).some(Boolean);
       said.textContent = isFiltered ? [`${plural(found.total, "node")} of ${number(found.of)}`, ...found.notes].join("; ") : "";
+      empty.hidden = found.total > 0;
+      empty.textContent = isFiltered ? "No node matches the filter. Clear a field above to see more."
+        : "No ResourceSlice is published, so no device can be claimed. Install the driver on the nodes with GPUs; if it is installed, see `kubectl get pods` in its namespace and the log of its agents.";
       const first = list.element.querySelector(".tile");
       if (first && !list.element.querySelector('.tile[tabindex="0"]')) first.tabIndex = 0;
       strip.element.hidden = isFiltered || list.total < FEW;
@@ -146,7 +150,7 @@ export function fleetPage(main, parameters, visit) {
     strip.show(summary.strip);
   }
 
-  replace(main, figures, h("div", { class: "filters", role: "search" }, inputs, said), fault, strip.element,
+  replace(main, figures, h("div", { class: "filters", role: "search" }, inputs, said), fault, empty, strip.element,
     h("div", { class: "split" }, list.element, panel));
 
   visit.atEnd(onSummary((found) => { summary = found; drawFigures(); }));

@@ -3,6 +3,7 @@
 import { isOld } from "../common/api.js";
 import { h, number, plural, replace } from "../common/dom.js";
 import { drawFault, isLoading } from "../common/faults.js";
+import { table } from "../common/tables.js";
 import { doctorSection } from "./doctor.js";
 
 const WORDS = {
@@ -10,13 +11,10 @@ const WORDS = {
   "not-published": "held, but not published", leaked: "leaked reservations", unused: "allocated, but not used", "not-prepared": "not prepared yet", "not-running": "with containers that do not run",
 };
 
-const table = (titles, rows) => h("table", { class: "rows" },
-  h("thead", {}, h("tr", {}, titles.map((title, place) => h("th", { scope: "col", class: place ? "count" : "" }, title)))),
-  h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, place) => h("td", { class: place ? "count" : "" }, cell))))));
-
+const COUNTS = ["devices", "claims", "waiting"];
 const holders = (title, rows) => h("section", { class: "card" }, h("h2", {}, `Held by ${title}`),
-  rows.length ? table([title, "devices", "claims", "waiting"], rows.map((one) => [one.name, number(one.devices), number(one.claims), one.waiting ? h("b", { class: "warn" }, number(one.waiting)) : "0"]))
-    : h("p", { class: "muted" }, "There are no claims."));
+  rows.length ? table([title, ...COUNTS], rows.map((one) => [one.name, number(one.devices), number(one.claims), one.waiting ? h("b", { class: "warn" }, number(one.waiting)) : "0"]), { counts: COUNTS })
+    : h("p", { class: "muted" }, "No claim may be seen here yet. A ResourceClaim appears as soon as it, or a pod with a template, is created."));
 
 // Combines equal flags of a device and its parts in one line.
 function together(flags) {
@@ -43,11 +41,10 @@ function draw(found) {
     h("section", { class: "card" }, h("h2", {}, "Attention"),
       counts.length ? h("p", {}, counts.map(([code, count]) => h("span", { class: "chip plain-chip" }, `${number(count)} ${WORDS[code] ?? code}`)))
         : h("p", { class: "good" }, "Nothing deserves attention."),
-      counts.length ? h("table", { class: "rows" },
-        h("thead", {}, h("tr", {}, ["where", "what"].map((title) => h("th", { scope: "col" }, title)))),
-        h("tbody", {}, together(found.flags).map((one) => h("tr", {}, h("td", {}, placeOf(one.place),
-          one.parts > 1 ? h("span", { class: "muted" }, ` and ${plural(one.parts - 1, "part")} of it`) : null, one.nodes > 1 ? h("span", { class: "muted" }, ` and ${plural(one.nodes - 1, "node")} like it`) : null),
-          h("td", { class: one.code === "taint" ? "bad" : "" }, one.message))))) : null),
+      counts.length ? table(["where", "what"], together(found.flags).map((one) => [
+        [placeOf(one.place), one.parts > 1 ? h("span", { class: "muted" }, ` and ${plural(one.parts - 1, "part")} of it`) : null,
+          one.nodes > 1 ? h("span", { class: "muted" }, ` and ${plural(one.nodes - 1, "node")} like it`) : null],
+        h("span", { class: one.code === "taint" ? "bad" : "" }, one.message)])) : null),
     h("div", { class: "both" }, holders("namespace", found.namespaces), holders("class", found.classes)),
     found.unseen.map((one) => h("p", { class: "message warn" }, `${one.kind}s ${one.partial ? "of other namespaces " : ""}may not be read`)),
   ];

@@ -4,6 +4,7 @@ import { permalink } from "../common/address.js";
 import { isOld } from "../common/api.js";
 import { busy, h, number, plural, replace } from "../common/dom.js";
 import { drawFault } from "../common/faults.js";
+import { table } from "../common/tables.js";
 import { amount, dayOf, drawLines, lastOf, minuteOf } from "./plots.js";
 
 const DAYS = [["1", "last day"], ["7", "last 7 days"], ["30", "last 30 days"]];
@@ -30,15 +31,12 @@ function drawReport(found) {
   const cells = (row) => [hours(row.allocatedHours), hours(row.busyHours), hours(row.idleHours), hours(row.unclaimedHours),
     ...(hasMoney ? [money(row.cost, found.currency), money(row.idleCost, found.currency)] : [])];
   const titles = ["allocated", "busy", "idle", "without a claim", ...(hasMoney ? ["cost", "idle cost"] : [])];
-  const line = (row) => h("tr", {}, h("th", { scope: "row", class: "mono" }, row.name), h("td", { class: "bar-cell" }, drawBar(row, most)),
-    cells(row).map((text) => h("td", { class: "count" }, text)));
+  const line = (row) => [h("span", { class: "mono" }, row.name), drawBar(row, most), ...cells(row)];
   return [
     h("p", { class: "muted" }, PARTS.map(([word]) => h("span", { class: "key-word" }, h("i", { class: `swatch use-${word}` }), word)), ` from ${found.source}`),
-    found.rows.length ? h("div", { class: "scrolled" }, h("table", { class: "rows" },
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, found.by), h("th", { scope: "col" }, "device-hours"), titles.map((title) => h("th", { scope: "col", class: "count" }, title)))),
-      h("tbody", {}, found.rows.slice(0, MAX).map(line)),
-      h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "all"), h("td", {}), cells(found.total).map((text) => h("td", { class: "count" }, h("b", {}, text)))))))
-      : h("p", { class: "muted" }, "Nothing was counted in this period."),
+    found.rows.length ? table([found.by, "device-hours", ...titles], found.rows.slice(0, MAX).map(line),
+      { counts: titles, foot: ["all", "", ...cells(found.total).map((text) => h("b", {}, text))], look: "bars" })
+      : h("p", { class: "muted" }, "No claim held a device in this time. Choose a longer time; if there should be some, see whether telemetry is on (telemetry.level in the chart)."),
     found.idleClaims.length ? h("section", {}, h("h3", {}, "Claims that were nearly idle"), found.idleClaims.slice(0, 20).map((one) =>
       h("div", {}, h("b", {}, `${one.namespace}/${one.name}`), ` ${plural(one.devices, "device")}, ${one.model} ${one.profile}, for ${hours(one.hours)}`,
         one.cost === null ? "" : `, ${money(one.cost, found.currency)}`))) : null,

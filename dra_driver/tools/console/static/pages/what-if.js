@@ -4,6 +4,7 @@ import { permalink } from "../common/address.js";
 import { isOld } from "../common/api.js";
 import { h, plural, replace } from "../common/dom.js";
 import { drawFault } from "../common/faults.js";
+import { table } from "../common/tables.js";
 import { drawUsage } from "./usage-plot.js";
 
 const EXAMPLE = `apiVersion: resource.k8s.io/v1
@@ -26,7 +27,7 @@ const FIELDS = [
   ["recut", "GPUs partitioned or shared in another way", "node-1=all-1g.10gb node-2=shares:4",
     "NODE=all-1g.10gb, all-balanced, all-disabled, 1g.10gb=4,3g.40gb=1, on-demand, shares:4, or a profile that it becomes"],
 ];
-const MAX = 60, MAX_OFFERED = 100;
+const MAX = 60, MAX_ROWS = 500, MAX_OFFERED = 100;
 
 // Changes of GPUs are separated by blanks only, because a geometry contains commas.
 const split = (name, text) => text.split(name === "recut" ? /\s+/ : /[\s,]+/).filter(Boolean);
@@ -49,17 +50,56 @@ function drawMoment(moment) {
       jobs.length > 8 ? ` and ${jobs.length - 8} more` : "", jobs.length > 1 ? " wait: " : " waits: ", reason)));
 }
 
-function sentence(found) {
-  const last = (moments) => moments.at(-1);
-  const [now, then] = [last(found.now), last(found.then)];
-  const waits = (moment) => new Set(moment?.waiting.map((one) => one.job) ?? []);
-  const [before, after] = [waits(now), waits(then)];
-  const freed = [...before].filter((job) => !after.has(job));
-  const stuck = [...after].filter((job) => !before.has(job));
-  const parts = [];
-  if (freed.length) parts.push(`${freed.slice(0, 5).join(", ")}${freed.length > 5 ? " and others" : ""} would no longer wait`);
-  if (stuck.length) parts.push(`${stuck.slice(0, 5).join(", ")}${stuck.length > 5 ? " and others" : ""} would wait`);
-  return parts.length ? `With the change, ${parts.join("; ")}.` : `The change makes no difference to what waits (${plural(after.size, "waits", "wait")}).`;
+// Returns what has become of each pod and claim after all events, by its name.
+function outcomes(moments) {
+  const found = new Map();
+  for (const moment of moments) {
+    for (const job of moment.evicted) found.set(job, { reason: "evicted" });
+    for (const one of moment.placed) found.set(one.job, { node: one.node, devices: one.devices, reason: "" });
+    for (const one of moment.waiting) found.set(one.job, { reason: one.reason });
+  }
+  return found;
+}
+
+const isPlaced = (outcome) => Boolean(outcome?.node);
+
+// Returns pairs of outcomes, as it is and with the change: those that differ come first, then those that wait.
+function compared(found) {
+  const [now, then] = [outcomes(found.now), outcomes(found.then)];
+  const rows = [...new Set([...then.keys(), ...now.keys()])].map((job) => ({ job, before: now.get(job), after: then.get(job) }));
+  const rank = ({ before, after }) => (isPlaced(before) !== isPlaced(after) ? 0 : isPlaced(after) ? 2 : 1);
+  return rows.sort((one, other) => rank(one) - rank(other) || one.job.localeCompare(other.job));
+}
+
+function drawOutcome(outcome) {
+  if (!outcome) return h("span", { class: "muted" }, "–");
+  if (!isPlaced(outcome)) return h("span", { class: "chip waits" }, outcome.reason === "evicted" ? "evicted" : "waits");
+  return h("span", { title: outcome.devices.join("\n") }, h("span", { class: "good" }, "✓ "), `${outcome.node}, `,
+    h("span", { class: "muted" }, plural(outcome.devices.length, "device")));
+}
+
+function drawCompared(rows) {
+  const reason = ({ before, after }) => (isPlaced(after)
+    ? before && !isPlaced(before) ? h("span", { class: "muted" }, `before: ${before.reason}`) : ""
+    : after?.reason ?? before?.reason ?? "");
+  return [table(["pod or claim", "as it is", "with the change", "reason"], rows.slice(0, MAX_ROWS).map((row) =>
+    [h("b", {}, row.job), drawOutcome(row.before), drawOutcome(row.after), reason(row)]), { look: "compared" }),
+  rows.length > MAX_ROWS ? h("p", { class: "muted" }, `and ${rows.length - MAX_ROWS} more`) : null];
+}
+
+const some = (jobs) => `${jobs.slice(0, 5).join(", ")}${jobs.length > 5 ? ` and ${jobs.length - 5} more` : ""}`;
+
+// Says what the change does. Whatever waits with it keeps the message from being a good one.
+function drawVerdict(rows) {
+  const jobs = (test) => rows.filter(test).map((row) => row.job);
+  const freed = jobs(({ before, after }) => before && !isPlaced(before) && isPlaced(after));
+  const stuck = jobs(({ before, after }) => isPlaced(before) && !isPlaced(after));
+  const waiting = jobs(({ before, after }) => !isPlaced(before) && after && !isPlaced(after));
+  const parts = [freed.length ? `${some(freed)} would no longer wait` : "", stuck.length ? `${some(stuck)} would wait` : "",
+    waiting.length ? `${some(waiting)} would ${freed.length || stuck.length ? "still " : ""}wait` : ""].filter(Boolean);
+  const isGood = !stuck.length && !waiting.length;
+  const words = parts.length ? `With the change, ${parts.join("; ")}.` : rows.length ? "Everything that arrives is placed, with the change and without it." : "Nothing arrives, and nothing waits: add pods or claims on the left, or copies of existing ones.";
+  return h("div", { class: `message ${isGood ? "good" : "warn"}`, role: "status" }, words);
 }
 
 export function whatIfPage(main, parameters, visit) {
@@ -81,12 +121,14 @@ export function whatIfPage(main, parameters, visit) {
       const found = await visit.ask("what-if", question, { post: true, lane: "what-if" });
       plot?.close();
       plot = drawUsage(found);
+      const rows = compared(found);
       replace(out,
-        h("div", { class: "message good", role: "status" }, sentence(found)),
+        drawVerdict(rows),
+        rows.length ? drawCompared(rows) : null,
         found.now.length + found.then.length > 2 ? plot.element : null,
-        h("div", { class: "both" },
+        h("details", {}, h("summary", {}, "Event by event, with devices"), h("div", { class: "both" },
           h("section", {}, h("h2", {}, "As it is"), found.now.map(drawMoment)),
-          h("section", {}, h("h2", {}, "With the change"), found.then.map(drawMoment))));
+          h("section", {}, h("h2", {}, "With the change"), found.then.map(drawMoment)))));
       if (plot.element.isConnected) plot.paint();
     } catch (error) {
       if (!isOld(error)) replace(out, drawFault(error));
