@@ -299,6 +299,11 @@ _ROW = record(
 _CLAIM = {"namespace": TEXT, "name": TEXT, "model": TEXT, "profile": TEXT}
 _TIME: Wire = {"type": "string", "format": "date-time"}
 _POINT: Wire = {"type": "array", "prefixItems": [{"type": "number"}, {"type": ["number", "null"]}], "minItems": 2}
+_READING = maybe(SHARE)
+READINGS: dict[str, Wire] = {
+    "at": _TIME,
+    "nodes": map_of(map_of(record(busyPercent=_READING, memoryBytes=_READING, celsius=_READING, watts=_READING))),
+}
 DASHBOARD: dict[str, Wire] = {
     "name": TEXT,
     "title": TEXT,

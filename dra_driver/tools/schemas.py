@@ -43,6 +43,7 @@ from dra_driver.tools.schema_parts import (
     NODE_FIGURES,
     PART,
     QUERY,
+    READINGS,
     REARRANGEMENT,
     SELECTOR,
     SHARE,
@@ -354,6 +355,7 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
     DocumentKind.MIGRATION: {"files": list_of(MIGRATED), "checks": list_of(CHECK)},
     DocumentKind.USAGE_REPORT: USAGE,
     DocumentKind.DASHBOARD: DASHBOARD,
+    DocumentKind.READINGS: READINGS,
     DocumentKind.SELECTOR_MATCHES: {
         **GIVEN,
         "engine": TEXT,

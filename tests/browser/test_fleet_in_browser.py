@@ -51,3 +51,17 @@ def test_ten_thousand_nodes_are_scrolled_with_a_bounded_number_of_elements(open_
         page.wait_for_selector(f'.row[data-index="{first}"]')
         assert page.evaluate("document.querySelectorAll('*').length") < 2500
     assert page.locator('.row[data-index="9999"] b').inner_text() == "dgx-h100-10000"
+
+
+def test_tiles_and_the_panel_show_what_a_gpu_does_where_it_is_measured(open_console, prometheus):
+    labels = {"Hostname": "demo-node", "pci_bus_id": "00000000:43:00.0"}
+    values = {"GPU_UTIL": 74.0, "FB_USED": 40960.0, "GPU_TEMP": 61.0, "POWER_USAGE": 412.0}
+    prometheus.readings = [({"__name__": f"DCGM_FI_DEV_{name}", **labels}, value) for name, value in values.items()]
+    page = open_console(*FLEET, "--prometheus", prometheus.url)
+    page.wait_for_selector('.tile[data-device="gpu-0000-43-00-0"] .busy i[style*="74%"]')
+    assert page.locator(".tile .busy").count() == 1, "a GPU without a reading shows one"
+    page.locator('.tile[data-device="gpu-0000-43-00-0"]').click()
+    page.wait_for_selector('.panel .now dd:has-text("412 W")')
+    shown = " ".join(page.locator(".panel .now").inner_text().split())
+    assert shown == "Now busy 74 % memory used 40 GiB temperature 61 °C power 412 W"
+    assert "busy 74 %" in page.locator('.tile[data-device="gpu-0000-43-00-0"]').get_attribute("aria-label")

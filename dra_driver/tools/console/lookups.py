@@ -2,7 +2,7 @@
 
 In: a question, and what its viewer may read. Out: a document. The doctor uses the viewer's own credentials, so it is
 not available if the console does not have them. A Prometheus has data of all namespaces: viewers who may not read all
-claims see its data of those namespaces whose claims they may read, and no dashboards.
+claims see its data of those namespaces whose claims they may read, and no dashboards or readings of GPUs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dra_driver.base.errors import DriverError, InputError
 from dra_driver.base.names import is_dns_label
@@ -25,6 +25,9 @@ from dra_driver.kube.kubeconfig import secret_file
 from dra_driver.tools.console.cluster_reader import Rights, WorkBudget
 from dra_driver.tools.console.events import NoPlaceError
 from dra_driver.tools.console.responses import MAX_BYTES, WorkerResponse, of_fault, refusal, written
+
+if TYPE_CHECKING:
+    from dra_driver.tools.usage.from_prometheus import PrometheusAddress
 
 # Documents of the commands `dra-driver doctor` and `dra-driver usage`, each run in a process of its own.
 
@@ -122,16 +125,18 @@ async def _read(stream: asyncio.StreamReader | None, maximum: int) -> bytes:
 # The values of `views.usage.report.Grouping`. Importing that module would double the time until the first page.
 GROUPINGS = ("claim", "pod", "namespace", "class", "node", "pool")
 _MAX_HOURS = 1_000_000  # the dashboard itself has a lower limit
-QUESTIONS = frozenset({"offers", "doctor", "usage", "dashboard"})
+QUESTIONS = frozenset({"offers", "doctor", "usage", "dashboard", "readings"})
 _OFF = {
     "doctor": "the doctor reads a cluster with your own kubeconfig, which this console does not have",
     "usage": "this console has no source of usage data",
     "dashboard": "this console has no Prometheus to ask",
+    "readings": "this console has no Prometheus to ask",
 }
 _HOW = {
     "doctor": "start dra-driver console on a cluster, or run dra-driver doctor",
     "usage": "name a Prometheus: --prometheus URL",
     "dashboard": "name a Prometheus: --prometheus URL",
+    "readings": "name a Prometheus: --prometheus URL",
 }
 
 
@@ -168,12 +173,14 @@ class ViewerLookups:
         offers = self._offers()
         if name == "offers":
             return WorkerResponse(200, written(offers))
-        if not offers[name]:
+        if not offers["dashboard" if name == "readings" else name]:
             return refusal(404, "off", _OFF[name], _HOW[name])
         try:
             if name == "doctor":
                 return await self.commands.run("doctor", "--only", "cluster", *self.cluster)
-            return await (self._usage(given) if name == "usage" else self._dashboard(given))
+            if name == "usage":
+                return await self._usage(given)
+            return await (self._dashboard(given) if name == "dashboard" else self._readings(given))
         except DriverError as fault:
             return of_fault(fault)
 
@@ -208,9 +215,18 @@ class ViewerLookups:
         """Return a dashboard. Raises: InputError, UsageError."""
         source, name = self.source, str(given.get("name") or "fleet")
         hours = _number(given, "hours", 6, _MAX_HOURS)
+        return await self._asked(lambda: _drawn(source, name, hours))
+
+    async def _readings(self, given: Mapping[str, Any]) -> WorkerResponse:
+        """Return what the GPUs of some nodes do now. Raises: InputError, ApiError, UsageError."""
+        source, nodes = self.source, str(given.get("nodes") or "").split(",")
+        return await self._asked(lambda: _measured(source, nodes))
+
+    async def _asked(self, ask: Callable[[], Wire]) -> WorkerResponse:
+        """Ask a Prometheus in a thread, as soon as there is a place."""
         try:
             async with self.commands.places.place():
-                return WorkerResponse(200, written(await asyncio.to_thread(_drawn, source, name, hours)))
+                return WorkerResponse(200, written(await asyncio.to_thread(ask)))
         except NoPlaceError:
             return BUSY
 
@@ -218,10 +234,21 @@ class ViewerLookups:
 def _drawn(source: UsageSource, name: str, hours: int) -> Wire:
     """Return the document of a dashboard. Raises: InputError, UsageError."""
     from dra_driver.tools.usage.dashboards import dashboard
+
+    return dashboard(_address(source), name, hours, datetime.now(UTC)).wire()
+
+
+def _measured(source: UsageSource, nodes: list[str]) -> Wire:
+    """Return the document of readings. Raises: InputError, ApiError, UsageError."""
+    from dra_driver.tools.usage.dashboards import readings
+
+    return readings(_address(source), nodes, datetime.now(UTC)).wire()
+
+
+def _address(source: UsageSource) -> PrometheusAddress:
     from dra_driver.tools.usage.from_prometheus import PrometheusAddress
 
-    address = PrometheusAddress(source.prometheus, source.token_file, source.ca_file)
-    return dashboard(address, name, hours, datetime.now(UTC)).wire()
+    return PrometheusAddress(source.prometheus, source.token_file, source.ca_file)
 
 
 def _number(given: Mapping[str, Any], name: str, default: int, maximum: int) -> int:

@@ -1,7 +1,8 @@
-"""The data of a dashboard: its queries are sent to a Prometheus, for the last hours.
+"""What the console asks a Prometheus: the queries of a dashboard for the last hours, and what GPUs do now.
 
-In: the address of a Prometheus, the name of a dashboard, a number of hours. Out: a document. Each panel has its answer,
-or the reason why there is none; of many series, the largest are kept. The answers are hostile until checked.
+In: the address of a Prometheus, the name of a dashboard with a number of hours, or names of nodes. Out: a document.
+Each panel has its answer, or the reason why there is none; of many series, the largest are kept. The answers are
+hostile until checked.
 
 Source: Prometheus' HTTP API, "Range queries"; Grafana's variables `$__rate_interval` and `$__range`.
 """
@@ -20,9 +21,10 @@ from typing import Any
 
 import dra_driver
 from dra_driver.base.errors import ApiError, InputError
+from dra_driver.base.names import gpu_name, is_dns_subdomain, normal_pci_address
 from dra_driver.base.wire import Wire
 from dra_driver.kube.api import KubeApi
-from dra_driver.tools.usage.from_prometheus import PrometheusAddress, ask_range
+from dra_driver.tools.usage.from_prometheus import PrometheusAddress, ask_range, ask_samples
 from dra_driver.tools.world.access import DocumentKind, OutputDocument
 
 # The shipped Grafana dashboards, reduced to the kinds of panels that the console draws: figures and lines over
@@ -245,3 +247,78 @@ def _named(legend: str, labels: Mapping[str, Any]) -> str:
     if legend:
         return _FIELD.sub(lambda found: str(labels.get(found[1], "")), legend).strip()[:_LONGEST]
     return ", ".join(f"{key}={value}" for key, value in labels.items() if key != "__name__")[:_LONGEST]
+
+
+# What the GPUs of some nodes do now, in the metrics of every vendor.
+
+MAX_NODES = 100  # of one question
+
+
+@dataclass(frozen=True, slots=True)
+class _VendorMetrics:
+    """The labels of a vendor's metrics with the node, the PCI address and the part of a GPU, and these metrics.
+
+    Each has the name of the reading, and the factor that makes it percent, bytes, degrees or watts.
+    """
+
+    node: str
+    address: str
+    part: str
+    metrics: Mapping[str, tuple[str, float]]
+
+
+_MIB = float(1 << 20)
+_VENDORS = (
+    _VendorMetrics("Hostname", "pci_bus_id", "GPU_I_ID", {
+        "DCGM_FI_DEV_GPU_UTIL": ("busyPercent", 1), "DCGM_FI_DEV_FB_USED": ("memoryBytes", _MIB),
+        "DCGM_FI_DEV_GPU_TEMP": ("celsius", 1), "DCGM_FI_DEV_POWER_USAGE": ("watts", 1),
+    }),
+    _VendorMetrics("hostname", "pci_bus_id", "gpu_partition_id", {
+        "gpu_gfx_activity": ("busyPercent", 1), "gpu_used_vram": ("memoryBytes", _MIB),
+        "gpu_junction_temperature": ("celsius", 1), "gpu_power_usage": ("watts", 1),
+    }),
+    _VendorMetrics("node", "pci_bdf", "", {
+        "hw_gpu_utilization_ratio": ("busyPercent", 100), "hw_memory_usage_bytes": ("memoryBytes", 1),
+        "hw_temperature_celsius": ("celsius", 1), "hw_power_watts": ("watts", 1),
+    }),
+)  # fmt: skip
+_READINGS = ("busyPercent", "memoryBytes", "celsius", "watts")
+
+
+def readings(address: PrometheusAddress, nodes: Sequence[str], now: datetime) -> OutputDocument:
+    """Return the document of what was measured last of the GPUs of some nodes, by node and device name.
+
+    Of a GPU that several claims share, the highest value counts. Raises: InputError for names that no node has, or too
+    many; ApiError, UsageError.
+    """
+    if not 0 < len(nodes) <= MAX_NODES or not all(map(is_dns_subdomain, nodes)):
+        raise InputError("question", f"nodes are 1 to {MAX_NODES} names of nodes, with commas between them")
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    api = address.connect()
+    try:
+        for vendor in _VENDORS:
+            for sample in ask_samples(api, _query_of(vendor, nodes), now):
+                device = _device_of(sample.labels.get(vendor.address, ""))
+                field, factor = vendor.metrics.get(sample.name, ("", 1.0))
+                node = sample.labels.get(vendor.node, "")
+                if device and field and node in nodes:
+                    values = found.setdefault(node, {}).setdefault(device, dict.fromkeys(_READINGS))
+                    values[field] = max(values[field] or 0.0, round(sample.value * factor, 3))
+    finally:
+        api.close()
+    return OutputDocument(DocumentKind.READINGS, {"at": now.isoformat(), "nodes": found})
+
+
+def _query_of(vendor: _VendorMetrics, nodes: Sequence[str]) -> str:
+    names, hosts = "|".join(vendor.metrics), "|".join(name.replace(".", "[.]") for name in nodes)
+    whole = f',{vendor.part}=""' if vendor.part else ""
+    by = f"__name__, {vendor.node}, {vendor.address}"
+    return f'max by ({by}) ({{__name__=~"{names}",{vendor.node}=~"{hosts}"{whole}}})'
+
+
+def _device_of(address: str) -> str:
+    """Return the name of the GPU at a PCI address; "" if it is none."""
+    try:
+        return gpu_name(normal_pci_address(address))
+    except ValueError:
+        return ""

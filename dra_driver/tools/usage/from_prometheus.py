@@ -290,6 +290,12 @@ class PrometheusQueries:
         return samples_of_answer(answer, self._name)
 
 
+def ask_samples(api: KubeApi, query: str, at: datetime) -> list[Sample]:
+    """Return the samples of a query at one moment. Raises: ApiError."""
+    asked = {"query": query, "time": f"{at.timestamp():.3f}"}
+    return samples_of_answer(api.request("GET", "/api/v1/query", query=asked, timeout_s=RANGE_SECONDS), "Prometheus")
+
+
 def ask_range(api: KubeApi, query: str, begin: datetime, end: datetime, step_s: int) -> Wire:
     """Return the unchecked answer to a range query. Raises: ApiError."""
     asked = {"query": query, "step": str(step_s), "start": f"{begin.timestamp():.0f}", "end": f"{end.timestamp():.0f}"}

@@ -228,6 +228,7 @@ class DocumentKind(StrEnum):
     WHAT_IF = "WhatIf"
     ATTENTION = "Attention"
     DASHBOARD = "Dashboard"
+    READINGS = "Readings"
     SELECTOR_PLAY = "SelectorPlay"
     CLAIMS_IN_USE = "ClaimsInUse"
     EXPLANATION = "Explanation"

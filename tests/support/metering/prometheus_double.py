@@ -27,7 +27,8 @@ class PrometheusDouble:
     `answer` replaces the computed body of a query; `asked` are the queries with their headers. Range queries are
     answered from `series`, which has values by namespace. A query for one series gets the first of `figures` whose key
     occurs in the query. A double with `born` has had `rates`, by their labels, since that moment and nothing before: it
-    divides by the whole time that a rate looks back, as Prometheus does.
+    divides by the whole time that a rate looks back, as Prometheus does. A query for several metrics by their names
+    gets those `readings` whose names are in it.
     """
 
     def __init__(self, lines: list[Line], begin: datetime = BEGIN) -> None:
@@ -35,6 +36,7 @@ class PrometheusDouble:
         self.series: dict[str, list[float]] = {}
         self.figures: dict[str, float] = {}
         self.born: datetime | None = None
+        self.readings: list[Row] = []
         self.rates: dict[tuple[tuple[str, str], ...], float] = {}
         self.answer: bytes | None = None
         self.status = 200
@@ -98,6 +100,8 @@ class PrometheusDouble:
         return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
 
     def _rows(self, query: str, hour: float) -> list[Row]:
+        if "__name__" in query:
+            return [row for row in self.readings if row[0]["__name__"] in query]
         aggregated = _AGGREGATION.fullmatch(query)
         if aggregated is None:
             return self._of_function(query, hour)

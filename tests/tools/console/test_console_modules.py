@@ -71,6 +71,7 @@ _KINDS = {
     "doctor": DocumentKind.DOCTOR_REPORT,
     "usage": DocumentKind.USAGE_REPORT,
     "dashboard": DocumentKind.DASHBOARD,
+    "readings": DocumentKind.READINGS,
 }
 _TYPES = {"array": "list", "object": "object", "string": "text", "integer": "number", "boolean": "boolean"}
 

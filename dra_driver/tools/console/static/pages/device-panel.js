@@ -2,6 +2,7 @@
 
 import { isOld } from "../common/api.js";
 import { copied, h, plural, replace, since } from "../common/dom.js";
+import { readingRows } from "../common/readings.js";
 import { drawFault } from "../common/faults.js";
 
 const rows = (pairs) => h("table", {}, h("tbody", {}, pairs.map(({ name, value }) =>
@@ -24,12 +25,20 @@ const drawTaint = (one) => h("div", { class: "message bad" },
 const head = (name, close) => h("header", {}, h("h2", {}, name),
   h("button", { class: "quiet", type: "button", onclick: close, "aria-label": "Close the device" }, "×"));
 
+// Shows in a panel what its GPU does now; null takes it away.
+export function showNow(panel, reading) {
+  const box = panel.querySelector(".now");
+  const pairs = readingRows(reading);
+  if (box) replace(box, pairs.length ? section("Now", h("dl", { class: "figures-of" }, pairs.map(([title, text]) => h("div", {}, h("dt", {}, title), h("dd", {}, text))))) : null);
+}
+
 function draw(panel, found, close) {
   const uuid = found.attributes.find((one) => one.name.endsWith("uuid"))?.value;
   replace(panel,
     head(found.device, close),
     h("div", { class: "muted" }, `node ${found.node}, pool ${found.pool}, driver ${found.driver}`),
     found.memory ? h("div", {}, found.memory) : null,
+    h("div", { class: "now" }),
     found.published ? null : h("div", { class: "message warn" }, "No device of this name is published: it is divided into parts, or gone."),
     found.taints.map(drawTaint),
     section(found.holders.length ? `Held by ${plural(found.holders.length, "claim")}` : "Held by no claim", found.holders.map(drawHolder)),

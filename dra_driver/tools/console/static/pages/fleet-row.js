@@ -1,6 +1,7 @@
 // A node as a row: its devices as tiles by NUMA node, each tile's parts to scale.
 
 import { h, plural } from "../common/dom.js";
+import { readingRows } from "../common/readings.js";
 
 
 const short = (root) => root.replace(/^pci0000:/, "");
@@ -49,9 +50,23 @@ function drawTile(tile, node) {
     "data-driver": tile.driver,
     "data-pool": tile.pool,
     "data-device": tile.name,
+    "data-about": text,
   });
   for (const part of tile.parts) element.append(drawPart(part, tile));
   return element;
+}
+
+// Shows on a tile how busy its GPU is; null takes it away.
+export function showReading(tile, reading) {
+  const busy = reading?.busyPercent ?? null;
+  tile.querySelector(".busy")?.remove();
+  const words = [tile.dataset.about, ...readingRows(reading).map(([title, text]) => `${title} ${text}`)];
+  tile.title = words.join("; ").replaceAll("; ", "\n");
+  tile.setAttribute("aria-label", words.join("; "));
+  if (busy === null) return;
+  const bar = h("i", {});
+  bar.style.width = `${Math.min(100, busy)}%`;
+  tile.append(h("span", { class: "busy", "aria-hidden": "true" }, bar));
 }
 
 function byNuma(tiles) {
@@ -92,7 +107,7 @@ export function drawRow(row) {
   const products = [...new Set(gpus.map((tile) => tile.product.replace(/^(NVIDIA|AMD|Intel) /, "")))].filter(Boolean);
   const faults = [!row.ready && "not ready", !row.schedulable && "cordoned"].filter(Boolean).join(", ");
   const groups = byNuma(row.tiles);
-  return h("div", { class: "row", "aria-label": `node ${row.node}` },
+  return h("div", { class: "row", "data-node": row.node, "aria-label": `node ${row.node}` },
     h("div", { class: "who" },
       h("b", { title: row.node }, row.node),
       h("span", { title: products.join(", ") }, `${plural(gpus.length, "GPU")}${products.length ? ` · ${products.join(", ")}` : ""}`),

@@ -4,10 +4,11 @@ import { permalink } from "../common/address.js";
 import { isOld } from "../common/api.js";
 import { h, number, plural, replace } from "../common/dom.js";
 import { drawFault, isLoading } from "../common/faults.js";
+import { keepReadings } from "../common/readings.js";
 import { onSummary } from "../common/summary.js";
 import { VirtualList } from "../common/virtual-list.js";
-import { clearDevice, showDevice } from "./device-panel.js";
-import { drawRow } from "./fleet-row.js";
+import { clearDevice, showDevice, showNow } from "./device-panel.js";
+import { drawRow, showReading } from "./fleet-row.js";
 import { drawStrip } from "./strip.js";
 
 const ROW = 76, PAGE = 40, FEW = 12; // pixels of a row, nodes of a page, nodes that need no strip
@@ -40,8 +41,23 @@ export function fleetPage(main, parameters, visit) {
 
   function draw(row) {
     const element = drawRow(row);
-    for (const tile of element.querySelectorAll(".tile")) mark(tile);
+    for (const tile of element.querySelectorAll(".tile")) {
+      mark(tile);
+      showReading(tile, readingOf(tile.dataset.node, tile.dataset.device));
+    }
     return element;
+  }
+
+  let readingOf = () => null;
+  const look = keepReadings(visit, () => [...new Set([...list.element.querySelectorAll(".row")].map((row) => row.dataset.node))], (found) => {
+    readingOf = found;
+    for (const tile of list.element.querySelectorAll(".tile")) showReading(tile, readingOf(tile.dataset.node, tile.dataset.device));
+    if (selected) showNow(panel, readingOf(selected.node, selected.device));
+  });
+
+  async function showSelected() {
+    await showDevice(panel, selected, unchoose, visit);
+    if (selected) showNow(panel, readingOf(selected.node, selected.device));
   }
 
   const PLACE = ["node", "driver", "pool", "device"];
@@ -63,6 +79,7 @@ export function fleetPage(main, parameters, visit) {
       const found = await list.refresh(options);
       if (!found) return;
       replace(fault);
+      look();
       const isFiltered = Object.values(filter).some(Boolean);
       said.textContent = isFiltered ? [`${plural(found.total, "node")} of ${number(found.of)}`, ...found.notes].join("; ") : "";
       empty.hidden = found.total > 0;
@@ -81,7 +98,7 @@ export function fleetPage(main, parameters, visit) {
     for (const one of list.element.querySelectorAll(".tile")) mark(one);
     panel.hidden = false;
     clearDevice(panel, selected, unchoose);
-    showDevice(panel, selected, unchoose, visit);
+    showSelected();
   }
 
   function unchoose() {
@@ -121,6 +138,7 @@ export function fleetPage(main, parameters, visit) {
     if (tile) choose(tile);
   });
   list.element.addEventListener("keydown", walk);
+  list.element.addEventListener("scroll", look, { passive: true });
   visit.listen(window, "keydown", (event) => { if (event.key === "Escape" && selected) unchoose(); });
 
   function changed() {
@@ -155,5 +173,5 @@ export function fleetPage(main, parameters, visit) {
 
   visit.atEnd(onSummary((found) => { summary = found; drawFigures(); }));
   visit.atEnd(() => { list.close(); strip.close(); });
-  visit.keep(120, () => Promise.all([refresh(), selected ? showDevice(panel, selected, unchoose, visit) : null]));
+  visit.keep(120, () => Promise.all([refresh(), selected ? showSelected() : null]));
 }
