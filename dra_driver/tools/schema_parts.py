@@ -299,6 +299,13 @@ _ROW = record(
 _CLAIM = {"namespace": TEXT, "name": TEXT, "model": TEXT, "profile": TEXT}
 _TIME: Wire = {"type": "string", "format": "date-time"}
 _POINT: Wire = {"type": "array", "prefixItems": [{"type": "number"}, {"type": ["number", "null"]}], "minItems": 2}
+HISTORY: dict[str, Wire] = {
+    "phase": TEXT,
+    "node": TEXT,
+    "conditions": list_of(record(type=TEXT, status=TEXT, reason=TEXT, message=TEXT, since=MAYBE_TEXT)),
+    "events": list_of(record(time=MAYBE_TEXT, warning=FLAG, reason=TEXT, message=TEXT, **{"from": TEXT})),
+    "eventsKnown": FLAG,
+}
 _READING = maybe(SHARE)
 READINGS: dict[str, Wire] = {
     "at": _TIME,

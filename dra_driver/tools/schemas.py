@@ -32,6 +32,7 @@ from dra_driver.tools.schema_parts import (
     FLAG,
     GIVEN,
     GROUP,
+    HISTORY,
     HOLDER,
     LINTED,
     MATCHED,
@@ -356,6 +357,7 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
     DocumentKind.USAGE_REPORT: USAGE,
     DocumentKind.DASHBOARD: DASHBOARD,
     DocumentKind.READINGS: READINGS,
+    DocumentKind.HISTORY: HISTORY,
     DocumentKind.SELECTOR_MATCHES: {
         **GIVEN,
         "engine": TEXT,

@@ -17,12 +17,13 @@ from starlette.responses import Response, StreamingResponse
 
 from dra_driver.base.errors import DriverError, ExitCode, InputError, NodeError
 from dra_driver.base.names import is_dns_label, is_dns_subdomain
-from dra_driver.tools.console.cluster_reader import ClusterReader, OnDemandReading, ReadAccess
+from dra_driver.tools.console.cluster_reader import ClusterReader, HistorySubject, OnDemandReading, ReadAccess
 from dra_driver.tools.console.events import MAX_STREAMS, MayContinue, Notices
 from dra_driver.tools.console.lookups import QUESTIONS, ViewerLookups
-from dra_driver.tools.console.responses import WorkerResponse, of_fault, refusal
+from dra_driver.tools.console.responses import WorkerResponse, of_fault, refusal, written
 from dra_driver.tools.console.worker import SECONDS
 from dra_driver.tools.console.worker_client import WorkerClient
+from dra_driver.tools.world.access import DocumentKind, OutputDocument
 
 # The parameters of these questions are in the address; those of all other questions are in a JSON body.
 _ASKED_BY_ADDRESS = frozenset({"summary", "attention", "fleet", "device", "claims", "claim", "explanation"})
@@ -45,6 +46,8 @@ class ConsoleApi:
         name = request.path_params["name"]
         if name in QUESTIONS and request.method != "POST":
             return _response(await self._lookups.answer(name, request.query_params))
+        if name == "history":
+            return _response(await self._history(request.query_params))
         if name not in SECONDS:
             return _response(refusal(404, "no-question", f"there is no /api/v1/{name[:80]}"))
         given: Any = dict(request.query_params)
@@ -71,6 +74,17 @@ class ConsoleApi:
         else:
             asked.pop("read", None)
         return _response(await self._answer_while_connected(request, asked))
+
+    async def _history(self, given: Mapping[str, Any]) -> WorkerResponse:
+        """Return what has happened to an object, as far as the viewer's own credentials may read it."""
+        if self._reader is None or not self._lookups.has_own_cluster:
+            return refusal(404, "off", "Events are read with your own credentials, which this console does not have")
+        try:
+            async with self._reads:
+                content = await asyncio.to_thread(self._reader.history, HistorySubject.of(given))
+        except DriverError as fault:
+            return of_fault(fault)
+        return WorkerResponse(200, written(OutputDocument(DocumentKind.HISTORY, content).wire()))
 
     async def _answer_while_connected(self, request: Request, asked: Mapping[str, Any]) -> WorkerResponse:
         """Return the worker's answer; as soon as nobody waits for it any more, end the work on it."""

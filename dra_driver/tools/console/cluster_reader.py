@@ -15,11 +15,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from dra_driver.base.errors import ApiError, DriverError, InputError
 from dra_driver.base.names import is_dns_label, is_dns_subdomain
@@ -150,6 +150,19 @@ class ClusterReader:
         finally:
             api.close()
 
+    def history(self, subject: HistorySubject) -> Wire:
+        """Read what has happened to an object: its conditions, the state of its containers, and its Events.
+
+        Only where the credentials are the viewer's own: the API server judges what may be read. Raises: ApiError;
+        NodeError, InputError for credentials that can't be used.
+        """
+        api = self.access.connect()
+        try:
+            wire = api.request("GET", paths.named(subject.path, subject.name))
+            return _history_content(wire, *_events_about(api, subject))
+        finally:
+            api.close()
+
     def _pod(self, api: KubeApi, namespace: str, name: str) -> Wire | None:
         """Return a pod; None if it is gone or the viewer may not read it: the claim is then shown without it."""
         if self.rights is not None and not self.rights.sees("Pod", namespace):
@@ -230,6 +243,93 @@ class ClusterReader:
                 self.send(update)
             except (OSError, ValueError):
                 self._stopping.set()  # the worker is gone, so the console is about to end
+
+
+# What has happened to one object, as its conditions and Events tell.
+
+_MAX_EVENTS = 100
+_MAX_TEXT = 1_000  # characters of a message
+_HISTORIES = {"pod": ("Pod", paths.PODS), "claim": ("ResourceClaim", paths.CLAIMS), "node": ("Node", paths.NODES)}
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySubject:
+    """A pod, a claim or a node. With `device`, only the Events that name this device count."""
+
+    kind: str
+    namespace: str
+    name: str
+    device: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> HistorySubject:
+        """Return what a question names. Raises: InputError for a kind or a name that the API does not have."""
+        kind, namespace, name, device = (str(given.get(key) or "") for key in ("kind", "namespace", "name", "device"))
+        is_known = kind in _HISTORIES and is_dns_subdomain(name) and (kind == "node" or is_dns_label(namespace))
+        if not is_known or (device and not is_dns_label(device)):
+            raise InputError("question", "the kind (pod, claim or node), namespace and name of an object are needed")
+        return cls(kind, namespace, name, device)
+
+    @property
+    def path(self) -> str:
+        """The path of the objects of its kind."""
+        path = _HISTORIES[self.kind][1]
+        return path if self.kind == "node" else paths.within(path, self.namespace)
+
+    @property
+    def events(self) -> tuple[str, str]:
+        """The path of its Events, and the selector of their fields. Those of nodes are in the namespace default."""
+        fields = f"involvedObject.kind={_HISTORIES[self.kind][0]},involvedObject.name={self.name}"
+        return paths.within(paths.EVENTS, "default" if self.kind == "node" else self.namespace), fields
+
+
+def _events_about(api: KubeApi, subject: HistorySubject) -> tuple[list[Wire], bool]:
+    """Return the Events about an object, the newest first, and whether they may be read. Raises: ApiError."""
+    path, fields = subject.events
+    try:
+        answer = api.request("GET", path, query={"fieldSelector": fields, "limit": "500"})
+    except ApiError as fault:
+        if fault.code == FORBIDDEN:
+            return [], False
+        raise
+    rows = [_event(one) for one in answer.get("items") or () if isinstance(one, dict)]
+    rows = [one for one in rows if subject.device in one["message"]]
+    return sorted(rows, key=lambda one: str(one["time"] or ""), reverse=True)[:_MAX_EVENTS], True
+
+
+def _event(wire: Wire) -> Wire:
+    series, source = wire.get("series"), wire.get("source")
+    last = series.get("lastObservedTime") if isinstance(series, dict) else None
+    times = (last, wire.get("lastTimestamp"), wire.get("eventTime"), wire.get("firstTimestamp"))
+    component = source.get("component") if isinstance(source, dict) else None
+    return {
+        "time": next((one for one in times if isinstance(one, str) and one), None),
+        "warning": wire.get("type") == "Warning",
+        "reason": _cut(wire.get("reason")),
+        "message": _cut(wire.get("message")),
+        "from": _cut(wire.get("reportingComponent") or component),
+    }
+
+
+def _history_content(wire: Wire, events: list[Wire], is_readable: bool) -> Wire:
+    spec, status = (wire[key] if isinstance(wire.get(key), dict) else {} for key in ("spec", "status"))
+    conditions = status.get("conditions")
+    return {
+        "phase": _cut(status.get("phase")),
+        "node": _cut(spec.get("nodeName")),
+        "conditions": [
+            {key: _cut(one.get(key)) for key in ("type", "status", "reason", "message")}
+            | {"since": _cut(one.get("lastTransitionTime")) or None}
+            for one in (conditions if isinstance(conditions, list) else ())[:_MAX_EVENTS]
+            if isinstance(one, dict)
+        ],
+        "events": events,
+        "eventsKnown": is_readable,
+    }
+
+
+def _cut(value: Any) -> str:
+    return value[:_MAX_TEXT] if isinstance(value, str) else ""
 
 
 def _users(claim: Wire) -> list[str]:

@@ -184,11 +184,16 @@ class ViewerLookups:
         except DriverError as fault:
             return of_fault(fault)
 
+    @property
+    def has_own_cluster(self) -> bool:
+        """Whether a cluster is read with the viewer's own credentials."""
+        return bool(self.cluster) or self.commands.has_viewer
+
     def _offers(self) -> dict[str, Any]:
         """Return what this viewer may look up; usage is limited to `namespaces`."""
         rights, has_prometheus = self.rights, bool(self.source.prometheus)
         sees_all = rights is None or "ResourceClaim" in rights.everywhere
-        has_cluster = bool(self.cluster) or self.commands.has_viewer
+        has_cluster = self.has_own_cluster
         places = [] if sees_all or rights is None else list(rights.places("ResourceClaim"))
         usage = (has_prometheus and (sees_all or bool(places))) or has_cluster
         dashboards = has_prometheus and sees_all

@@ -225,6 +225,7 @@ class DocumentKind(StrEnum):
     DEVICE_PAGE = "DevicePage"
     CLAIMS_PAGE = "ClaimsPage"
     CLAIM_PAGE = "ClaimPage"
+    HISTORY = "History"
     WHAT_IF = "WhatIf"
     ATTENTION = "Attention"
     DASHBOARD = "Dashboard"

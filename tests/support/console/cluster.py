@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.simulator.api_server import EmbeddedApi
-from dra_driver.simulator.store import CLAIMS, CLASSES, PODS, SLICES
+from dra_driver.simulator.store import CLAIMS, CLASSES, EVENTS, PODS, SLICES
 from tests.support.api.embedded_client import slice_wire
 
 SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "any"}}]}}
@@ -42,6 +42,14 @@ def add_pod(api: EmbeddedApi, namespace: str, name: str, claim: str, secret: str
     made = api.request("POST", PODS.path(namespace), body={"metadata": {"name": name}, "spec": spec})
     made["status"] = {"phase": "Pending"}
     api.request("PUT", f"{PODS.path(namespace, name)}/status", body=made)
+
+
+def add_event(api: EmbeddedApi, about: str, reason: str, message: str, time: str = "2026-11-28T09:00:00Z") -> None:
+    """Create an Event about KIND/NAMESPACE/NAME, as the kubelet and agents do."""
+    kind, namespace, name = about.split("/")
+    body = {"metadata": {"generateName": "event-"}, "involvedObject": {"kind": kind, "name": name}, "reason": reason}
+    body |= {"message": message, "lastTimestamp": time, "type": "Normal" if reason == "Scheduled" else "Warning"}
+    api.request("POST", EVENTS.path(namespace), body={**body, "source": {"component": "gpu.example.com"}})
 
 
 def taint(api: EmbeddedApi, device: str) -> None:

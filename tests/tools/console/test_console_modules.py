@@ -72,6 +72,7 @@ _KINDS = {
     "usage": DocumentKind.USAGE_REPORT,
     "dashboard": DocumentKind.DASHBOARD,
     "readings": DocumentKind.READINGS,
+    "history": DocumentKind.HISTORY,
 }
 _TYPES = {"array": "list", "object": "object", "string": "text", "integer": "number", "boolean": "boolean"}
 

@@ -51,6 +51,7 @@ const FIELDS = {
     "name": "text", "title": "text", "about": "text", "begin": "text", "end": "text", "panels": "list",
     "others": "list"
   },
+  "history": {"phase": "text", "node": "text", "conditions": "list", "events": "list", "eventsKnown": "boolean"},
   "readings": {"at": "text", "nodes": "object"},
   "selector/completions": {"candidates": "list"},
   "offers": {"doctor": "boolean", "usage": "boolean", "dashboard": "boolean", "namespaces": "list"}

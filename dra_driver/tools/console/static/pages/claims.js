@@ -5,6 +5,7 @@ import { isOld } from "../common/api.js";
 import { h, number, plural, replace, since } from "../common/dom.js";
 import { drawFault, isLoading } from "../common/faults.js";
 import { VirtualList } from "../common/virtual-list.js";
+import { commands, historySection, podPage } from "./history.js";
 import { drawReasons } from "./reasons.js";
 
 const ROW = 34, PAGE = 100;
@@ -45,7 +46,7 @@ function drawClaim(found) {
       Object.entries(one.consumed).map(([name, value]) => h("div", { class: "muted" }, `${name} ${value}`)),
       one.taints.map((text) => h("div", { class: "bad" }, `taint ${text}`)),
       one.conditions.map((text) => h("div", {}, text))))) : null,
-    found.users.length ? fact("Used by", found.users.map((name) => h("div", {}, `pod ${name}`))) : null,
+    found.users.length ? fact("Used by", found.users.map((name) => h("div", {}, "pod ", h("a", { href: podPage(found.namespace, name) }, name)))) : null,
     found.containers.length ? fact("Containers", found.containers.map((one) => h("div", { class: "card" },
       h("b", {}, `${one.pod}/${one.container}`), h("span", { class: "muted" }, ` ${one.phase ?? ""}${one.node ? ` on ${one.node}` : ""}`),
       one.health.map((text) => h("div", { class: text.endsWith("Unhealthy") ? "bad" : "muted" }, text))))) : null,
@@ -91,6 +92,7 @@ export function claimsPage(main, parameters, visit) {
   async function show() {
     const asked = selected;
     const { kind, namespace, name } = asked;
+    const isBound = (reasons) => kind === "pod" && reasons instanceof Error && reasons.code === "input.missing"; // only pods without a node are known
     const head = h("header", {}, h("h2", {}, `${kind} ${namespace}/${name}`),
       h("button", { class: "quiet", type: "button", onclick: unchoose, "aria-label": "Close" }, "×"));
     if (shown !== asked) replace(panel, head, h("p", { class: "muted" }, "Asking …"));
@@ -102,7 +104,10 @@ export function claimsPage(main, parameters, visit) {
     if (selected !== asked || isOld(reasons) || (claim && isOld(claim))) return;
     shown = asked;
     replace(panel, head,
-      reasons instanceof Error ? drawFault(reasons) : drawReasons(reasons),
+      isBound(reasons) ? h("p", {}, "It does not wait for a node: it has its devices, or is gone.") : reasons instanceof Error ? drawFault(reasons) : drawReasons(reasons),
+      historySection(visit, { kind, namespace, name }),
+      ...(claim instanceof Error ? [] : claim?.users ?? []).slice(0, 4).map((pod) => h("section", {}, h("h3", {}, `Pod ${pod}`), historySection(visit, { kind: "pod", namespace, name: pod }))),
+      commands("Commands", [`dra-driver explain ${kind} ${name} -n ${namespace}`, `kubectl describe ${kind === "pod" ? "pod" : "resourceclaim"} ${name} -n ${namespace}`]),
       h("p", {}, h("a", { class: "button", href: `#/what-if?${new URLSearchParams({ picked: `${kind}/${namespace}/${name}` })}` }, "What if another one arrives")),
       claim instanceof Error ? drawFault(claim) : claim ? drawClaim(claim) : null);
   }
@@ -129,5 +134,7 @@ export function claimsPage(main, parameters, visit) {
   replace(main, h("div", { class: "filters top", role: "search" }, field("name", "name"), field("namespace", "namespace"), said), fault, empty,
     h("div", { class: "split" }, list.element, panel));
   visit.atEnd(() => list.close());
+  const [namespace, name] = (parameters.get("pod") ?? "").split("/");
+  if (name) selected = { kind: "pod", namespace, name };
   visit.keep(150, () => Promise.all([refresh(), selected ? show() : null]));
 }
