@@ -169,8 +169,9 @@ CLAIMS_PAGE: dict[str, Wire] = {
     "version": COUNT,
     "pending": COUNT,
     "matching": COUNT,
+    "lines": COUNT,
     "offset": COUNT,
-    "rows": list_of(record(**_ROW)),
+    "rows": list_of({"anyOf": [record(**_ROW), record(heading=TEXT, count=COUNT)]}),
     "unseen": UNSEEN,
 }
 CLAIM_PAGE: dict[str, Wire] = {

@@ -55,3 +55,13 @@ def test_a_fault_leads_to_its_pods_their_events_and_what_to_do_next(open_console
     page.get_by_role("link", name="team-a/user").click()
     page.wait_for_selector('.panel .history .events:has-text("the claim\'s config was refused")')
     assert "kubectl describe pod user -n team-a" in page.locator(".panel").inner_text()
+
+
+def test_claims_stand_in_groups_and_the_address_keeps_the_choice(open_console, cluster):
+    page = open_console("--kubeconfig", cluster[1])
+    page.wait_for_selector(".tile")
+    page.evaluate("location.hash = '#/claims'")
+    page.get_by_label("Order of the claims").select_option("node")
+    page.wait_for_selector('.line.heading:has-text("n1 2")')
+    page.reload()
+    page.wait_for_selector('.line.heading:has-text("no node 1")')

@@ -6,7 +6,7 @@ In: a board. Out: documents. The reason why something waits comes from `views.wo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from dra_driver.base.wire import DeviceWire, Wire
 from dra_driver.node.cdi import device_name
 from dra_driver.node.cdi import kind as cdi_kind
 from dra_driver.simulator.workloads import classes_by_resource
-from dra_driver.tools.console.board import Board, Key
+from dra_driver.tools.console.board import SEVERAL_NODES, Board, Key, natural
 from dra_driver.tools.explain.advice import advised
 from dra_driver.tools.explain.explanations import SubjectExplainer, explanations_document, subjects_of
 from dra_driver.tools.fleet.branches import Holding, allocation_results
@@ -39,21 +39,47 @@ MAX_ROWS = 200
 _PENDING, _ALLOCATED = "pending", "allocated"
 
 
-def claims_page(board: Board, text: str, namespace: str, offset: int, count: int) -> OutputDocument:
+def claims_page(board: Board, text: str, namespace: str, offset: int, count: int, *, by: str = "") -> OutputDocument:
     """Return the document of some rows: pending pods, pending claims that no such pod uses, then allocated claims.
 
-    Of these, claims with a pod that does not run come first, each with what keeps it from running.
+    Of these, claims with a pod that does not run come first, each with what keeps it from running. With `by` (which is
+    namespace, node or state), rows stand in groups, each below a row with its heading. Raises: InputError for others.
     """
+    if by and by not in _GROUPS:
+        raise InputError("question", f"by is one of {', '.join(_GROUPS)}")
     rows = [one for one in _rows(board) if _is_wanted(one, text.lower(), namespace)]
+    lines = _grouped(rows, _GROUPS[by]) if by else rows
     content = {
         "version": board.version,
         "pending": sum(one["state"] == _PENDING for one in rows),
         "matching": len(rows),
+        "lines": len(lines),
         "offset": offset,
-        "rows": rows[offset : offset + min(count, MAX_ROWS)],
+        "rows": lines[offset : offset + min(count, MAX_ROWS)],
         "unseen": unseen_document(board.world.unseen),
     }
     return OutputDocument(DocumentKind.CLAIMS_PAGE, content)
+
+
+def _state_of(row: Wire) -> str:
+    if row["terminating"]:
+        return "terminating"
+    return "stuck" if row["state"] == _ALLOCATED and row["trouble"] else str(row["state"])
+
+
+_GROUPS: Mapping[str, Callable[[Wire], str]] = {
+    "namespace": lambda row: str(row["namespace"]),
+    "node": lambda row: ", ".join(row["nodes"]) or "no node",
+    "state": _state_of,
+}
+
+
+def _grouped(rows: Sequence[Wire], group_of: Callable[[Wire], str]) -> list[Wire]:
+    groups: dict[str, list[Wire]] = {}
+    for row in rows:
+        groups.setdefault(group_of(row), []).append(row)
+    names = sorted(groups, key=natural)
+    return [line for name in names for line in ({"heading": name, "count": len(groups[name])}, *groups[name])]
 
 
 def _is_wanted(row: Wire, text: str, namespace: str) -> bool:
@@ -69,9 +95,20 @@ def _rows(board: Board) -> list[Wire]:
     claims = board.of("ResourceClaim")
     found += [_claim_row(one) for one in claims if not allocation_results(one) and _key(one) not in used]
     users = _users_by_claim(board)
-    allocated = [_claim_row(one, users.get(_key(one), ())) for one in claims if allocation_results(one)]
+    places = _nodes_of_pools(board)
+    allocated = [_claim_row(one, users.get(_key(one), ()), places) for one in claims if allocation_results(one)]
     in_order = sorted(allocated, key=lambda row: (not row["trouble"], row["namespace"], row["name"]))
     return [*sorted(found, key=_age), *in_order]
+
+
+def _nodes_of_pools(board: Board) -> dict[PoolId, str]:
+    by_node = board.slices_by_node()
+    return {
+        (one["spec"]["driver"], one["spec"]["pool"]["name"]): node
+        for node, slices in by_node.items()
+        for one in slices
+        if node != SEVERAL_NODES
+    }
 
 
 def _users_by_claim(board: Board) -> dict[tuple[str, str], list[Wire]]:
@@ -116,11 +153,13 @@ def _pod_row(pod: Wire, used: set[tuple[str, str]], served: Mapping[str, str]) -
     return _row("pod", pod, _PENDING, claims=names, devices=[], pods=[], nodes=[], trouble=said)
 
 
-def _claim_row(claim: Wire, users: Sequence[Wire] = ()) -> Wire:
+def _claim_row(claim: Wire, users: Sequence[Wire] = (), places: Mapping[PoolId, str] | None = None) -> Wire:
     results = allocation_results(claim)
     pods = [str(one.get("name")) for one in (claim.get("status") or {}).get("reservedFor") or ()]
     devices = [f"{one['pool']}/{one['device']}" for one in results]
-    state, nodes = _ALLOCATED if results else _PENDING, sorted({str(pod["spec"]["nodeName"]) for pod in users})
+    state, pools = _ALLOCATED if results else _PENDING, {(one["driver"], one["pool"]) for one in results}
+    known = {node for pool in pools if (node := (places or {}).get(pool))}
+    nodes = sorted({str(pod["spec"]["nodeName"]) for pod in users} | known)
     trouble = "; ".join(filter(None, map(_trouble, users)))
     more = {"devices": devices[:20], "pods": pods[:20], "nodes": nodes[:20], "trouble": trouble}
     return _row("claim", claim, state, claims=[], **more)
@@ -153,7 +192,7 @@ def claim_page(board: Board, namespace: str, name: str, read: tuple[Wire, Sequen
     known = read[1] if read else [pod for one in users if (pod := board.find("Pod", namespace, one)) is not None]
     conditions = {(one.get("driver"), one.get("pool"), one.get("device")): one for one in status.get("devices") or ()}
     content = {
-        **_claim_row(claim, [pod for pod in known if is_bound(pod)]),
+        **_claim_row(claim, [pod for pod in known if is_bound(pod)], _nodes_of_pools(board)),
         "requests": list(_requests(claim)),
         "holds": [_held(board, claim, one, conditions) for one in allocation_results(claim)],
         "users": users,

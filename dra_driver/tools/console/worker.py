@@ -87,7 +87,8 @@ def _selector_on(board: Board, question: Question) -> Wire:
 
 def _claims(board: Board, question: Question) -> Wire:
     offset, count = count_of(question, "offset", 0, 10**8), count_of(question, "count", MAX_ROWS, MAX_ROWS)
-    return claims_page(board, text_of(question, "name"), text_of(question, "namespace"), offset, count).wire()
+    name, namespace, by = (text_of(question, field) for field in ("name", "namespace", "by"))
+    return claims_page(board, name, namespace, offset, count, by=by).wire()
 
 
 def _claim(board: Board, question: Question) -> Wire:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dra_driver.base.errors import InputError
 from dra_driver.tools.console.board import Board, attention, trimmed
 from dra_driver.tools.console.pages_of_claims import claims_page, device_page
 
@@ -80,3 +81,23 @@ def test_the_fault_of_a_partitioned_gpu_is_told_once():
     page = device_page(board, "n1", ("gpu.example.com", "n1", gpu)).wire()
     assert page["taints"] == [{"key": taint["key"], "value": "119", "effect": "NoSchedule", "since": LONG_AGO}]
     assert attention(board).wire()["counts"] == {"taint": 1}
+
+
+def test_claims_are_grouped_by_node_also_those_whose_pods_are_not_known():
+    board = Board.of_cluster("test")
+    for name, node in (("a", "n10"), ("b", "n9"), ("c", "n9")):
+        held_claim(board, name)
+        board.find("ResourceClaim", "team", name)["status"]["allocation"]["devices"]["results"][0]["pool"] = node
+        spec = {"driver": "gpu.example.com", "nodeName": node, "pool": {"name": node, "generation": 1}}
+        board.change("ResourceSlice", {"metadata": {"name": node}, "spec": spec})
+    add(board, "ResourceClaim", "waits", {}, {})
+    page = claims_page(board, "", "", 0, 100, by="node").wire()
+    lines = [one.get("heading") or one["name"] for one in page["rows"]]
+    assert lines == ["n9", "b", "c", "n10", "a", "no node", "waits"]
+    assert (page["matching"], page["lines"]) == (4, 7)
+    assert [one["count"] for one in page["rows"] if "heading" in one] == [2, 1, 1]
+
+
+def test_an_unknown_group_is_refused():
+    with pytest.raises(InputError):
+        claims_page(Board.of_cluster("test"), "", "", 0, 100, by="secret")

@@ -20,8 +20,8 @@ const FIELDS = {
     "capacity": "list", "taints": "list", "placements": "object", "holders": "list"
   },
   "claims": {
-    "version": "number", "pending": "number", "matching": "number", "offset": "number", "rows": "list",
-    "unseen": "list"
+    "version": "number", "pending": "number", "matching": "number", "lines": "number", "offset": "number",
+    "rows": "list", "unseen": "list"
   },
   "claim": {
     "subject": "text", "namespace": "text", "name": "text", "state": "text", "terminating": "boolean",

@@ -29,6 +29,7 @@ export function replace(element, ...children) {
 }
 
 export const number = (value) => Number(value).toLocaleString("en-US");
+export const oneOf = (known, value, usual) => (known.includes(value) ? value : usual);
 export const plural = (count, word, words = `${word}s`) => `${number(count)} ${count === 1 ? word : words}`;
 
 const awaited = new WeakMap();

@@ -2,13 +2,14 @@
 
 import { permalink } from "../common/address.js";
 import { isOld } from "../common/api.js";
-import { h, number, plural, replace, since } from "../common/dom.js";
+import { h, number, oneOf, plural, replace, since } from "../common/dom.js";
 import { drawFault, isLoading } from "../common/faults.js";
 import { VirtualList } from "../common/virtual-list.js";
 import { commands, historySection, podPage } from "./history.js";
 import { drawReasons } from "./reasons.js";
 
 const ROW = 34, PAGE = 100;
+const GROUPS = [["", "waiting first"], ["namespace", "by namespace"], ["node", "by node"], ["state", "by state"]];
 
 function stateOf(row) {
   if (row.terminating) return "terminating";
@@ -17,6 +18,7 @@ function stateOf(row) {
 }
 
 function drawRow(row) {
+  if (row.heading !== undefined) return h("div", { class: "line heading" }, h("b", {}, row.heading), h("span", { class: "muted" }, ` ${number(row.count)}`));
   const what = row.state === "pending"
     ? row.claims.length ? `wants ${row.claims.join(", ")}` : "waits for devices"
     : `holds ${row.devices.map((one) => one.split("/").pop()).join(", ")}`;
@@ -54,7 +56,7 @@ function drawClaim(found) {
 }
 
 export function claimsPage(main, parameters, visit) {
-  const filter = { name: parameters.get("name") ?? "", namespace: parameters.get("namespace") ?? "" };
+  const filter = { name: parameters.get("name") ?? "", namespace: parameters.get("namespace") ?? "", by: oneOf(GROUPS.map(([by]) => by), parameters.get("by"), "") };
   const said = h("span", { class: "muted", role: "status" }, "Reading the claims …");
   const fault = h("div");
   const panel = h("aside", { class: "panel wide", "aria-label": "A claim or pod", hidden: true });
@@ -65,7 +67,7 @@ export function claimsPage(main, parameters, visit) {
 
   async function load(offset, signal) {
     const found = await visit.ask("claims", { ...filter, offset, count: PAGE }, { signal });
-    return { total: found.matching, rows: found.rows, pending: found.pending, unseen: found.unseen };
+    return { total: found.lines, matching: found.matching, rows: found.rows, pending: found.pending, unseen: found.unseen };
   }
 
   function failed(error) {
@@ -79,7 +81,7 @@ export function claimsPage(main, parameters, visit) {
       const found = await list.refresh(options);
       if (!found) return;
       replace(fault);
-      said.textContent = `${number(found.pending)} pending of ${number(found.total)}`
+      said.textContent = `${number(found.pending)} pending of ${number(found.matching)}`
         + found.unseen.map((one) => `; ${one.kind}s ${one.partial ? "of other namespaces " : ""}may not be read`).join("");
       empty.textContent = filter.name || filter.namespace ? "No claim or pod matches the filter. Clear a field above to see more."
         : "There are no claims, and no pod waits for devices. They appear here as soon as one is created: a pod asks for devices in resourceClaims, or by the name of an extended resource.";
@@ -129,9 +131,11 @@ export function claimsPage(main, parameters, visit) {
   const typed = visit.calmed(200, () => { permalink("claims", filter); refresh({ fromTop: true }); });
   const field = (name, hint) => h("input", { type: "search", placeholder: hint, "aria-label": `Filter by ${hint}`, value: filter[name], spellcheck: "false",
     oninput: (event) => { filter[name] = event.target.value; typed(); } });
+  const order = h("select", { "aria-label": "Order of the claims", onchange: (event) => { filter.by = event.target.value; permalink("claims", filter); refresh({ fromTop: true }); } },
+    GROUPS.map(([by, words]) => h("option", { value: by, selected: by === filter.by }, words)));
   const empty = h("p", { class: "waits", hidden: true });
 
-  replace(main, h("div", { class: "filters top", role: "search" }, field("name", "name"), field("namespace", "namespace"), said), fault, empty,
+  replace(main, h("div", { class: "filters top", role: "search" }, field("name", "name"), field("namespace", "namespace"), order, said), fault, empty,
     h("div", { class: "split" }, list.element, panel));
   visit.atEnd(() => list.close());
   const [namespace, name] = (parameters.get("pod") ?? "").split("/");

@@ -2,7 +2,7 @@
 
 import { permalink } from "../common/address.js";
 import { isOld } from "../common/api.js";
-import { busy, h, number, plural, replace } from "../common/dom.js";
+import { busy, h, number, oneOf, plural, replace } from "../common/dom.js";
 import { drawFault } from "../common/faults.js";
 import { table } from "../common/tables.js";
 import { amount, dayOf, drawLines, lastOf, minuteOf } from "./plots.js";
@@ -65,8 +65,6 @@ function drawPanels(found, plots) {
       return h("div", { class: "card chart", title: panel.note }, h("h4", {}, panel.title), lines.element);
     }))));
 }
-
-const oneOf = (known, value, usual) => (known.includes(value) ? value : usual);
 
 export function usagePage(main, parameters, visit) {
   const chosen = { by: oneOf(BY, parameters.get("by"), "namespace"), days: oneOf(DAYS.map(([days]) => days), parameters.get("days"), "7"), namespace: parameters.get("namespace") ?? "",
