@@ -1,4 +1,4 @@
-"""This machine: its boot, files that were replaced; and a cache of limited size, and delays before trying again."""
+"""This machine: its boot, files that were replaced; a cache of limited size, delays before trying again, deadlines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
+
+from dra_driver.base.errors import PrepareError, Retry
 
 # This machine: the boot, whose id shows whether earlier changes to the hardware can still be in effect.
 
@@ -126,3 +128,73 @@ class Backoff:
     def reset(self) -> None:
         """Start over from the first step, because the last try worked."""
         self.attempts = 0
+
+
+# Deadline: a point in monotonic time by which a call has to be answered.
+
+KUBELET_SECONDS = 45.0  # the deadline of each NodePrepareResources and NodeUnprepareResources
+BUDGET_SECONDS = 40.0  # how much of it a call may use
+HOLDER_SECONDS = 35.0  # how long a Prepare waits for a device that another claim holds
+NODE_SECONDS = 2.0  # how long for a device node: udev makes it within milliseconds, after the driver or a partition
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in monotonic time, in seconds.
+
+    A call that `goes_first` is served before others, which wait for it. `is_wanted` returns whether the caller still
+    waits for the answer.
+    """
+
+    at: float
+    goes_first: bool = False
+    is_wanted: Callable[[], bool] = _always
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """Return the deadline `seconds` from now."""
+        return cls(time.monotonic() + seconds)
+
+    @classmethod
+    def of_call(
+        cls,
+        time_remaining_s: float | None,
+        *,
+        goes_first: bool = False,
+        is_wanted: Callable[[], bool] = _always,
+    ) -> Deadline:
+        """Return the deadline of a gRPC call: its budget, less a margin for the answer to travel back."""
+        if time_remaining_s is None or time_remaining_s > KUBELET_SECONDS:
+            time_remaining_s = KUBELET_SECONDS
+        margin = min(2.0, time_remaining_s / 5)
+        return cls(time.monotonic() + min(BUDGET_SECONDS, time_remaining_s - margin), goes_first, is_wanted)
+
+    def remaining(self) -> float:
+        """Return the seconds that are left; 0 once the deadline has passed."""
+        return max(0.0, self.at - time.monotonic())
+
+    def has_passed(self) -> bool:
+        """Return whether no time is left."""
+        return time.monotonic() >= self.at
+
+    def sooner(self, seconds: float) -> Deadline:
+        """Return the earlier of this deadline and `seconds` from now."""
+        return Deadline(min(self.at, time.monotonic() + seconds), self.goes_first, self.is_wanted)
+
+    def require_caller(self) -> None:
+        """Refuse to begin what nobody waits for any more.
+
+        A call that had to wait may run after the kubelet has given up, asked again and been answered. Called under the
+        locks, before the first effect. Raises: PrepareError("prepare.given-up").
+        """
+        if not self.is_wanted():
+            raise PrepareError(
+                "given-up",
+                "the kubelet gave up this call before its turn came; nothing was changed",
+                hint="the kubelet asks again",
+                retry=Retry.LATER,
+            )

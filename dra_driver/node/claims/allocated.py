@@ -1,25 +1,27 @@
-"""Reads this driver's part of a ResourceClaim as the API server sends it; what is of other drivers is ignored.
+"""Reads this driver's part of a ResourceClaim as the API server sends it, and joins it with the devices of this node.
 
 In: the claim's JSON, untrusted until its shape is checked. Out: an `AllocatedClaim`, whose configs are sorted so that
-later ones win.
-Source: Kubernetes API resource/v1, AllocationResult; KEP-4381 (structured parameters), KEP-4816 (sub-requests).
+later ones win; and a `ClaimOnNode`, with the device behind each result and the configs that apply to it. Pure.
+Source: Kubernetes API resource/v1, AllocationResult; KEP-4381 (structured parameters, configs and their order),
+KEP-4816 (sub-requests), KEP-5075 (shares).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.base.errors import ALLOCATION_RESULTS, POOL_NAME_CHARS, RESERVED_FOR, ClaimError, Retry
 from dra_driver.base.names import is_claim_uid, is_dns_label, is_dns_subdomain
 from dra_driver.base.quantity import Quantity, QuantityError
-from dra_driver.base.wire import ClaimWire, Key, RecordForm, Wire
-from dra_driver.node.claims.config import decode_config, read_config, refuse
-from dra_driver.node.claims.device_config import ConfigFault, DeviceConfig, type_name
-
-# AllocatedClaim: what the scheduler allocated to this driver by one claim, as values.
+from dra_driver.base.wire import ClaimWire, DeviceType, Key, RecordForm, Wire
+from dra_driver.node import cdi
+from dra_driver.node.claims.config import read_config, refuse
+from dra_driver.node.claims.device_config import ConfigFault, DeviceConfig, IommuSettings, type_name
+from dra_driver.node.devices.describing import Device
+from dra_driver.node.devices.offering import Inventory
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +89,8 @@ class AllocatedClaim:
         return mine == others
 
 
-# Reading a claim as the API server sent it.
-
 FROM_CLASS = "FromClass"  # the source of a config that comes from a device class
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"  # annotation of claims that were made from a template
-_PRECEDENCE = {FROM_CLASS: 0, "FromClaim": 1}
 
 
 def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedClaim:
@@ -152,7 +151,7 @@ def _pod_claim_name(metadata: Wire) -> str:
 def _results(wire: Wire, driver: str, classes: Mapping[str, str]) -> tuple[AllocatedDevice, ...]:
     """Return a driver's devices in an allocation. `classes` are the device classes by request."""
     results = (result for result in wire.get("results") or () if result.get("driver") == driver)
-    return tuple(RESULT.read(result, device_class=classes.get(result["request"], "")) for result in results)
+    return tuple(_RESULT.read(result, device_class=classes.get(result["request"], "")) for result in results)
 
 
 def _classes(claim_wire: ClaimWire) -> dict[str, str]:
@@ -161,13 +160,16 @@ def _classes(claim_wire: ClaimWire) -> dict[str, str]:
     The specification decides nothing here, so a malformed one only leaves the classes unknown.
     """
     spec = claim_wire.get("spec")
-    devices = spec.get("devices") if isinstance(spec, dict) else None
-    found: dict[str, str] = {}
-    for request in _mappings(devices, "requests"):
-        _record_class(found, str(request.get("name")), request.get("exactly"))
-        for choice in _mappings(request, "firstAvailable"):
-            _record_class(found, f"{request.get('name')}/{choice.get('name')}", choice)
-    return found
+    classes: dict[str, str] = {}
+    for request in _mappings(spec.get("devices") if isinstance(spec, dict) else None, "requests"):
+        choices = [
+            (f"{request.get('name')}/{choice.get('name')}", choice) for choice in _mappings(request, "firstAvailable")
+        ]
+        for name, choice in ((str(request.get("name")), request.get("exactly")), *choices):
+            device_class = choice.get("deviceClassName") if isinstance(choice, dict) else None
+            if isinstance(device_class, str) and is_dns_subdomain(device_class):
+                classes[name] = device_class
+    return classes
 
 
 def _mappings(value: Any, key: str) -> list[Wire]:
@@ -175,16 +177,10 @@ def _mappings(value: Any, key: str) -> list[Wire]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def _record_class(found: dict[str, str], request: str, value: Any) -> None:
-    name = value.get("deviceClassName") if isinstance(value, dict) else None
-    if isinstance(name, str) and is_dns_subdomain(name):
-        found[request] = name
-
-
 def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEntry, ...]:
     """Decode the configs of this driver, class before claim; the faults of all entries are raised together."""
     faults: list[ConfigFault] = []
-    decoded: list[tuple[int, ConfigEntry]] = []
+    decoded: list[ConfigEntry] = []
     for index, entry in enumerate(entries):
         opaque = entry.get("opaque") or {}
         if opaque.get("driver") != driver:
@@ -192,43 +188,23 @@ def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEn
         path = f"status.allocation.devices.config[{index}].opaque.parameters"
         config = read_config(opaque.get("parameters"), path, faults, driver)
         if config is not None:
-            source = entry.get("source", "")
-            rank = _PRECEDENCE.get(source, len(_PRECEDENCE))
-            decoded.append((rank, ConfigEntry(config, tuple(entry.get("requests") or ()), source == FROM_CLASS)))
+            is_class = entry.get("source") == FROM_CLASS
+            decoded.append(ConfigEntry(config, tuple(entry.get("requests") or ()), is_class))
     refuse(faults, full_name)
-    return tuple(entry for _, entry in sorted(decoded, key=lambda ranked: ranked[0]))
+    return tuple(sorted(decoded, key=lambda entry: not entry.is_class))
 
 
-# Claim results: a claim's identity and its allocated devices, read from an object that may be malformed.
-
-ClaimName = tuple[str, str]
-"""A claim's namespace and name."""
+def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, str(amount)) for name, amount in (amounts or {}).items()))
 
 
-def results(claim: ClaimWire) -> Iterator[Mapping[str, Any]]:
-    """Yield the entries of a claim's allocation; those that don't name a device are left out."""
-    found: Any = claim
-    for key in ("status", "allocation", "devices", "results"):
-        found = found.get(key) if isinstance(found, dict) else None
-    for result in found if isinstance(found, list) else ():
-        if isinstance(result, dict) and all(isinstance(result.get(key), str) for key in ("driver", "pool", "device")):
-            yield result
-
-
-def name_of(claim: ClaimWire) -> ClaimName:
-    """Return a claim's namespace and name."""
-    metadata = _metadata(claim)
-    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
-
-
-def uid_of(claim: ClaimWire) -> str:
-    """Return a claim's UID, "" if it is not known."""
-    return str(_metadata(claim).get("uid", ""))
-
-
-def _metadata(claim: ClaimWire) -> Mapping[str, Any]:
-    metadata = claim.get("metadata")
-    return metadata if isinstance(metadata, dict) else {}
+# Where an allocation's result has what does not have the same name here; the class is not in it.
+RESULT_KEYS = {
+    "share_id": Key("shareID", read=lambda share_id: share_id or None, left_out=None),
+    "is_admin": Key("adminAccess", read=bool, left_out=False),
+    "consumed": Key("consumedCapacity", write=dict, read=_consumed, left_out=()),
+}
+_RESULT = RecordForm(AllocatedDevice, without=("device_class",), **RESULT_KEYS)
 
 
 # Shape: whether a claim has the form that the API requires, before any of it is trusted.
@@ -330,94 +306,145 @@ def _fault(path: str, expected: str, value: Any) -> ClaimError:
     )
 
 
-# How an allocated claim is recorded in the ledger, and what is read of such a record.
+@dataclass(frozen=True, slots=True)
+class ClaimedDevice:
+    """One result of a claim, and the device of this node behind it.
 
-_DEVICES, _PODS, _POD_NAMES = "devices", "pods", "podNames"  # keys of a record
+    `configs` are those that apply, of which the last one wins. `in_file` is its name in the claim's CDI file.
+    """
 
+    result: AllocatedDevice
+    device: Device
+    configs: tuple[ConfigEntry, ...]
+    in_file: str
 
-def record_of_claim(claim: AllocatedClaim) -> Wire:
-    """Return the allocation as JSON for the ledger (the claim's UID, namespace and name have their own columns)."""
-    return _CLAIM.write(claim)
+    @property
+    def config(self) -> DeviceConfig | None:
+        """The config that wins, None if none applies."""
+        return self.configs[-1].config if self.configs else None
 
+    @property
+    def iommu(self) -> IommuSettings:
+        """How a virtual machine gets the device; without a config, as the vendor's own driver would pass it.
 
-def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, Any]) -> AllocatedClaim:
-    """Return the claim from which `record_of_claim` made a record; keys that a newer agent added are ignored."""
-    return _CLAIM.read(record, uid=uid, namespace=namespace, name=name)
+        Source: NVIDIA's DRA driver, VfioDeviceConfig: the legacy backend, without the API device; AMD's and Intel's
+        drivers always pass the API device.
+        """
+        facts = self.device.gpu.passthrough
+        of_config = self.config.iommu if self.config is not None else None
+        return of_config or IommuSettings(has_api_device=facts is not None and facts.has_api_device)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other claims may have shares of the device too."""
+        return self.device.share is not None or self.result.share_id is not None
 
-def owned_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the devices that a recorded claim owns, each with its share id, or "" if it is not a share."""
-    parts = record.get(_DEVICES) or ()
-    return tuple((part["device"], part.get(_SHARE_ID.name) or "") for part in parts if not part.get(_IS_ADMIN.name))
+    @property
+    def is_made(self) -> bool:
+        """Whether Prepare makes the device: a placement or a GPU for a virtual machine. Admin access never makes one.
 
-
-def names_of_record(record: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the devices of a recorded claim, including those to which it has admin access."""
-    return frozenset(part["device"] for part in record.get(_DEVICES) or ())
-
-
-def devices_of_record(record: Mapping[str, Any]) -> tuple[AllocatedDevice, ...]:
-    """Return the devices of a recorded claim. Raises: KeyError for a record that this driver can't have written."""
-    return _devices(record.get(_DEVICES) or ())
-
-
-def pod_names_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the names, by UID, of the pods for which a recorded claim was reserved."""
-    return _pairs(record.get(_POD_NAMES))
-
-
-def pods_of_record(record: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the UIDs of the pods for which a recorded claim was reserved."""
-    return tuple(map(str, record.get(_PODS) or ()))
-
-
-def record_with_pods(record: Wire, pods: Iterable[str]) -> Wire:
-    """Return the record of a claim with these pods added to those for which it is reserved."""
-    return {**record, _PODS: list(dict.fromkeys((*pods_of_record(record), *pods)))}
+        Its nodes are known only once that step has been carried out.
+        """
+        return not self.result.is_admin and (self.device.placement is not None or self.device.type is DeviceType.VFIO)
 
 
-def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((name, str(amount)) for name, amount in (amounts or {}).items()))
+@dataclass(frozen=True, slots=True)
+class ClaimOnNode:
+    """An allocated claim with its results, each once, in their order."""
+
+    claim: AllocatedClaim
+    results: tuple[ClaimedDevice, ...]
+
+    @property
+    def own(self) -> tuple[Device, ...]:
+        """The devices that the claim owns, each once, without those to which it has admin access."""
+        return tuple({one.device.name: one.device for one in self.results if not one.result.is_admin}.values())
+
+    @property
+    def made(self) -> frozenset[str]:
+        """The names of the devices that Prepare makes."""
+        return frozenset(one.device.name for one in self.results if one.is_made)
+
+    def refuse(self, faults: Collection[ConfigFault]) -> None:
+        """Refuse the claim for these faults, if there are any. Raises: ClaimError, as `reading.refuse`."""
+        if faults:
+            refuse(faults, f"claim {self.claim.namespace}/{self.claim.name}")
 
 
-def _pairs(names: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((names or {}).items()))
+def join_claim(claim: AllocatedClaim, devices: Mapping[str, Device]) -> ClaimOnNode:
+    """Join a claim with its devices, which are given by name (see `devices_of`).
+
+    Raises: ClaimError("claim.bad-config") if a config names a request whose device is of another type.
+    """
+    faults: list[ConfigFault] = []
+    results = []
+    for result in dict.fromkeys(claim.devices):
+        device, undivided = devices[result.device], devices[result.device].type.undivided
+        meant = [entry for entry in claim.configs if not entry.requests or entry.names(result)]
+        for entry in meant:
+            if entry.requests and entry.config.device_type is not undivided:
+                message = f"{entry.config.kind} does not go with {result.device}, which is of type {device.type}"
+                faults.append(fault_of(result, message))
+        applying = tuple(entry for entry in meant if entry.config.device_type is undivided)
+        in_file = cdi.device_name(claim.uid, result.device, result.share_id)
+        results.append(ClaimedDevice(result, device, applying, in_file))
+    joined = ClaimOnNode(claim, tuple(results))
+    joined.refuse(faults)
+    return joined
 
 
-def _devices(records: Sequence[Wire]) -> tuple[AllocatedDevice, ...]:
-    return tuple(map(_DEVICE.read, records))
+def fault_of(result: AllocatedDevice, message: str) -> ConfigFault:
+    """Return a fault in the config for a result's request."""
+    return ConfigFault(f"config for request {result.request}", message)
 
 
-def _configs(records: Sequence[Wire]) -> tuple[ConfigEntry, ...]:
-    return tuple(map(_CONFIG.read, records))
+def devices_of(claim: AllocatedClaim, inventory: Inventory, pool: str) -> dict[str, Device]:
+    """Return the claim's devices in the inventory of the node with this pool, by name.
+
+    Raises: ClaimError("claim.other-pool"); and, with retry LATER, ("claim.hardware-waiting") while the hardware does
+    not answer at all, ("claim.device-unknown") naming every device that this node does not have now, ("claim.gpu-lost")
+    where its GPU is lost.
+    """
+    _refuse_other_pools(claim, pool)
+    found = {d.device: inventory.find_or_replica(d.device, d.share_id) for d in claim.devices}
+    missing = sorted(name for name, device in found.items() if device is None)
+    if not missing:
+        return {name: device for name, device in found.items() if device is not None}
+    if inventory.waiting_for:
+        raise ClaimError(
+            "hardware-waiting",
+            f"claim {claim.namespace}/{claim.name} waits for {inventory.waiting_for}",
+            retry=Retry.LATER,
+        )
+    refuse_lost(claim, inventory.on_lost_gpus(missing))
+    raise ClaimError(
+        "device-unknown",
+        f"claim {claim.namespace}/{claim.name} was allocated {', '.join(missing)}, which this node does not have now",
+        hint="a GPU may have been lost or re-partitioned; `dra-driver devices` shows what is there",
+        retry=Retry.LATER,
+    )
 
 
-# A device is recorded as the API server has it in the allocation's results, and with its class, which a result lacks.
-_SHARE_ID = Key("shareID", read=lambda share_id: share_id or None, left_out=None)
-_IS_ADMIN = Key("adminAccess", read=bool, left_out=False)
-_CONSUMED = Key("consumedCapacity", write=dict, read=_consumed, left_out=())
-RESULT = RecordForm(
-    AllocatedDevice, without=("device_class",), share_id=_SHARE_ID, is_admin=_IS_ADMIN, consumed=_CONSUMED
-)
-_DEVICE = RecordForm(
-    AllocatedDevice,
-    share_id=_SHARE_ID,
-    is_admin=_IS_ADMIN,
-    consumed=_CONSUMED,
-    device_class=Key("deviceClass", left_out=""),
-)
-_CONFIG = RecordForm(
-    ConfigEntry,
-    config=Key("parameters", DeviceConfig.record, decode_config),
-    requests=Key("requests", list, tuple),
-    is_class=Key("source", lambda _: FROM_CLASS, lambda source: source == FROM_CLASS, left_out=False),
-)
-_CLAIM = RecordForm(
-    AllocatedClaim,
-    without=("uid", "namespace", "name"),
-    devices=Key(_DEVICES, lambda devices: list(map(_DEVICE.write, devices)), _devices),
-    configs=Key("configs", lambda configs: list(map(_CONFIG.write, configs)), _configs),
-    pods=Key(_PODS, list, lambda pods: tuple(pods or ()), left_out=()),
-    pod_names=Key(_POD_NAMES, dict, _pairs, left_out=()),
-    pod_claim_name=Key("podClaimName", left_out=""),
-)
+def _refuse_other_pools(claim: AllocatedClaim, pool: str) -> None:
+    foreign = sorted({device.pool for device in claim.devices} - {pool})
+    if foreign:
+        raise ClaimError(
+            "other-pool",
+            f"claim {claim.namespace}/{claim.name} has devices of pool {', '.join(foreign)}, "
+            f"but this node's pool is {pool}",
+            hint="another driver's slices were used; delete the pod and this claim so that another is allocated",
+        )
+
+
+def refuse_lost(claim: AllocatedClaim, names: Collection[str]) -> None:
+    """Refuse to prepare a claim with these devices of lost GPUs, if there are any. Raises: ClaimError."""
+    if not names:
+        return
+    full_name = f"{claim.namespace}/{claim.name}"
+    raise ClaimError(
+        "gpu-lost",
+        f"claim {full_name} was allocated {', '.join(names)}, whose GPU is lost",
+        hint=f"delete the pods that use claim {full_name}: the allocation lasts for as long as they exist, and only "
+        "the pods that replace them are scheduled again",
+        retry=Retry.LATER,
+    )

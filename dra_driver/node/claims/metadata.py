@@ -1,4 +1,4 @@
-"""RequestMetadata: what a container can read about the devices of one request of its claim.
+"""RequestMetadata: what a container can read about the devices of one request of its claim, and the files that say it.
 
 In: the claim on this node and the name of the driver. Out: for each request a value that knows the path of
 its file in the container, and renders the file: a stream of JSON objects, one for each version of the API, the newest
@@ -8,18 +8,25 @@ Source: KEP-5304; k8s.io/dynamic-resource-allocation/api/metadata, v1beta1 (1.37
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from dra_driver.base.errors import DEVICE_ATTRIBUTES_AND_CAPACITIES, InputError
+from dra_driver.base.edits import Mount
+from dra_driver.base.errors import DEVICE_ATTRIBUTES_AND_CAPACITIES, InputError, PrepareError, Retry
+from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import DeviceTaint, Wire
 from dra_driver.hardware.vendors import STANDARD
-from dra_driver.node.claims.allocated import AllocatedDevice
-from dra_driver.node.claims.claim_on_node import ClaimedDevice, ClaimOnNode
+from dra_driver.node.claims.allocated import AllocatedDevice, ClaimedDevice, ClaimOnNode
 from dra_driver.node.devices.describing import AttributeValue, attribute_wire
+
+log = logging.getLogger(__name__)
 
 GROUP = "metadata.resource.k8s.io"
 VERSIONS = ("v1beta1", "v1alpha1")
@@ -325,3 +332,99 @@ def _since(found: tuple[object, object] | None, status: str) -> str:
 
 def _key(entry: Wire) -> tuple[object, ...]:
     return tuple(entry.get(key) for key in ("driver", "pool", "device", "shareID"))
+
+
+# Device metadata: files in which containers find facts about their devices, and the mounts that show them there.
+
+_MAX_BYTES = 256 * 1024  # 32 devices with 32 attributes each need less than half of this, in both versions
+_OPTIONS = ("ro", "bind", "nosuid", "nodev", "noexec")
+
+
+class DeviceMetadata:
+    """The metadata files of one driver's claims on a node. The caller of a method holds the claim's lock."""
+
+    def __init__(self, cdi_folder: Path, driver: str) -> None:
+        self._root = os.fspath(cdi_folder / f"{driver}-metadata")  # a string: Paths are slower
+
+    def write(self, requests: tuple[RequestMetadata, ...], uuids: Mapping[str, str]) -> Iterator[tuple[str, Mount]]:
+        """Write the facts about the devices into the files; yield the CDI device that mounts each file, and the mount.
+
+        Idempotent. `uuids` are the UUIDs of the partitions that were made, by device name.
+
+        Raises: PrepareError("prepare.metadata-write", LATER).
+        """
+        for request in requests:
+            path = f"{self._root}/{request.uid}_{request.base_request}.json"
+            there = _read(path)
+            generation = generation_of(there)
+            if not generation or there.rstrip() != request.render(generation, uuids).rstrip():
+                try:
+                    _put(path, request.render(generation + 1, uuids), len(there))
+                except OSError as exc:
+                    why = f"metadata of request {request.request!r} can't be written to {path}: {exc.strerror or exc}"
+                    hint = (
+                        "free space on the file system of the CDI folder, or start the agent with --device-metadata off"
+                    )
+                    raise PrepareError("metadata-write", why, hint=hint, retry=Retry.LATER) from exc
+            yield request.carrier, Mount(path, request.container_path, _OPTIONS)
+
+    def remove(self, uid: str) -> None:
+        """Remove the files of a claim. Idempotent. One that can't be removed is logged, and left to the next sweep."""
+        for name in self._names():
+            if _owner(name) != uid:
+                continue
+            try:
+                os.unlink(f"{self._root}/{name}")  # noqa: PTH108
+            except FileNotFoundError:
+                pass
+            except OSError as exc:
+                log.warning("metadata not removed", extra=fields(file=f"{self._root}/{name}", err=str(exc)))
+
+    def owners(self) -> set[str]:
+        """Return the UIDs of the claims that have files."""
+        return {_owner(name) for name in self._names()}
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self._root)  # noqa: PTH208
+        except OSError:  # no file has been written yet
+            return []
+
+
+def _owner(name: str) -> str:
+    """Return the UID of a file's claim; no request has an underscore in its name."""
+    return name.rpartition("_")[0]
+
+
+def _put(path: str, content: bytes, length: int) -> None:
+    """Write the content into the file at `path`, which other processes may have open, and make it if it is missing.
+
+    `length` is that of the present content: shorter content is filled up with newlines, so that the file never shrinks.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags, 0o644)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)  # noqa: PTH103, PTH120
+        fd = os.open(path, flags, 0o644)
+    try:
+        os.fchmod(fd, 0o644)
+        content = content.ljust(length, b"\n")
+        if os.write(fd, content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(fd)
+
+
+def _read(path: str) -> bytes:
+    """Return the content of a file; b"" if it does not exist or can't be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, _MAX_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

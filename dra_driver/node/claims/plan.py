@@ -2,30 +2,33 @@
 
 In: the claim on this node, and the edits that the hardware returned for each device. Out: a plan; nothing has been
 done yet. The same UID, allocation and hardware give the same plan, the same CDI ids and the same bytes. Each kind of
-step and what decides on it are below the plan, in order; `sharing_steps` has those of shared devices.
+step and what decides on it are below the plan, in order; `sharing_rules` says what a claim may ask of a shared device.
 Source: Linux amdkfd (GPUs with workgroup processors, gfx10 and newer, take compute units in pairs).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dra_driver.base.edits import Edits
 from dra_driver.base.errors import ClaimError
-from dra_driver.base.names import NVIDIA_DRIVER
 from dra_driver.base.quantity import Quantity
-from dra_driver.base.versions import Semver, SemverError, normalize
-from dra_driver.base.wire import DeviceType, SharedDevice, Wire
+from dra_driver.base.wire import ClientLimits, DeviceType, MpsSettings, SharedDevice, SharingSettings
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.vendors import MEMORY
-from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice
-from dra_driver.node.claims.claim_on_node import CdiNames, ClaimOnNode, fault_of
+from dra_driver.node import cdi
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ClaimOnNode, fault_of
 from dra_driver.node.claims.device_config import ConfigFault
 from dra_driver.node.claims.metadata import RequestMetadata, plan_metadata
-from dra_driver.node.claims.sharing_steps import SharingStep, plan_sharing
+from dra_driver.node.claims.sharing_rules import (
+    RequestedSharing,
+    faults_of_combination,
+    faults_of_request,
+    limits_of,
+    requested_sharing_of,
+)
 from dra_driver.node.devices.describing import Device, MigPlacement
 from dra_driver.node.devices.partitions import occupied
 
@@ -58,10 +61,10 @@ def plan_prepare(
     on_node: ClaimOnNode,
     edits: Mapping[str, Edits],
     common: Edits,
-    names: CdiNames,
+    driver: str,
     *,
     mig_on: Collection[str] = (),
-    metadata_of: str = "",
+    has_metadata: bool = False,
 ) -> PreparePlan:
     """Plan one claim. Equal arguments give equal plans, and planning has no effect on the node.
 
@@ -69,44 +72,45 @@ def plan_prepare(
         on_node: the claim with its devices.
         edits: the CDI edits of each device that no step creates, by name.
         common: the CDI edits that all devices need.
-        names: how CDI files and devices are named.
+        driver: the driver's name.
         mig_on: the PCI addresses of the GPUs on which this driver has switched on MIG mode for a partition.
-        metadata_of: the driver's name where containers get files about their devices, else "".
+        has_metadata: whether containers get files about their devices.
 
     Raises: ClaimError("claim.bad-config") for configs that do not fit their devices, ("claim.device-in-use") for a
     claim that has a GPU both for a virtual machine and for containers; the first planner that refuses the claim raises.
     """
     claim, own = on_node.claim, on_node.own
-    prepared = tuple(_prepared(claim.uid, device, names) for device in claim.devices)
+    prepared = tuple(_prepared(claim.uid, device, driver) for device in claim.devices)
     steps: list[Step] = [*plan_mig(own, mig_on)]
     for planner in _PLANNERS:
         steps += planner(on_node)
-    steps.append(_cdi_file(on_node, edits, common, names, metadata_of))
+    metadata = plan_metadata(on_node, driver) if has_metadata else ()
+    steps.append(_cdi_file(on_node, edits, common, driver, metadata))
     taken = tuple(name for device in own for name in occupied(device.gpu, device.counters))
     return PreparePlan(claim, prepared, tuple(steps), taken)
 
 
-def _prepared(uid: str, device: AllocatedDevice, names: CdiNames) -> PreparedDevice:
+def _prepared(uid: str, device: AllocatedDevice, driver: str) -> PreparedDevice:
     return PreparedDevice(
         request=device.base_request,
         pool=device.pool,
         device=device.device,
-        cdi_ids=(names.id(uid, device.device, device.share_id),),
+        cdi_ids=(cdi.device_id(driver, uid, device.device, device.share_id),),
         share_id=device.share_id,
     )
 
 
 def _cdi_file(
-    on_node: ClaimOnNode, edits: Mapping[str, Edits], common: Edits, names: CdiNames, metadata_of: str
+    on_node: ClaimOnNode, edits: Mapping[str, Edits], common: Edits, driver: str, metadata: tuple[RequestMetadata, ...]
 ) -> CdiFileStep:
     made = on_node.made
     return CdiFileStep(
-        file=names.file(on_node.claim.uid),
-        cdi_kind=names.kind,
+        file=cdi.claim_file(driver, on_node.claim.uid),
+        cdi_kind=cdi.kind(driver),
         devices={one.in_file: edits[one.device.name] for one in on_node.results if one.device.name not in made},
         common=common,
         made={one.in_file: one.device.name for one in on_node.results if one.device.name in made},
-        metadata=plan_metadata(on_node, metadata_of) if metadata_of else (),
+        metadata=metadata,
         standing=tuple(one for one in on_node.own if one.partition is not None and one.placement is None),
     )
 
@@ -207,6 +211,74 @@ def _refuse_both_sides(on_node: ClaimOnNode, passed: Mapping[str, str]) -> None:
                 "which are the same GPU",
                 hint="delete the pod and this claim so that other devices are allocated",
             )
+
+
+# How a claim's devices are shared; what it may request is in `sharing_rules`.
+
+
+@dataclass(frozen=True, slots=True)
+class SharingStep:
+    """Share one physical device according to its settings; undone when the last claim that holds it is unprepared.
+
+    `in_file` are the names in the CDI file of the claim's shares of the device, `clients` the limits of those that are
+    MPS clients. `made` names the device whose partition an earlier step creates: its UUID is not known before that.
+    `tenant` is the namespace to which the device is offered; it is not recorded, because a claim that holds a share
+    keeps it.
+    """
+
+    kind: ClassVar[str] = "sharing"
+
+    device: SharedDevice
+    settings: SharingSettings
+    in_file: tuple[str, ...] = ()
+    clients: Mapping[str, ClientLimits] = field(default_factory=dict)
+    made: str = ""
+    tenant: str = field(default="", compare=False)
+
+    @property
+    def key(self) -> str:
+        """The name of what the step changes, unique within its kind."""
+        return self.device.name
+
+
+def plan_sharing(on_node: ClaimOnNode) -> tuple[SharingStep, ...]:
+    """Return a step for each physical device that is to be shared.
+
+    Raises: ClaimError("claim.bad-config") with everything that is wrong.
+    """
+    by_device: dict[str, list[RequestedSharing]] = {}
+    faults: list[ConfigFault] = []
+    for one in on_node.results:
+        if one.result.is_admin or not (one.is_shared or one.configs):
+            continue
+        requested = requested_sharing_of(one, on_node)
+        faults += faults_of_request(requested)
+        if requested.settings is not None:
+            by_device.setdefault(one.device.shared_name, []).append(requested)
+    if not (by_device or faults):
+        return ()
+    faults += faults_of_combination(by_device)
+    on_node.refuse(faults)
+    return tuple(_sharing_step(group) for group in by_device.values() if group[0].has_effect)
+
+
+def _sharing_step(group: Sequence[RequestedSharing]) -> SharingStep:
+    device, settings = group[0].claimed.device, group[0].settings
+    assert settings is not None  # noqa: S101 - only requests with settings are in a group
+    is_made = device.placement is not None
+    shared = SharedDevice(
+        name=device.shared_name,
+        gpu_uuid=device.gpu.uuid,
+        minor=device.gpu.minor,
+        pci_address=device.gpu.pci_address,
+        mig_uuid=device.partition.uuid if device.partition and not is_made else None,
+    )
+    clients: dict[str, ClientLimits] = {}
+    if isinstance(settings, MpsSettings):
+        clients = {one.claimed.in_file: limits_of(group, one, settings) for one in group}
+    names = tuple(one.claimed.in_file for one in group)
+    tenant = device.share.tenant if device.share else ""
+    return SharingStep(shared, settings, names, clients, made=device.name if is_made else "", tenant=tenant)
 
 
 # How much of a GPU's memory a claim's pods may use where the driver enforces it: shares in, steps out.
@@ -359,77 +431,3 @@ _PLANNERS: tuple[Callable[[ClaimOnNode], tuple[Step, ...]], ...] = (
     plan_memory_limits,
     plan_compute_units,
 )
-
-
-# The CUDA version that a pod's images need, as far as the pod states it.
-
-VARIABLE, ANNOTATION = "NVIDIA_REQUIRE_CUDA", "gpu.nvidia.com/cuda-required"
-_NUMBERS = r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}"
-_CONSTRAINT = re.compile(rf"(?P<name>cuda|driver)(?P<relation>>=|<=|==|!=|=|<|>)(?P<version>{_NUMBERS})")
-_ORDINARY = re.compile(_NUMBERS)
-_MAX_CHARACTERS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class CudaRequirement:
-    """A need: the lowest CUDA version, what states it, and the alternatives, each a list of constraints."""
-
-    version: str
-    stated_by: str
-    alternatives: tuple[tuple[str, ...], ...]
-
-    @property
-    def selector(self) -> str:
-        """The CEL expression that matches only devices whose driver is new enough."""
-        version = normalize(self.version)
-        return f'device.attributes["{NVIDIA_DRIVER}"].cudaDriverVersion.compareTo(semver("{version}")) >= 0'
-
-    def is_met_by(self, cuda: Semver, driver: Semver | None) -> bool:
-        """Return whether a driver meets the need. What can't be judged here, such as a brand, counts as met."""
-        known = {"cuda": cuda, "driver": driver}
-        return any(all(_holds(one, known) for one in alternative) for alternative in self.alternatives)
-
-
-def cuda_requirements(wire: Wire) -> Iterator[CudaRequirement]:
-    """Yield the needs that a pod, or the metadata of another object, states."""
-    annotations = (wire.get("metadata") or {}).get("annotations") or {}
-    stated = annotations.get(ANNOTATION) if isinstance(annotations, Mapping) else None
-    if isinstance(stated, str) and _ORDINARY.fullmatch(stated):
-        yield CudaRequirement(stated, f"annotation {ANNOTATION}", ((f"cuda>={stated}",),))
-    spec = wire.get("spec") or {}
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        for entry in container.get("env") or ():
-            if entry.get("name") == VARIABLE and isinstance(entry.get("value"), str):
-                yield from _of_variable(entry["value"], f"container {container.get('name')}: {VARIABLE}")
-
-
-def _of_variable(text: str, stated_by: str) -> Iterator[CudaRequirement]:
-    alternatives = tuple(tuple(part.split(",")) for part in text[:_MAX_CHARACTERS].split())
-    least = [
-        found["version"]
-        for alternative in alternatives
-        for one in alternative
-        if (found := _CONSTRAINT.fullmatch(one)) and found["name"] == "cuda" and found["relation"] in {">=", ">", "="}
-    ]
-    if least:
-        yield CudaRequirement(min(least, key=_version), stated_by, alternatives)
-
-
-def _version(text: str) -> Semver:
-    return Semver.parse(normalize(text))
-
-
-def _holds(constraint: str, known: Mapping[str, Semver | None]) -> bool:
-    found = _CONSTRAINT.fullmatch(constraint)
-    have = known[found["name"]] if found else None
-    if found is None or have is None:
-        return True
-    try:
-        wanted = _version(found["version"])
-    except SemverError:
-        return True
-    order = have.compare(wanted)
-    holds = {
-        ">=": order >= 0, "<=": order <= 0, ">": order > 0, "<": order < 0, "!=": order != 0,
-    }  # fmt: skip
-    return holds.get(found["relation"], order == 0)

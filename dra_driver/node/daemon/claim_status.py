@@ -20,19 +20,17 @@ from dra_driver.base.errors import ApiError, DriverError, LedgerError, Retry
 from dra_driver.base.machine import FifoCache
 from dra_driver.base.names import replicated_name
 from dra_driver.base.telemetry.logs import Loop, fields
-from dra_driver.base.wire import ClaimWire, DeviceTaints, Wire, strategy_of
+from dra_driver.base.wire import ClaimName, ClaimWire, DeviceTaints, Wire, name_of, results, strategy_of, uid_of
 from dra_driver.kube.api import KubeApi, PodId
 from dra_driver.kube.paths import RESOURCE_GROUP, ClaimApi, claim_path
+from dra_driver.node import cdi
 from dra_driver.node.cdi import CdiStore
-from dra_driver.node.claims.allocated import ClaimName, name_of, results, uid_of
-from dra_driver.node.claims.claim_on_node import NodeIdentity
 from dra_driver.node.claims.metadata import DeviceStatus, KnownDevice, applied_statuses, own_entries
 from dra_driver.node.devices.agent_part import AgentPart
-from dra_driver.node.devices.offering import CurrentInventory, Inventory
+from dra_driver.node.devices.offering import CurrentInventory, Inventory, NodeIdentity
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.record import ClaimRecord, ClaimState
 from dra_driver.node.ledger.recorded_steps import RecordedPartition, RecordedSharing
-from dra_driver.node.prepare.steps.cdi_file import DriverCdiNames
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +81,6 @@ class ClaimStatus(AgentPart):
         self._api, self._node, self._ledger, self._store = api, node, ledger, store
         self._inventory, self._clock = inventory, clock
         self._taints: DeviceTaints | None = {} if is_health_watched else None
-        self._names = DriverCdiNames(node.driver)
         self._written: dict[str, tuple[DeviceStatus, ...]] = {}  # by the claim's UID
         self._looked_at: dict[str, _StatusInputs] = {}  # what `_written` was derived from, by the claim's UID
         self._next = float("-inf")
@@ -157,11 +154,11 @@ class ClaimStatus(AgentPart):
 
     def _statuses(self, record: ClaimRecord) -> Iterator[DeviceStatus]:
         """Yield what is known of each device of a claim. Raises: LedgerError, PrepareError."""
-        nodes = _nodes(self._store.read(self._names.file(record.uid)) or {})
+        nodes = _nodes(self._store.read(cdi.claim_file(self._node.driver, record.uid)) or {})
         made = {step.device: step.uuid or "" for step in record.steps_of(RecordedPartition)}
         sharing = {name: step for step in record.steps_of(RecordedSharing) for name in step.in_file}
         for device in record.claim().devices:
-            name = self._names.device(record.uid, device.device, device.share_id)
+            name = cdi.device_name(record.uid, device.device, device.share_id)
             found = self._inventory.current.find(device.device, device.share_id)
             version = found.attributes.get("driverVersion") if found else None
             known = KnownDevice(

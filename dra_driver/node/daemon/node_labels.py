@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dra_driver.base.errors import ApiError, DriverError, NodeError, Retry
 from dra_driver.base.flags import registered
+from dra_driver.base.machine import Deadline
 from dra_driver.base.telemetry.logs import Loop, fields
 from dra_driver.base.wire import Wire
 from dra_driver.hardware.facts import Facts, Problem
@@ -29,7 +30,6 @@ from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.kube.api import KubeApi, PodId, pod_event, send_event
 from dra_driver.kube.paths import NODE_FEATURES, named, within
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.devices.agent_part import AgentPart
 from dra_driver.node.prepare.steps.memory_limiter import LostLimit, MemoryLimiter
 from dra_driver.node.slices.scanner import InventoryInputs, NodeInventory

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.base.errors import DriverError, NodeError, PrepareError, Retry
-from dra_driver.base.machine import boot_time
+from dra_driver.base.machine import Deadline, boot_time
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.port import ComputeTested, Hardware, Resettable
 from dra_driver.hardware.programs import run_program
 from dra_driver.kube.leases import LeaseSlots
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.daemon.node_health import NodeHealth
 from dra_driver.node.daemon.opened_node import NodeDeviceHolders, OpenedNode, OtherDrivers
 from dra_driver.node.health.cases import CommandRoot, RemediationMode, RemediationPolicy, SiteCommand

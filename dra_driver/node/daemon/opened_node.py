@@ -25,11 +25,10 @@ from dra_driver.kube.api import KubeApi, NodeEvents
 from dra_driver.kube.credentials import load_credentials
 from dra_driver.kube.paths import CLAIMS
 from dra_driver.node.cdi import CdiStore
-from dra_driver.node.claims.claim_on_node import NodeIdentity, this_node
 from dra_driver.node.daemon.node_validation import ValidationGate
 from dra_driver.node.daemon.options import Options, TelemetryOptions
 from dra_driver.node.devices.describing import Device
-from dra_driver.node.devices.offering import CurrentInventory, Inventory
+from dra_driver.node.devices.offering import CurrentInventory, Inventory, NodeIdentity, this_node
 from dra_driver.node.health.stored_health import HealthStore
 from dra_driver.node.health.validation import ValidationLevel, ValidationSetting
 from dra_driver.node.health.validation_results import ValidationRecords

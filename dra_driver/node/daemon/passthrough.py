@@ -18,6 +18,7 @@ from typing import Protocol
 
 from dra_driver.base.errors import DriverError, HardwareError, Retry
 from dra_driver.base.flags import registered_or_default
+from dra_driver.base.machine import Deadline
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware import pci
 from dra_driver.hardware.driver_binding import BusAccess, ChildWriter, OwnBus
@@ -38,7 +39,6 @@ from dra_driver.hardware.vfio import (
     require_passable,
     require_safe_iommu,
 )
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.daemon.opened_node import OpenedNode
 from dra_driver.node.daemon.passthrough_memory import RememberedGpus, ReturningGpu
 from dra_driver.node.devices.agent_part import AgentPart

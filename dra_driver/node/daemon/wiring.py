@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dra_driver.hardware.port import ChannelOffering
 from dra_driver.kube.paths import ClaimApi
+from dra_driver.node.claims.metadata import DeviceMetadata
 from dra_driver.node.daemon.claim_status import DeviceUsers
 from dra_driver.node.daemon.fault_reports import UnreleasedDevices
 from dra_driver.node.daemon.node_labels import FactsChange, StagedFacts, channel, lost_gpus, passed_gpus
@@ -44,7 +45,6 @@ from dra_driver.node.neighbours.allocations import AllocatedDevices
 from dra_driver.node.neighbours.gone_claims import GoneClaims
 from dra_driver.node.prepare.composition import ClaimContext, ClaimWork, NodeFolders, compose
 from dra_driver.node.prepare.repair import PeriodicTask, Reaper, Repair
-from dra_driver.node.prepare.steps.cdi_file import DeviceMetadata
 from dra_driver.node.prepare.steps.declared_mig import DeclaredMig, GeometrySource
 from dra_driver.node.prepare.steps.passthrough import PassthroughServices
 from dra_driver.node.prepare.steps.standing_partitions import AbandonedPartitions

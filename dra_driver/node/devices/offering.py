@@ -6,18 +6,26 @@ off drops fields, and a device without these fields might be allocated twice. `f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from dra_driver.base.wire import DeviceTaints, DeviceType
+from dra_driver.base.errors import GPU_LOST
+from dra_driver.base.machine import boot_id_file, read_boot_id
+from dra_driver.base.names import gpu_name, pool_name, replicated_name
+from dra_driver.base.telemetry.logs import fields
+from dra_driver.base.wire import DeviceTaints, DeviceType, Share, ShareMode
 from dra_driver.hardware.facts import ChannelFacts, GpuFacts, PassthroughFacts, Problem
 from dra_driver.hardware.vendors import SHARES
 from dra_driver.node.devices.describing import AttributeValue, Describer, Device, RequestPolicy
 from dra_driver.node.devices.partitions import CurrentGpu, counter_set_name
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +129,28 @@ class Inventory:
         """
         forms = self._forms.get(name, ())
         return next((form for form in forms if bool(form.policies) is bool(share_id)), forms[0] if forms else None)
+
+    def find_or_replica(self, name: str, share_id: str | None) -> Device | None:
+        """Return what `find` returns; for a replica that is no longer configured, at least the device behind it."""
+        device, parent = self.find(name, share_id), replicated_name(name)
+        if device is not None or parent is None:
+            return device
+        whole = self.find(parent, None)
+        if whole is None or whole.share is not None:
+            return None
+        share = Share(parent, ShareMode.REPLICAS, int(name.rpartition("-")[2]))
+        return Device(name, DeviceType(f"{whole.type}-share"), {}, {}, whole.gpu, whole.partition, share=share)
+
+    def on_lost_gpus(self, names: Iterable[str]) -> list[str]:
+        """Return those of the devices whose GPU is lost, whether or not it is still in the inventory."""
+        gpus = tuple(gpu_name(problem.subject) for problem in self.problems if problem.code == GPU_LOST)
+        return [name for name in names if self._is_on_lost_gpu(name, gpus)]
+
+    def _is_on_lost_gpu(self, name: str, lost_gpus: Iterable[str]) -> bool:
+        device = self.find(name, None)
+        if device is not None:
+            return device.gpu.is_lost
+        return any(name == gpu or name.startswith(f"{gpu}-") for gpu in lost_gpus)
 
     @cached_property
     def _forms(self) -> Mapping[str, tuple[Device, ...]]:
@@ -339,3 +369,29 @@ def with_counted_parts(offer: GpuOffer, current: CurrentGpu) -> GpuOffer:
     devices = tuple(replace(one, counter_set=shared, counters={PARTS: one.gpu.parts or 1}) for one in offer.devices)
     plain = tuple(one for one in offer.plain if not one.gpu.parts)
     return replace(offer, devices=devices, plain=plain, counter_sets={shared: {PARTS: parts}})
+
+
+# Node identity: the driver and pool that this process serves, and the boot in which it runs.
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """The driver's name, the pool of this node, and the id of the current boot."""
+
+    driver: str
+    pool: str
+    boot_id: str
+
+
+def this_node(node: str, driver: str, proc_root: str | Path) -> NodeIdentity:
+    """Return the identity of this node; without a readable boot id, log that and leave it empty.
+
+    The boot id shows whether the effects of prepared claims can still be there.
+    """
+    try:
+        boot_id = read_boot_id(proc_root)
+    except OSError as exc:
+        boot_id = ""
+        keys = fields(file=str(boot_id_file(proc_root)), err=str(exc))
+        log.warning("boot id can't be read: a reboot won't be noticed", extra=keys)
+    return NodeIdentity(driver, pool_name(node, driver), boot_id)

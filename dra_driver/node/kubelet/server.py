@@ -18,9 +18,8 @@ from typing import Any, ClassVar, Protocol
 import grpc
 
 from dra_driver.base.errors import DriverError
-from dra_driver.base.machine import Stamp
+from dra_driver.base.machine import Deadline, Stamp
 from dra_driver.base.telemetry.logs import fields, no_thread
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.claims.plan import PreparedDevice
 from dra_driver.node.kubelet.methods import (
     HEALTH_VERSIONS,

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from dra_driver.base.errors import LedgerError
+from dra_driver.base.machine import Deadline
 from dra_driver.base.telemetry.logs import fields
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.ledger.database import BUSY_SECONDS, NO_ROOM
 from dra_driver.node.ledger.ledger_file import LedgerFile, records_of, remove, view_without
 from dra_driver.node.ledger.record import ClaimFiles

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from dra_driver.base.errors import LedgerError, Retry
-from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.base.machine import Deadline
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from dra_driver.base.errors import LedgerError, PrepareError, Retry
+from dra_driver.base.machine import Deadline
 from dra_driver.base.names import gpu_name
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import Wire
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.ledger import device_effects, spans, unreleased
 from dra_driver.node.ledger import spans as claim_totals
 from dra_driver.node.ledger import spans as usage_clock

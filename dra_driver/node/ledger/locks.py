@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.base.errors import NodeError, PrepareError, Retry
+from dra_driver.base.machine import Deadline
 from dra_driver.base.names import gpu_name, is_of_gpu, partition_name, replica_name, vfio_name
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.claims.plan import MigModeStep, PassthroughStep, Step
 from dra_driver.node.devices.offering import CurrentInventory
 from dra_driver.node.devices.rules import MAX_REPLICAS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -27,15 +27,9 @@ from dra_driver.base.wire import (
 )
 from dra_driver.hardware.facts import MigProfile
 from dra_driver.hardware.vfio import UNKNOWN, PciIdentity
-from dra_driver.node.claims.allocated import (
-    AllocatedClaim,
-    claim_of_record,
-    names_of_record,
-    owned_of_record,
-    pods_of_record,
-    record_of_claim,
-    record_with_pods,
-)
+from dra_driver.node.claims.allocated import FROM_CLASS, RESULT_KEYS, AllocatedClaim, AllocatedDevice, ConfigEntry
+from dra_driver.node.claims.config import decode_config
+from dra_driver.node.claims.device_config import DeviceConfig
 from dra_driver.node.claims.plan import PreparePlan
 from dra_driver.node.ledger.recorded_steps import (
     EFFECT,
@@ -158,6 +152,68 @@ def steps_of_records(records: Iterable[Wire]) -> tuple[RecordedStep, ...]:
     return tuple(map(step_of_record, records))
 
 
+# How an allocated claim is recorded in the ledger, and what is read of such a record.
+
+_DEVICES, _PODS, _POD_NAMES = "devices", "pods", "podNames"  # keys of a record
+
+
+def record_of_claim(claim: AllocatedClaim) -> Wire:
+    """Return the allocation as JSON for the ledger (the claim's UID, namespace and name have their own columns)."""
+    return _CLAIM.write(claim)
+
+
+def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, Any]) -> AllocatedClaim:
+    """Return the claim from which `record_of_claim` made a record; keys that a newer agent added are ignored."""
+    return _CLAIM.read(record, uid=uid, namespace=namespace, name=name)
+
+
+def devices_of_record(record: Mapping[str, Any]) -> tuple[AllocatedDevice, ...]:
+    """Return the devices of a recorded claim. Raises: KeyError for a record that this driver can't have written."""
+    return _devices(record.get(_DEVICES) or ())
+
+
+def pod_names_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the names, by UID, of the pods for which a recorded claim was reserved."""
+    return _pairs(record.get(_POD_NAMES))
+
+
+def pods_of_record(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the UIDs of the pods for which a recorded claim was reserved."""
+    return tuple(map(str, record.get(_PODS) or ()))
+
+
+def _pairs(names: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((names or {}).items()))
+
+
+def _devices(records: Sequence[Wire]) -> tuple[AllocatedDevice, ...]:
+    return tuple(map(_DEVICE.read, records))
+
+
+def _configs(records: Sequence[Wire]) -> tuple[ConfigEntry, ...]:
+    return tuple(map(_CONFIG.read, records))
+
+
+_DEVICE = RecordForm(AllocatedDevice, without=(), **RESULT_KEYS, device_class=Key("deviceClass", left_out=""))
+_CONFIG = RecordForm(
+    ConfigEntry,
+    config=Key("parameters", DeviceConfig.record, decode_config),
+    requests=Key("requests", list, tuple),
+    is_class=Key("source", lambda _: FROM_CLASS, lambda source: source == FROM_CLASS, left_out=False),
+)
+_CLAIM = RecordForm(
+    AllocatedClaim,
+    without=("uid", "namespace", "name"),
+    devices=Key(_DEVICES, lambda devices: list(map(_DEVICE.write, devices)), _devices),
+    configs=Key("configs", lambda configs: list(map(_CONFIG.write, configs)), _configs),
+    pods=Key(_PODS, list, lambda pods: tuple(pods or ()), left_out=()),
+    pod_names=Key(_POD_NAMES, dict, _pairs, left_out=()),
+    pod_claim_name=Key("podClaimName", left_out=""),
+)
+
+
+# The record of a claim.
+
 S = TypeVar("S", bound=RecordedStep)
 
 
@@ -216,7 +272,7 @@ class ClaimRecord:
 
     def with_pods(self, pods: Iterable[str]) -> Wire:
         """Return the allocation with these pods added to those that it has."""
-        return record_with_pods(self.allocation, pods)
+        return {**self.allocation, _PODS: list(dict.fromkeys((*self.pods, *pods)))}
 
     def steps_of(self, kind: type[S]) -> tuple[S, ...]:
         """Return the recorded steps of a type."""
@@ -224,11 +280,12 @@ class ClaimRecord:
 
     def device_names(self) -> frozenset[str]:
         """Return the names of all devices of the claim, including those that it has with admin access."""
-        return names_of_record(self.allocation)
+        return frozenset(device["device"] for device in self.allocation.get(_DEVICES) or ())
 
     def owned(self) -> tuple[tuple[str, str], ...]:
         """Return the devices that the claim owns, each with its share id ("" for a device that is not a share)."""
-        return owned_of_record(self.allocation)
+        devices = self.allocation.get(_DEVICES) or ()
+        return tuple((one["device"], one.get("shareID") or "") for one in devices if not one.get("adminAccess"))
 
     def owned_names(self) -> tuple[str, ...]:
         """Return the names of the devices that the claim owns."""

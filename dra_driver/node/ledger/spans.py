@@ -17,9 +17,8 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from dra_driver.base.wire import RecordForm, Wire, json_text
-from dra_driver.node.claims.allocated import pod_names_of_record
 from dra_driver.node.ledger.device_effects import LedgerQuery, Write
-from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState, pod_names_of_record
 from dra_driver.node.ledger.unreleased import boot_seconds
 
 # Span: the time for which a claim was prepared, and what it adds to which totals.

@@ -27,9 +27,9 @@ from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind, labels_
 from dra_driver.base.wire import Wire, json_text
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.metered import MeterReport, MetricName, MetricNames, Reading
-from dra_driver.node.claims.allocated import devices_of_record
 from dra_driver.node.devices.describing import Device
 from dra_driver.node.devices.offering import Inventory
+from dra_driver.node.ledger.record import devices_of_record
 from dra_driver.node.ledger.spans import ClaimSpans, SettledSpan, Span, TotalKey, UsageTotal
 from dra_driver.node.metering.holders import HolderReading
 from dra_driver.node.metering.series import gpus_of

@@ -18,10 +18,9 @@ from typing import Protocol
 from dra_driver.base.errors import DriverError, LedgerError, NodeError
 from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind, labels_text, sample_line
 from dra_driver.base.telemetry.logs import Loop, fields
-from dra_driver.base.wire import Wire
+from dra_driver.base.wire import ClaimName, Wire
 from dra_driver.hardware.metered import RECENT_CLOCK_EVENTS, Measure, MeterPlan, MeterReport
 from dra_driver.hardware.port import Metered
-from dra_driver.node.claims.allocated import ClaimName
 from dra_driver.node.devices.agent_part import AgentPart
 from dra_driver.node.devices.offering import CurrentInventory, Inventory
 from dra_driver.node.ledger.ledger import Ledger

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.base.wire import ClaimName
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.metered import (
     RECENT_CLOCK_EVENTS,
@@ -22,10 +23,9 @@ from dra_driver.hardware.metered import (
     Reading,
     Values,
 )
-from dra_driver.node.claims.allocated import ClaimName, devices_of_record, pod_names_of_record
 from dra_driver.node.devices.describing import Device
 from dra_driver.node.devices.offering import Inventory
-from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState, devices_of_record, pod_names_of_record
 from dra_driver.node.neighbours.pod_resources import ClaimUser
 
 Subject = tuple[str, int | None]

@@ -25,13 +25,12 @@ from typing import Any, Protocol
 
 from dra_driver.base.errors import DriverError
 from dra_driver.base.telemetry.logs import Loop, fields
-from dra_driver.base.wire import ClaimWire
+from dra_driver.base.wire import ClaimWire, name_of, results, uid_of
 from dra_driver.hardware.facts import Problem
 from dra_driver.node import cdi
 from dra_driver.node.cdi import CdiStore
-from dra_driver.node.claims.allocated import name_of, results, uid_of
-from dra_driver.node.claims.claim_on_node import NodeIdentity
 from dra_driver.node.devices.describing import Device
+from dra_driver.node.devices.offering import NodeIdentity
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.record import ClaimRecord
 

@@ -28,11 +28,10 @@ from dra_driver.base.errors import ApiError, NodeError
 from dra_driver.base.flags import DEFAULT_VENDOR
 from dra_driver.base.machine import Backoff
 from dra_driver.base.telemetry.logs import Loop, fields
-from dra_driver.base.wire import Wire
+from dra_driver.base.wire import Wire, results
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.kube.paths import NodeApi
-from dra_driver.node.claims.allocated import results
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,10 @@ from dra_driver.base.wire import ClaimWire
 from dra_driver.hardware.port import Hardware, ProcessLister
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.paths import ClaimApi
-from dra_driver.node.claims.allocated import decode_claim, record_of_claim
-from dra_driver.node.claims.claim_on_node import NodeIdentity
-from dra_driver.node.devices.offering import CurrentInventory
+from dra_driver.node.claims.allocated import decode_claim
+from dra_driver.node.devices.offering import CurrentInventory, NodeIdentity
 from dra_driver.node.ledger.ledger import Ledger
-from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState, record_of_claim
 from dra_driver.node.ledger.unreleased import boot_seconds
 
 log = logging.getLogger(__name__)

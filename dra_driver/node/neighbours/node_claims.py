@@ -19,12 +19,11 @@ from typing import Protocol
 from dra_driver.base.errors import ApiError, DriverError, LedgerError, NodeError, Retry
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.versions import Since, minor_of
-from dra_driver.base.wire import ClaimWire
+from dra_driver.base.wire import ClaimName, ClaimWire, uid_of
 from dra_driver.hardware.facts import Problem
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.paths import ClaimApi, NodeApi
-from dra_driver.node.claims.allocated import ClaimName, uid_of
-from dra_driver.node.claims.claim_on_node import NodeIdentity
+from dra_driver.node.devices.offering import NodeIdentity
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.record import ClaimRecord, ClaimState
 from dra_driver.node.neighbours.pod_resources import (

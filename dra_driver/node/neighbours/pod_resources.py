@@ -26,11 +26,10 @@ from google.protobuf.message import DecodeError
 from dra_driver.base.errors import ApiError, NodeError, Retry
 from dra_driver.base.machine import Backoff
 from dra_driver.base.names import is_dns_label
-from dra_driver.base.wire import ClaimWire
+from dra_driver.base.wire import ClaimName, ClaimWire, name_of, results, uid_of
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.paths import ClaimApi
 from dra_driver.node._proto.k8s.podresources.v1 import api_pb2 as messages
-from dra_driver.node.claims.allocated import ClaimName, name_of, results, uid_of
 
 # Unix call: one gRPC call of another program's server on a unix socket, as the agent makes a few of each minute.
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from dra_driver.hardware.port import Hardware
 from dra_driver.kube.paths import ClaimApi
 from dra_driver.node.cdi import CdiStore
-from dra_driver.node.claims.claim_on_node import NodeIdentity
-from dra_driver.node.devices.offering import CurrentInventory
+from dra_driver.node.claims.metadata import DeviceMetadata
+from dra_driver.node.devices.offering import CurrentInventory, NodeIdentity
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.locks import GpuHolds, NodeLocks, ValidationLock
 from dra_driver.node.mps.client import MpsSupervisor
@@ -24,13 +24,12 @@ from dra_driver.node.prepare.node_users import PROC
 from dra_driver.node.prepare.preparer import Planner, Preparer
 from dra_driver.node.prepare.release_watch import ClaimsOnNodes, InterruptiblePause, NodeNumbers, ReleaseWatch
 from dra_driver.node.prepare.repair import Repair
-from dra_driver.node.prepare.steps.cdi_file import CdiFiles, DeviceMetadata, DriverCdiNames
-from dra_driver.node.prepare.steps.effects import ComputeUnits, Effects
+from dra_driver.node.prepare.steps.effects import CdiFiles, Effects
 from dra_driver.node.prepare.steps.memory_limiter import LatePods, MemoryLimiter, PodCgroups
 from dra_driver.node.prepare.steps.partitioner import MigModes, Partitioner
 from dra_driver.node.prepare.steps.passthrough import GpuPassthrough, PassthroughServices
 from dra_driver.node.prepare.steps.sharing import SharingHolders
-from dra_driver.node.prepare.steps.sharing_modes import SharingEffects
+from dra_driver.node.prepare.steps.sharing_modes import ComputeUnits, SharingEffects
 from dra_driver.node.prepare.undo import ClaimUndo, DeviceWait
 from dra_driver.node.slices.scanner import OwnChanges
 
@@ -147,8 +146,8 @@ def _performers(context: ClaimContext) -> _Performers:
 def _undo_parts(context: ClaimContext, performers: _Performers) -> _UndoParts:
     ledger, folders = context.ledger, context.folders
     pause = InterruptiblePause(ledger)
-    names = DriverCdiNames(context.node.driver)
-    numbers = NodeNumbers(context.store, names)
+    driver = context.node.driver
+    numbers = NodeNumbers(context.store, driver)
     release_watch = ReleaseWatch(
         ledger,
         context.node.boot_id,
@@ -163,7 +162,7 @@ def _undo_parts(context: ClaimContext, performers: _Performers) -> _UndoParts:
         context.locks,
         performers.effects,
         context.store,
-        names,
+        driver,
         gpus=performers.gpus,
         metadata=context.metadata,
         release_watch=release_watch,
@@ -176,7 +175,6 @@ def _undo_parts(context: ClaimContext, performers: _Performers) -> _UndoParts:
 def _planner(context: ClaimContext, pause: InterruptiblePause) -> Planner:
     return Planner(
         context.node,
-        DriverCdiNames(context.node.driver),
         api=context.api,
         hardware=context.hardware,
         inventory=context.inventory,
@@ -210,7 +208,7 @@ def _repair(
 ) -> Repair:
     return Repair(
         context.node.boot_id,
-        DriverCdiNames(context.node.driver),
+        context.node.driver,
         ledger=context.ledger,
         store=context.store,
         locks=context.locks,

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from dra_driver.base.edits import Edits, merge
 from dra_driver.base.errors import GPU_LOST, NODE_MISSING, ApiError, ClaimError, DriverError, HardwareError, Retry
-from dra_driver.base.machine import FifoCache
+from dra_driver.base.machine import HOLDER_SECONDS, NODE_SECONDS, Deadline, FifoCache
 from dra_driver.base.names import check_claim_uid
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import DeviceType
@@ -25,21 +25,17 @@ from dra_driver.hardware.port import AdminNodes, ChannelOffering, ClaimWide, Har
 from dra_driver.hardware.vfio import api_node
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.paths import ClaimApi
-from dra_driver.node.claims.allocated import AllocatedClaim, decode_claim
-from dra_driver.node.claims.claim_on_node import (
-    HOLDER_SECONDS,
-    NODE_SECONDS,
-    CdiNames,
+from dra_driver.node.claims.allocated import (
+    AllocatedClaim,
     ClaimOnNode,
-    Deadline,
-    NodeIdentity,
+    decode_claim,
     devices_of,
     join_claim,
     refuse_lost,
 )
 from dra_driver.node.claims.plan import PreparedDevice, PreparePlan, plan_prepare
 from dra_driver.node.devices.describing import Device
-from dra_driver.node.devices.offering import CurrentInventory
+from dra_driver.node.devices.offering import CurrentInventory, NodeIdentity
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.locks import GpuHolds, NodeLocks, ValidationLock, claim_lock, device_lock
 from dra_driver.node.ledger.record import UNFINISHED, ClaimRecord, ClaimState, record_of_plan
@@ -220,7 +216,6 @@ class Planner:
     def __init__(
         self,
         node: NodeIdentity,
-        names: CdiNames,
         *,
         api: ClaimApi,
         hardware: Hardware,
@@ -230,8 +225,7 @@ class Planner:
         roots: Roots,
         has_metadata: bool,
     ) -> None:
-        self._node, self._names, self._api = node, names, api
-        self._metadata_of = node.driver if has_metadata else ""
+        self._node, self._api, self._has_metadata = node, api, has_metadata
         self._inventory, self._waiting = inventory, waiting
         self._edits = ClaimEdits(hardware, roots)
         self._ledger = ledger
@@ -280,15 +274,15 @@ class Planner:
         return devices_of(claim, self._inventory.current, self._node.pool)
 
     def _plan(self, claim: AllocatedClaim, devices: dict[str, Device]) -> PreparePlan:
-        on_node = join_claim(claim, devices, self._names)
+        on_node = join_claim(claim, devices)
         may_switch_modes = any(device.counter_set and device.placement is None for device in devices.values())
         return plan_prepare(
             on_node,
             self._edits.of_devices(on_node),
             self._edits.common(on_node),
-            self._names,
+            self._node.driver,
             mig_on=self._ledger.modes(self._node.boot_id) if may_switch_modes else (),
-            metadata_of=self._metadata_of,
+            has_metadata=self._has_metadata,
         )
 
     def _read(self, namespace: str, name: str, uid: str, deadline: Deadline) -> AllocatedClaim:

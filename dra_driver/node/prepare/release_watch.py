@@ -30,6 +30,7 @@ from dra_driver.base.errors import DriverError
 from dra_driver.base.telemetry.logs import Loop, fields, start_thread
 from dra_driver.base.wire import Wire
 from dra_driver.kube.paths import ClaimApi
+from dra_driver.node import cdi
 from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.allocated import check_shape, pods_of
 from dra_driver.node.ledger.ledger import Ledger
@@ -45,7 +46,6 @@ from dra_driver.node.prepare.node_users import (
     pods_with_folders,
     pods_with_processes,
 )
-from dra_driver.node.prepare.steps.cdi_file import DriverCdiNames
 
 # Node numbers: the device nodes that a claim's own devices have to themselves, from the claim's CDI file.
 
@@ -59,12 +59,12 @@ class NodeNumbers:
     Its methods raise PrepareError("prepare.cdi-read", LATER) while this process can't open the files.
     """
 
-    def __init__(self, store: CdiStore, names: DriverCdiNames) -> None:
-        self._store, self._names = store, names
+    def __init__(self, store: CdiStore, driver: str) -> None:
+        self._store, self._driver = store, driver
 
     def owned(self, record: ClaimRecord) -> frozenset[int]:
         """Return the numbers of the nodes that the devices have to themselves which a claim owns, or shares."""
-        own = {self._names.device(record.uid, name, share_id or None) for name, share_id in record.owned()}
+        own = {cdi.device_name(record.uid, name, share_id or None) for name, share_id in record.owned()}
         return frozenset(number for name, number in self._numbers(record.uid) if name in own)
 
     def all(self, uid: str) -> frozenset[int]:
@@ -73,7 +73,7 @@ class NodeNumbers:
 
     def _numbers(self, uid: str) -> Iterator[tuple[str, int]]:
         """Yield the name of a device in the claim's file with the number of each of its own nodes."""
-        devices = (self._store.read(self._names.file(uid)) or {}).get("devices")
+        devices = (self._store.read(cdi.claim_file(self._driver, uid)) or {}).get("devices")
         for device in devices if isinstance(devices, list) else ():
             if isinstance(device, dict):
                 yield from ((str(device.get("name")), number) for number in _own(_nodes(device)))

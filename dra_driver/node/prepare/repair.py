@@ -15,27 +15,28 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 from dra_driver.base.errors import DriverError, PrepareError
+from dra_driver.base.machine import BUDGET_SECONDS, Deadline
 from dra_driver.base.names import gpu_of_device, replicated_name
 from dra_driver.base.telemetry.logs import Loop, fields
 from dra_driver.node import cdi
 from dra_driver.node.cdi import CdiStore
-from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, record_of_claim
-from dra_driver.node.claims.claim_on_node import BUDGET_SECONDS, Deadline, lost_devices
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.node.claims.metadata import DeviceMetadata
 from dra_driver.node.devices.offering import CurrentInventory
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.locks import NodeLocks, claim_lock, device_lock, with_replicas
-from dra_driver.node.ledger.record import ClaimRecord, ClaimState
-from dra_driver.node.ledger.recorded_steps import RecordedFile, RecordedPartition, RecordedSharing
-from dra_driver.node.neighbours.gone_claims import GoneClaims
-from dra_driver.node.prepare.preparer import Planner
-from dra_driver.node.prepare.release_watch import ReleaseWatch
-from dra_driver.node.prepare.steps.cdi_file import (
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState, record_of_claim
+from dra_driver.node.ledger.recorded_steps import (
     EFFECT_ENV,
-    DeviceMetadata,
-    DriverCdiNames,
+    RecordedFile,
+    RecordedPartition,
+    RecordedSharing,
     partitions_of_env,
     sharing_of_env,
 )
+from dra_driver.node.neighbours.gone_claims import GoneClaims
+from dra_driver.node.prepare.preparer import Planner
+from dra_driver.node.prepare.release_watch import ReleaseWatch
 from dra_driver.node.prepare.steps.effects import Effects, StepRun, UndoRun
 from dra_driver.node.prepare.steps.memory_limiter import LatePods
 from dra_driver.node.prepare.steps.partitioner import MigModes
@@ -133,7 +134,7 @@ class Repair:
     def __init__(
         self,
         boot_id: str,
-        names: DriverCdiNames,
+        driver: str,
         *,
         ledger: Ledger,
         store: CdiStore,
@@ -149,7 +150,7 @@ class Repair:
         inventory: CurrentInventory,
         metadata: DeviceMetadata,
     ) -> None:
-        self._boot_id, self._names, self._store, self._locks = boot_id, names, store, locks
+        self._boot_id, self._driver, self._store, self._locks = boot_id, driver, store, locks
         self.ledger, self._effects, self._undo, self._gone = ledger, effects, undo, gone
         self._planner, self._modes, self._sharing, self._inventory = planner, modes, sharing, inventory
         self._release_watch, self._late_pods, self._metadata = release_watch, late_pods, metadata
@@ -161,7 +162,7 @@ class Repair:
         """
         repaired = self.ledger.settle()
         with suppress(PrepareError):  # the calls that need the folder will report that it is read-only
-            self._store.sweep(self._names.file("").removesuffix(".json"))
+            self._store.sweep(cdi.claim_file(self._driver, "").removesuffix(".json"))
         for uid in () if self.ledger.is_read_only else self.ledger.unfinished():
             try:
                 repaired += self._undo.undo_unfinished(uid)
@@ -206,7 +207,7 @@ class Repair:
         with self._locks.hold([claim_lock(uid)], Deadline.after(0)):
             if self.ledger.get(uid) is not None:
                 return False
-            file = self._names.file(uid)
+            file = cdi.claim_file(self._driver, uid)
             made = tuple(made_partitions(self._store, file, uid))
             if made and self._gone.exists(uid):
                 return False  # a container may be using them
@@ -263,7 +264,7 @@ class Repair:
             record, held = self.ledger.get_with_holds(uid)
             if record is None or record.state != ClaimState.PREPARED:
                 return False
-            if not record.was_lost and lost_devices(self._inventory.current, record.owned_names()):
+            if not record.was_lost and self._inventory.current.on_lost_gpus(record.owned_names()):
                 self.ledger.set_allocation(uid, record.with_loss())
             plan = self._planner.plan(record.claim())
             self.ledger.hold(uid, plan.occupied, held)

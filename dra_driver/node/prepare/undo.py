@@ -13,9 +13,11 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager, suppress
 
 from dra_driver.base.errors import ClaimError, DriverError, PrepareError, Retry
+from dra_driver.base.machine import Deadline
 from dra_driver.base.telemetry.logs import fields
+from dra_driver.node import cdi
 from dra_driver.node.cdi import CdiStore
-from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.node.claims.metadata import DeviceMetadata
 from dra_driver.node.claims.plan import PreparePlan
 from dra_driver.node.ledger.access import tolerate_full_disk
 from dra_driver.node.ledger.ledger import Ledger
@@ -29,7 +31,6 @@ from dra_driver.node.ledger.unreleased import Conflict, by_holder
 from dra_driver.node.neighbours.allocations import remove_leftover
 from dra_driver.node.neighbours.gone_claims import GoneClaims
 from dra_driver.node.prepare.release_watch import CheckTimer, InterruptiblePause, ReleaseWatch
-from dra_driver.node.prepare.steps.cdi_file import DeviceMetadata, DriverCdiNames
 from dra_driver.node.prepare.steps.effects import Effects, UndoRun
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class ClaimUndo:
         locks: NodeLocks,
         effects: Effects,
         store: CdiStore,
-        names: DriverCdiNames,
+        driver: str,
         *,
         gpus: GpuHolds,
         metadata: DeviceMetadata,
@@ -56,7 +57,7 @@ class ClaimUndo:
         waiting: InterruptiblePause,
     ) -> None:
         self._ledger, self._locks, self._gpus, self._effects = ledger, locks, gpus, effects
-        self._store, self._names, self._metadata = store, names, metadata
+        self._store, self._driver, self._metadata = store, driver, metadata
         self._release_watch, self._gone, self._waiting = release_watch, gone, waiting
 
     def unprepare(self, uid: str, deadline: Deadline) -> None:
@@ -68,7 +69,7 @@ class ClaimUndo:
             deadline.require_caller()
             record, alone_on = self._ledger.get_with_modes(uid)
             if record is None:
-                remove_leftover(self._store.root, self._names.file(uid))
+                remove_leftover(self._store.root, cdi.claim_file(self._driver, uid))
                 return
             with self._hold_devices(record, deadline):
                 deadline.require_caller()

@@ -25,7 +25,6 @@ from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.simulated.models import Model, Placement, model_names, read_model
 from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu
 from dra_driver.hardware.simulated.profile_facts import facts_of
-from dra_driver.node.claims.plan import CudaRequirement, cuda_requirements
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.devices.describing import counter_set_wire, device_wire
 from dra_driver.node.devices.geometry import WantedGeometry, is_geometry, wanted_of
@@ -40,6 +39,7 @@ from dra_driver.selectors.evaluate.program import DeviceView, prepare_device
 from dra_driver.selectors.kubernetes import KubernetesEngine
 from dra_driver.tools.explain.explanations import ExplainedSubject
 from dra_driver.tools.explain.scenario import running_jobs
+from dra_driver.tools.webhook.review import CudaRequirement, cuda_requirements
 from dra_driver.tools.world.profiles import attribute_of, string_of
 from dra_driver.tools.world.world import PARTITIONS, AppliedRules, World
 

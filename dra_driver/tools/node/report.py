@@ -93,7 +93,7 @@ def _ownership(selected: NodeSettings) -> Ownership:
     """Read which partitions the agent made. Without a ledger, every partition is an administrator's."""
     if not runs_here(selected):
         return Ownership()
-    from dra_driver.node.claims.claim_on_node import this_node
+    from dra_driver.node.devices.offering import this_node
     from dra_driver.node.ledger.ledger import Ledger
     from dra_driver.node.ledger.locks import NodeLocks
     from dra_driver.node.prepare.steps.standing_partitions import PartitionOwners

@@ -23,7 +23,6 @@ from dra_driver.base.names import is_dns_label, is_dns_subdomain
 from dra_driver.base.versions import Semver
 from dra_driver.base.wire import Wire
 from dra_driver.kube.paths import CLAIMS, TEMPLATES, named, within
-from dra_driver.node.claims.plan import ANNOTATION, VARIABLE, CudaRequirement, cuda_requirements
 from dra_driver.selectors.advice.findings import LintFinding, LintSubject, outcomes
 from dra_driver.selectors.advice.lint import guarded_remedy, lint
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
@@ -33,11 +32,15 @@ from dra_driver.selectors.kubernetes import KubernetesEngine, KubernetesSelector
 from dra_driver.selectors.values.values import EvaluationCancelledError, cancellable
 from dra_driver.tools.webhook.fleet import PublishedFleet, is_identity
 from dra_driver.tools.webhook.review import (
+    ANNOTATION,
     MAX_WARNINGS,
+    VARIABLE,
     CallerGoneError,
+    CudaRequirement,
     ReviewDeadline,
     SelectorText,
     SelectorWarning,
+    cuda_requirements,
     device_part,
     items,
     mapping,

@@ -7,6 +7,7 @@ Source: Kubernetes API admission.k8s.io/v1.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 from dra_driver.base.errors import OPAQUE_PARAMETERS_BYTES, InputError
+from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.base.versions import Semver, SemverError, normalize
 from dra_driver.base.wire import Wire
 from dra_driver.node.claims.config import validate
 from dra_driver.node.claims.device_config import ConfigFault
@@ -367,3 +370,77 @@ def _needs_no_review(request: Mapping[str, Any]) -> bool:
 def _answer(uid: str, *, allowed: bool = True, **more: Any) -> Wire:
     response = {"uid": uid, "allowed": allowed, **{key: value for key, value in more.items() if value}}
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
+
+
+# The CUDA version that a pod's images need, as far as the pod states it.
+
+VARIABLE, ANNOTATION = "NVIDIA_REQUIRE_CUDA", "gpu.nvidia.com/cuda-required"
+_NUMBERS = r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}"
+_CONSTRAINT = re.compile(rf"(?P<name>cuda|driver)(?P<relation>>=|<=|==|!=|=|<|>)(?P<version>{_NUMBERS})")
+_ORDINARY = re.compile(_NUMBERS)
+_MAX_CHARACTERS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRequirement:
+    """A need: the lowest CUDA version, what states it, and the alternatives, each a list of constraints."""
+
+    version: str
+    stated_by: str
+    alternatives: tuple[tuple[str, ...], ...]
+
+    @property
+    def selector(self) -> str:
+        """The CEL expression that matches only devices whose driver is new enough."""
+        version = normalize(self.version)
+        return f'device.attributes["{NVIDIA_DRIVER}"].cudaDriverVersion.compareTo(semver("{version}")) >= 0'
+
+    def is_met_by(self, cuda: Semver, driver: Semver | None) -> bool:
+        """Return whether a driver meets the need. What can't be judged here, such as a brand, counts as met."""
+        known = {"cuda": cuda, "driver": driver}
+        return any(all(_holds(one, known) for one in alternative) for alternative in self.alternatives)
+
+
+def cuda_requirements(wire: Wire) -> Iterator[CudaRequirement]:
+    """Yield the needs that a pod, or the metadata of another object, states."""
+    annotations = (wire.get("metadata") or {}).get("annotations") or {}
+    stated = annotations.get(ANNOTATION) if isinstance(annotations, Mapping) else None
+    if isinstance(stated, str) and _ORDINARY.fullmatch(stated):
+        yield CudaRequirement(stated, f"annotation {ANNOTATION}", ((f"cuda>={stated}",),))
+    spec = wire.get("spec") or {}
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        for entry in container.get("env") or ():
+            if entry.get("name") == VARIABLE and isinstance(entry.get("value"), str):
+                yield from _of_variable(entry["value"], f"container {container.get('name')}: {VARIABLE}")
+
+
+def _of_variable(text: str, stated_by: str) -> Iterator[CudaRequirement]:
+    alternatives = tuple(tuple(part.split(",")) for part in text[:_MAX_CHARACTERS].split())
+    least = [
+        found["version"]
+        for alternative in alternatives
+        for one in alternative
+        if (found := _CONSTRAINT.fullmatch(one)) and found["name"] == "cuda" and found["relation"] in {">=", ">", "="}
+    ]
+    if least:
+        yield CudaRequirement(min(least, key=_version), stated_by, alternatives)
+
+
+def _version(text: str) -> Semver:
+    return Semver.parse(normalize(text))
+
+
+def _holds(constraint: str, known: Mapping[str, Semver | None]) -> bool:
+    found = _CONSTRAINT.fullmatch(constraint)
+    have = known[found["name"]] if found else None
+    if found is None or have is None:
+        return True
+    try:
+        wanted = _version(found["version"])
+    except SemverError:
+        return True
+    order = have.compare(wanted)
+    holds = {
+        ">=": order >= 0, "<=": order <= 0, ">": order > 0, "<": order < 0, "!=": order != 0,
+    }  # fmt: skip
+    return holds.get(found["relation"], order == 0)

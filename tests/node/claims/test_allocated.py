@@ -7,15 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.base.errors import ClaimError
-from dra_driver.node.claims.allocated import (
-    AllocatedClaim,
-    AllocatedDevice,
-    ConfigEntry,
-    claim_of_record,
-    decode_claim,
-    record_of_claim,
-)
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry, decode_claim
 from dra_driver.node.claims.device_config import API_VERSION, DeviceConfig
+from dra_driver.node.ledger.record import claim_of_record, record_of_claim
 
 DRIVER = "gpu.nvidia.com"
 

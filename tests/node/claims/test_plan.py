@@ -1,7 +1,6 @@
 """Plans: steps, names, what the kubelet gets, which config applies to which device."""
 
 import copy
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -11,8 +10,7 @@ from dra_driver.base.edits import DeviceNode, Edits
 from dra_driver.base.errors import ClaimError, Retry
 from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.node.claims.claim_on_node import devices_of, join_claim
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry, devices_of, join_claim
 from dra_driver.node.claims.device_config import DeviceConfig
 from dra_driver.node.claims.plan import plan_prepare
 from dra_driver.node.devices.describing import Device
@@ -29,20 +27,6 @@ INVENTORY = Inventory(
 COMMON = Edits(env=("A=b",))
 
 
-@dataclass(frozen=True)
-class Names:
-    kind: str = "k8s.x/claim"
-
-    def file(self, uid: str) -> str:
-        return f"{uid}.json"
-
-    def device(self, uid: str, device: str, share_id: str | None) -> str:
-        return f"{uid}-{device}" + (f"-{share_id}" if share_id else "")
-
-    def id(self, uid: str, device: str, share_id: str | None) -> str:
-        return f"{self.kind}={self.device(uid, device, share_id)}"
-
-
 def claim(*devices: AllocatedDevice, configs: tuple[ConfigEntry, ...] = ()) -> AllocatedClaim:
     return AllocatedClaim("u", "ns", "c", devices, configs)
 
@@ -54,7 +38,7 @@ def result(device: str, request: str = "r", share: str | None = None) -> Allocat
 def plan(claim: AllocatedClaim):
     devices = devices_of(claim, INVENTORY, "p")
     edits = {name: Edits(device_nodes=(DeviceNode(f"/dev/{name}", 1, 2),)) for name in devices}
-    return plan_prepare(join_claim(claim, devices, Names()), edits, COMMON, Names())
+    return plan_prepare(join_claim(claim, devices), edits, COMMON, "x")
 
 
 def test_a_plan_writes_one_file_for_all_devices_of_the_claim() -> None:
@@ -62,7 +46,7 @@ def test_a_plan_writes_one_file_for_all_devices_of_the_claim() -> None:
     (step,) = made.steps
     assert list(step.devices) == ["u-gpu-0", "u-mig-1-s"]
     assert step.common is COMMON
-    assert (step.kind, step.key) == ("cdi-file", "u.json")
+    assert (step.kind, step.key) == ("cdi-file", "k8s.x-claim_u.json")
     first, second = made.devices
     assert (first.request, first.device, first.cdi_ids) == ("a", "gpu-0", ("k8s.x/claim=u-gpu-0",))
     assert (second.share_id, second.cdi_ids) == ("s", ("k8s.x/claim=u-mig-1-s",))
@@ -89,7 +73,7 @@ def test_the_error_names_what_hardware_that_does_not_answer_waits_for() -> None:
 
 def chosen(*configs: ConfigEntry, devices: tuple[AllocatedDevice, ...]):
     one = claim(*devices, configs=configs)
-    return [found.config for found in join_claim(one, devices_of(one, INVENTORY, "p"), Names()).results]
+    return [found.config for found in join_claim(one, devices_of(one, INVENTORY, "p")).results]
 
 
 def test_a_config_without_requests_applies_to_every_device_of_its_type() -> None:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.base.errors import ClaimError
-from dra_driver.node.claims.allocated import AllocatedClaim, decode_claim, record_of_claim
+from dra_driver.node.claims.allocated import AllocatedClaim, decode_claim
+from dra_driver.node.ledger.record import record_of_claim
 
 DRIVER, UID = "gpu.nvidia.com", "0f3c1d7e-8a52-4c3b-9d1e-2b6f7a8c9d0e"
 CLAIM: dict[str, Any] = {

@@ -21,27 +21,13 @@ from dra_driver.base.wire import (
 from dra_driver.hardware.amd.health import AmdGpu
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.node.claims.claim_on_node import join_claim
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry, join_claim
 from dra_driver.node.claims.device_config import DeviceConfig
-from dra_driver.node.claims.sharing_steps import SharingStep, plan_sharing
+from dra_driver.node.claims.plan import SharingStep, plan_sharing
 from dra_driver.node.devices.describing import Device, RequestPolicy
 
 GIB = 1 << 30
 LONG, SHORT, DEFAULT = (TimeSlicingSettings(i) for i in (Interval.LONG, Interval.SHORT, Interval.DEFAULT))
-
-
-class Names:
-    kind = "k8s.x/claim"
-
-    def file(self, uid: str) -> str:
-        return f"{uid}.json"
-
-    def device(self, uid: str, device: str, share_id: str | None) -> str:
-        return device + (f"-{share_id}" if share_id else "")
-
-    def id(self, uid: str, device: str, share_id: str | None) -> str:
-        return f"{self.kind}={self.device(uid, device, share_id)}"
 
 
 def gpu(index: int, capability: str | None = "9.0.0") -> NvidiaGpu:
@@ -89,7 +75,7 @@ def steps(
     devices: Sequence[Device], results: Sequence[AllocatedDevice], *configs: ConfigEntry
 ) -> tuple[SharingStep, ...]:
     claim = AllocatedClaim("u", "ns", "c", tuple(results), configs)
-    return plan_sharing(join_claim(claim, {d.name: d for d in devices}, Names()))
+    return plan_sharing(join_claim(claim, {d.name: d for d in devices}))
 
 
 def refused(devices: Sequence[Device], results: Sequence[AllocatedDevice], *configs: ConfigEntry) -> str:
@@ -194,7 +180,7 @@ BASE = MpsSettings(60, 20 * GIB, per_device_limits={})
 def test_a_replica_is_shared_as_the_agent_configures_it_on_the_device_behind_it() -> None:
     (step,) = steps([replica(2, LONG)], [result("gpu-5-share-2")])
     assert (step.device.name, step.device.gpu_uuid, step.settings) == ("gpu-5", "GPU-4", LONG)
-    assert step.in_file == ("gpu-5-share-2",)
+    assert step.in_file == ("u-gpu-5-share-2",)
     assert steps([replica(2, None)], [result("gpu-5-share-2")]) == ()
 
 
@@ -208,7 +194,7 @@ def test_a_class_overrides_the_agent_except_for_what_it_does_not_set() -> None:
 def test_a_claim_lowers_limits_for_its_own_clients_and_never_for_the_device() -> None:
     (step,) = steps([replica(0, BASE)], [result("gpu-5-share-0")], entry(MpsSettings(30, 5 * GIB)))
     assert step.settings == BASE
-    assert step.clients == {"gpu-5-share-0": ClientLimits(30, 5 * GIB)}
+    assert step.clients == {"u-gpu-5-share-0": ClientLimits(30, 5 * GIB)}
 
 
 @pytest.mark.parametrize(
@@ -238,19 +224,19 @@ def test_a_claim_for_the_default_interval_changes_nothing(base: SharingSettings 
 def test_a_share_by_size_is_its_clients_limit() -> None:
     share = result("gpu-6", share="s1", memory="10Gi")
     (step,) = steps([sized(BASE)], [share])
-    assert step.clients == {"gpu-6-s1": ClientLimits(None, 10 * GIB)}
+    assert step.clients == {"u-gpu-6-s1": ClientLimits(None, 10 * GIB)}
     (step,) = steps([sized(BASE)], [share], entry(MpsSettings(25, 4 * GIB)))
-    assert step.clients == {"gpu-6-s1": ClientLimits(25, 4 * GIB)}
+    assert step.clients == {"u-gpu-6-s1": ClientLimits(25, 4 * GIB)}
     percent = result("gpu-6", share="s2", compute="25", memory="0")
-    assert steps([sized(BASE)], [percent])[0].clients == {"gpu-6-s2": ClientLimits(25, None)}
+    assert steps([sized(BASE)], [percent])[0].clients == {"u-gpu-6-s2": ClientLimits(25, None)}
 
 
 def test_shares_of_one_request_add_up_and_those_of_two_do_not() -> None:
     shares = [result("gpu-6", r, share=s, memory="4Gi", compute="30") for r, s in (("a", "1"), ("a", "2"), ("b", "3"))]
     (step,) = steps([sized(BASE)], shares)
     both = ClientLimits(60, 8 * GIB)
-    assert step.clients == {"gpu-6-1": both, "gpu-6-2": both, "gpu-6-3": ClientLimits(30, 4 * GIB)}
-    assert step.in_file == ("gpu-6-1", "gpu-6-2", "gpu-6-3")
+    assert step.clients == {"u-gpu-6-1": both, "u-gpu-6-2": both, "u-gpu-6-3": ClientLimits(30, 4 * GIB)}
+    assert step.in_file == ("u-gpu-6-1", "u-gpu-6-2", "u-gpu-6-3")
 
 
 def test_shares_without_mps_have_no_limits() -> None:
@@ -285,7 +271,7 @@ def test_a_client_never_gets_more_than_its_shares_nor_than_the_daemon_gives(
     ]
     (step,) = steps([sized(base)], results)
     for index, (request, gib, percent) in enumerate(shares):
-        limits = step.clients[f"gpu-6-{index}"]
+        limits = step.clients[f"u-gpu-6-{index}"]
         granted = sum(g for r, g, _ in shares if r == request) * GIB
         assert limits.pinned_memory_limit == min(granted, granted if most is None else most * GIB)
         assert limits.pinned_memory_limit >= min(gib, most or gib) * GIB

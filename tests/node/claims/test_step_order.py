@@ -3,27 +3,13 @@
 from dra_driver.base.edits import Edits
 from dra_driver.base.wire import DeviceType, Interval, Share, ShareMode, TimeSlicingSettings
 from dra_driver.hardware.nvidia.published import NvidiaGpu
-from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
-from dra_driver.node.claims.claim_on_node import join_claim
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry, join_claim
 from dra_driver.node.claims.device_config import DeviceConfig
 from dra_driver.node.claims.plan import plan_prepare
 from dra_driver.node.devices.describing import Device
 
 GIB = 1 << 30
 LONG = TimeSlicingSettings(Interval.LONG)
-
-
-class Names:
-    kind = "k8s.x/claim"
-
-    def file(self, uid: str) -> str:
-        return f"{uid}.json"
-
-    def device(self, uid: str, device: str, share_id: str | None) -> str:
-        return f"{uid}-{device}-{share_id}"
-
-    def id(self, uid: str, device: str, share_id: str | None) -> str:
-        return f"{self.kind}={self.device(uid, device, share_id)}"
 
 
 def gpu(index: int, *, mig_enabled: bool = False) -> NvidiaGpu:
@@ -33,9 +19,9 @@ def gpu(index: int, *, mig_enabled: bool = False) -> NvidiaGpu:
 def kinds(*devices: Device, config: DeviceConfig | None = None) -> list[str]:
     results = tuple(AllocatedDevice(f"r{i}", "p", device.name) for i, device in enumerate(devices))
     claim = AllocatedClaim("u", "ns", "c", results, (ConfigEntry(config),) if config else ())
-    on_node = join_claim(claim, {device.name: device for device in devices}, Names())
+    on_node = join_claim(claim, {device.name: device for device in devices})
     edits = {device.name: Edits() for device in devices if device.name not in on_node.made}
-    return [step.kind for step in plan_prepare(on_node, edits, Edits(), Names()).steps]
+    return [step.kind for step in plan_prepare(on_node, edits, Edits(), "x").steps]
 
 
 def test_the_steps_of_several_devices_come_in_the_order_of_their_kinds() -> None:

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
+from dra_driver.base import machine
 from dra_driver.base.errors import ApiError, NodeError, Retry
-from dra_driver.node.claims import claim_on_node
 from dra_driver.node.kubelet import registration as registration_module
 from dra_driver.node.kubelet.server import PluginServer
 from dra_driver.node.prepare import preparer
@@ -240,8 +240,8 @@ def test_stop_removes_the_registration_first_and_lets_a_running_call_finish(serv
 
 @pytest.mark.usefixtures("_patient")
 def test_stop_ends_a_call_that_waits(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_on_node, "KUBELET_SECONDS", 600.0)
-    monkeypatch.setattr(claim_on_node, "BUDGET_SECONDS", 600.0)
+    monkeypatch.setattr(machine, "KUBELET_SECONDS", 600.0)
+    monkeypatch.setattr(machine, "BUDGET_SECONDS", 600.0)
     served.rig.allocate("u1", "gpu-0")
     served.rig.hardware.missing = {0}
     server = served.start()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dra_driver.base.errors import LedgerError, PrepareError
+from dra_driver.base.machine import Deadline
 from dra_driver.base.wire import SharedDevice, TimeSlicingSettings
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.ledger.database import WAL_PAGES, Database, has_claims
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.ledger_file import MAJOR, MINOR

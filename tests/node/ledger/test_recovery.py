@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.base.errors import ClaimError
-from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.base.machine import Deadline
 from tests.node.support.ledger_file import sql
 from tests.support.plugin.parts import Rig, claim_wire, result
 

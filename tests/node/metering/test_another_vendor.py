@@ -9,9 +9,9 @@ import pytest
 from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.metered import Measure, MeterReport, MetricName, MetricNames, Reading
-from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, record_of_claim
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.node.devices.build import build_inventory
-from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState, record_of_claim
 from dra_driver.node.metering.billing import charges_of
 from dra_driver.node.metering.holders import holders_of, subject_of
 from dra_driver.node.metering.series import LabelStyle, MeterSnapshot, gpus_of, lines_of

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.hardware.facts import Facts
-from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, record_of_claim
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.node.claims.config_schema import read_sharing_config
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.ledger_file import delete
-from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState, record_of_claim
 from dra_driver.node.metering.billing import Billing
 from dra_driver.node.metering.claim_tally import ClaimTallies
 from dra_driver.node.metering.holders import HolderReading

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.base.errors import ApiError, LedgerError, NodeError
-from dra_driver.node.claims.claim_on_node import NodeIdentity
+from dra_driver.node.devices.offering import NodeIdentity
 from dra_driver.node.ledger.record import ClaimRecord, ClaimState
 from dra_driver.node.neighbours.node_claims import FRESH_SECONDS, PATIENCE_SECONDS, SILENT, VERSION_SECONDS, NodeClaims
 from dra_driver.node.neighbours.pod_resources import LIST_SECONDS, HeldDevice, ListedClaims, NodePods, PodClaim

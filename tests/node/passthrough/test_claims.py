@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from dra_driver.base.errors import ClaimError, HardwareError, PrepareError
+from dra_driver.base.machine import Deadline
 from dra_driver.hardware.driver_binding import ChildWriter
 from dra_driver.hardware.simulated.kernel import AUDIO_CLASS, BRIDGE_CLASS
 from dra_driver.hardware.vfio import read_passthrough_group
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.ledger.locks import NodeLocks, device_lock
 from dra_driver.node.ledger.recorded_steps import RecordedPassthrough
 from tests.node.passthrough.support.bus import AUDIO, BEFORE, DURING, GPU, GROUP, OTHER, PASSED, WHOLE, PassthroughRig

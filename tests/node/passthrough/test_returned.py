@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 
 from dra_driver.base.errors import HardwareError
+from dra_driver.base.machine import Deadline
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vfio import PciIdentity
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.daemon.passthrough import ReturnedGpus
 from dra_driver.node.daemon.passthrough_memory import RememberedGpus, ReturningGpu
 from dra_driver.node.devices.build import build_inventory

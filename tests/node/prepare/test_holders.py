@@ -3,7 +3,7 @@
 import pytest
 
 from dra_driver.base.errors import ApiError, ClaimError, Retry
-from dra_driver.node.claims.claim_on_node import HOLDER_SECONDS, Deadline
+from dra_driver.base.machine import HOLDER_SECONDS, Deadline
 from dra_driver.node.ledger.record import ClaimState
 from dra_driver.node.neighbours.gone_claims import GONE_SECONDS
 from dra_driver.node.prepare.repair import Reaper

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from dra_driver.base import machine
 from dra_driver.base.errors import ApiError, ClaimError, HardwareError, LedgerError, PrepareError, Retry
+from dra_driver.base.machine import NODE_SECONDS
 from dra_driver.hardware.facts import Problem
-from dra_driver.node.claims import claim_on_node
-from dra_driver.node.claims.claim_on_node import NODE_SECONDS
 from dra_driver.node.devices.offering import Inventory, Offering
 from dra_driver.node.ledger.record import ClaimState
 from dra_driver.node.prepare import preparer
@@ -277,7 +277,7 @@ def test_a_device_node_that_stays_missing_is_refused_soon_with_the_name_of_its_d
 def test_the_wait_for_a_device_node_begins_when_it_is_first_missed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The nodes come after the driver, for which the same call may have waited longer than for any node."""
     clock = Clock()
-    monkeypatch.setattr(claim_on_node, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(machine, "time", SimpleNamespace(monotonic=clock))
     rig.allocate("u1", "gpu-0")
     there, rig.inventory = rig.inventory, Inventory(Offering(()), waiting_for="the GPU driver")
     rig.hardware.missing = {0}
@@ -404,7 +404,7 @@ def test_waiting_calls_end_with_the_agent(rig: Rig) -> None:
 
 
 def _deadline(seconds: float):
-    from dra_driver.node.claims.claim_on_node import Deadline
+    from dra_driver.base.machine import Deadline
 
     return Deadline.after(seconds)
 

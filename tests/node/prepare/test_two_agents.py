@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.base.errors import PrepareError
-from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.base.machine import Deadline
 from tests.support.plugin.parts import Rig
 
 ROOT = Path(__file__).parents[3]

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dra_driver.base.machine import Deadline
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.devices.partitions import MigPolicy
 from dra_driver.node.prepare.steps.standing_partitions import PartitionOwners

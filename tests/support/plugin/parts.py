@@ -13,21 +13,21 @@ from typing import Any
 
 from dra_driver.base.edits import DeviceNode, Edits
 from dra_driver.base.errors import ApiError, HardwareError, Retry
+from dra_driver.base.machine import Deadline
 from dra_driver.base.wire import DeviceType
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.allocated import AllocatedClaim, decode_claim
-from dra_driver.node.claims.claim_on_node import Deadline, NodeIdentity
+from dra_driver.node.claims.metadata import DeviceMetadata
 from dra_driver.node.devices.describing import Device
-from dra_driver.node.devices.offering import Inventory, Offering
+from dra_driver.node.devices.offering import Inventory, NodeIdentity, Offering
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.locks import NodeLocks, ValidationLock
 from dra_driver.node.neighbours.gone_claims import GoneClaims
 from dra_driver.node.prepare.composition import ClaimContext, NodeFolders, compose
 from dra_driver.node.prepare.preparer import Preparer
 from dra_driver.node.prepare.repair import CdiClaimFiles
-from dra_driver.node.prepare.steps.cdi_file import DeviceMetadata
 from dra_driver.node.prepare.steps.passthrough import PassthroughServices
 
 DRIVER = "gpu.nvidia.com"

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 from dra_driver.base.errors import DriverError, InputError, NodeError
-from dra_driver.base.machine import Stamp, stamp_of
+from dra_driver.base.machine import Deadline, Stamp, stamp_of
 from dra_driver.base.names import is_of_gpu
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.kube.api import NodeEvents
 from dra_driver.kube.paths import NodeApi
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.devices.geometry import (
     FROM_LABEL,
     Configurations,

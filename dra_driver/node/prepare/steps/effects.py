@@ -1,31 +1,39 @@
-"""Effects: carries out the steps of a plan and undoes recorded steps, each by the performer registered for its kind."""
+"""Effects: carries out the steps of a plan and undoes recorded steps, each by the performer registered for its kind.
+
+The performer of the step that every claim has, which writes its CDI file, is the last of this chapter; the others are
+in the chapters beside it.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, ClassVar, Generic, TypeVar
 
-from dra_driver.base.edits import Edits
-from dra_driver.base.errors import DriverError, PrepareError, Retry, SharingError
+from dra_driver.base.edits import Edits, merge
+from dra_driver.base.errors import NODE_MISSING, DriverError, HardwareError, PrepareError, Retry
+from dra_driver.base.machine import NODE_SECONDS, Deadline
 from dra_driver.base.telemetry.logs import no_thread
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.hardware.port import ComputeUnitChoosing
-from dra_driver.node.claims.claim_on_node import Deadline
-from dra_driver.node.claims.plan import ComputeUnitsStep, MigPartitionStep, Step
-from dra_driver.node.claims.sharing_steps import SharingStep
+from dra_driver.hardware.port import Hardware, Partitionable
+from dra_driver.node.cdi import CdiStore, record_text, render
+from dra_driver.node.claims.metadata import DeviceMetadata
+from dra_driver.node.claims.plan import CdiFileStep, MigPartitionStep, SharingStep, Step
+from dra_driver.node.devices.describing import Device
 from dra_driver.node.ledger.ledger import Ledger
-from dra_driver.node.ledger.locks import NodeLocks
 from dra_driver.node.ledger.recorded_steps import (
-    RecordedComputeUnits,
+    RecordedFile,
     RecordedPartition,
     RecordedSharing,
     RecordedStep,
     UnknownStep,
+    partition_env,
+    sharing_env,
 )
 
 # Step run and undo run: what the performers share while the steps of one claim are carried out or undone.
@@ -49,24 +57,10 @@ class StepRun:
         partitions: the partitions, by device name.
         passed: the container edits of GPUs for virtual machines, by device name.
         shared: the steps of shared devices, with their records.
-        variables: names of devices in the CDI file, with container edits that are added to theirs.
+        edits: container edits that are added to those of devices, which are given by their name in the CDI file.
         is_changed: whether the record differs from the one at the start.
         is_file_changed: whether the CDI file had to be written.
     """
-
-    __slots__ = (
-        "_ledger",
-        "_recorded",
-        "_recording",
-        "deadline",
-        "is_changed",
-        "is_file_changed",
-        "partitions",
-        "passed",
-        "shared",
-        "uid",
-        "variables",
-    )
 
     def __init__(self, uid: str, recorded: Iterable[RecordedStep], ledger: Ledger, deadline: Deadline) -> None:
         self.uid, self.deadline, self._ledger = uid, deadline, ledger
@@ -74,7 +68,7 @@ class StepRun:
         self._recorded = {step.identity: step for step in recorded}
         self.partitions: dict[str, MadePartition] = {}
         self.passed: dict[str, Edits] = {}
-        self.variables: list[tuple[tuple[str, ...], Edits]] = []
+        self.edits: list[tuple[str, Edits]] = []
         self.shared: list[tuple[SharingStep, RecordedSharing]] = []
         self.is_changed = self.is_file_changed = False
 
@@ -331,82 +325,122 @@ def _groups(steps: Iterable[Step]) -> Iterator[list[list[Step]]]:
         yield list(by_gpu.values())
 
 
-# Compute units: chooses the compute units of a GPU to which a claim's programs are limited.
+# CDI files: the last step of each claim writes its file, after everything that the file describes was made.
+
+_POLL_SECONDS = 0.05
+
+# By name in the file: the edits of a device that another step made, and its record if it is a partition.
+_Made = dict[str, tuple[Edits, RecordedPartition | None]]
 
 
-class ComputeUnits(StepPerformer[ComputeUnitsStep, RecordedComputeUnits]):
-    """The compute units of one node's GPUs."""
+class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
+    """The CDI files of one node's claims."""
 
-    kind = ComputeUnitsStep.kind
+    kind = CdiFileStep.kind
 
-    def __init__(self, hardware: object, ledger: Ledger, locks: NodeLocks) -> None:
-        self._hardware, self._ledger, self._locks = hardware, ledger, locks
+    def __init__(self, store: CdiStore, hardware: Hardware, metadata: DeviceMetadata) -> None:
+        self._store, self._hardware, self._metadata = store, hardware, metadata
 
-    def intent(self, step: ComputeUnitsStep) -> RecordedComputeUnits:
-        """Return the record of a step whose units have not been chosen yet."""
-        return RecordedComputeUnits(step.device)
+    def intent(self, step: CdiFileStep) -> RecordedFile:
+        """Return the record of a file: its name."""
+        return RecordedFile(step.file)
 
-    def inspect(self, step: ComputeUnitsStep, _deadline: Deadline) -> RecordedComputeUnits:
-        """Return the intent; refuse a GPU that can't do this. Raises: SharingError("compute-units-unsupported")."""
-        self._chooser(step)
+    def inspect(self, step: CdiFileStep, _deadline: Deadline) -> RecordedFile:
+        """Return the intent, if the standing partitions that the file describes still exist.
+
+        The claim was planned before its devices' locks were taken, and they may have been destroyed between.
+        Raises: HardwareError("hardware.partition-missing").
+        """
+        for device in step.standing:
+            self._require_standing(device)
         return self.intent(step)
 
-    def perform(self, step: ComputeUnitsStep, recorded: RecordedComputeUnits, run: StepRun) -> RecordedComputeUnits:
-        """Choose the units unless they were chosen before. Idempotent.
+    def perform(self, step: CdiFileStep, recorded: RecordedFile, run: StepRun) -> RecordedFile:
+        """Write the file and the metadata files that it mounts, unless they already have this content.
 
-        Raises: SharingError("sharing.compute-units-taken", LATER), LedgerError, PrepareError.
+        Raises: HardwareError, PrepareError.
         """
-        if not recorded.units:
-            with self._locks.hold([f"compute-units/{step.device.name}"], run.deadline):
-                recorded = replace(recorded, units=tuple(self._choose(run.uid, step)))
-                run.record(recorded)
-        self.find(step, recorded, run)
+        self._write(step, run, run.deadline.sooner(NODE_SECONDS))
         return recorded
 
-    def find(self, step: ComputeUnitsStep, recorded: RecordedComputeUnits, run: StepRun) -> None:
-        """Pass the units on to the step that writes the CDI file."""
-        if recorded.units:
-            run.variables.append((step.in_file, self._chooser(step).compute_unit_edits(recorded.units)))
+    def find(self, step: CdiFileStep, _recorded: RecordedFile, run: StepRun) -> None:
+        """Write the file again if device nodes or libraries have changed. Raises: HardwareError, PrepareError."""
+        self._write(step, run, Deadline.after(0))
 
-    def undo(self, recorded: RecordedComputeUnits, _undoing: UndoRun) -> None:
-        """Do nothing: the units are free when the claim's row is removed."""
+    def needs_mark(self, _recorded: RecordedFile, _undoing: UndoRun) -> bool:
+        """Return False, because no other claim depends on the file."""
+        return False
 
-    def _choose(self, uid: str, step: ComputeUnitsStep) -> Sequence[int]:
-        """Return the lowest units that no other claim has. The caller holds the GPU's lock. Raises: SharingError."""
-        others = [one for one in self._ledger.with_step_on(RecordedComputeUnits, step.device.name) if one.uid != uid]
-        taken = {
-            unit
-            for record in others
-            for one in record.steps_of(RecordedComputeUnits)
-            if one.key == step.key
-            for unit in one.units
-        }
-        free = list(_free(step, taken))
-        if len(free) < step.count:
-            names = ", ".join(record.full_name for record in others)
-            raise SharingError(
-                "compute-units-taken",
-                f"{step.device} has {step.total} compute units, of which {len(free)} are free beside claims {names}; "
-                f"this claim asks for {step.count}",
-                hint="ask for fewer, or delete this pod and its claim so that another GPU is chosen",
-                retry=Retry.LATER,
-            )
-        return free[: step.count]
+    def undo(self, recorded: RecordedFile, _undoing: UndoRun) -> None:
+        """Remove the file. Raises: PrepareError."""
+        self._store.remove(recorded.file)
 
-    def _chooser(self, step: ComputeUnitsStep) -> ComputeUnitChoosing:
-        if not isinstance(self._hardware, ComputeUnitChoosing):
-            raise SharingError(
-                "compute-units-unsupported",
-                f"compute units of {step.device} can't be chosen: its runtime has no such setting",
-                hint="leave computeUnits out of the config",
-            )
-        return self._hardware
+    def _require_standing(self, device: Device) -> None:
+        planned = device.partition
+        if planned is None or not isinstance(self._hardware, Partitionable):
+            return
+        existing = _now_at(self._hardware, device.gpu, planned)
+        if (planned.uuid, planned.gi_id, planned.ci_id) not in {(now.uuid, now.gi_id, now.ci_id) for now in existing}:
+            text = f"partition {device.name} was destroyed while its claim was about to be prepared"
+            raise HardwareError("partition-missing", text, retry=Retry.LATER)
+
+    def _write(self, step: CdiFileStep, run: StepRun, patience: Deadline) -> None:
+        made = {name: self._made(device, run, patience) for name, device in step.made.items()}
+        document = render(step.cdi_kind, self._edits(step, run, made), step.common)
+        run.is_file_changed |= self._store.write(step.file, document, _records(made, run.shared))
+
+    def _made(self, device: str, run: StepRun, patience: Deadline) -> tuple[Edits, RecordedPartition | None]:
+        """Return the edits of a device that another step made, and its record if it is a partition.
+
+        Raises: HardwareError.
+        """
+        if device in run.passed:
+            return run.passed[device], None
+        partition = run.partitions[device]
+        return self._edits_of(device, partition, patience), partition.recorded
+
+    def _edits(self, step: CdiFileStep, run: StepRun, made: _Made) -> dict[str, Edits]:
+        """Return the edits of the claim's devices, by their name in the file, with what the other steps made.
+
+        Raises: PrepareError.
+        """
+        edits = {**step.devices, **{name: own for name, (own, _) in made.items()}}
+        for name, more in run.edits:
+            edits[name] = merge((edits[name], more))
+        if step.metadata:
+            uuids = {device: partition.facts.uuid for device, partition in run.partitions.items()}
+            for name, mount in self._metadata.write(step.metadata, uuids):
+                edits[name] = edits[name]._replace(mounts=(*edits[name].mounts, mount))
+        return edits
+
+    def _edits_of(self, device: str, partition: MadePartition, patience: Deadline) -> Edits:
+        """Return the edits of a partition that was just made, whose device nodes may appear a moment later.
+
+        Raises: HardwareError.
+        """
+        while True:
+            try:
+                return self._hardware.device_edits(partition.gpu, partition.facts)
+            except HardwareError as error:
+                if error.code != NODE_MISSING or patience.has_passed():
+                    error.message = f"device {device}: {error.message}"
+                    raise
+            time.sleep(_POLL_SECONDS)
 
 
-def _free(step: ComputeUnitsStep, taken: set[int]) -> Iterable[int]:
-    """Yield the units that are free; only complete pairs if the GPU uses them in pairs."""
-    size = 2 if step.in_pairs else 1
-    for first in range(0, step.total - size + 1, size):
-        group = range(first, first + size)
-        if taken.isdisjoint(group):
-            yield from group
+def _now_at(port: Partitionable, gpu: GpuFacts, planned: PartitionFacts) -> tuple[PartitionFacts, ...]:
+    """Return the partitions among which a planned one is if it still exists. Raises: HardwareError."""
+    for profile in gpu.mig_profiles:
+        if (profile.name, profile.gi_profile_id) == (planned.profile, planned.gi_profile_id):
+            found = port.placement_now(gpu, profile, planned.start).partition  # no other placement is read for this
+            return (found,) if found else ()
+    return port.partitions_now(gpu)  # it is a part of a GPU instance
+
+
+def _records(made: _Made, shared: Iterable[tuple[SharingStep, RecordedSharing]]) -> bytes:
+    """Return what is recorded beside the file, from which a lost ledger is rebuilt: partitions and sharing."""
+    entries = {name: partition_env(recorded) for name, (_, recorded) in made.items() if recorded is not None}
+    for step, recorded in shared:
+        for name in step.in_file:
+            entries[name] = (*entries.get(name, ()), *sharing_env(step, recorded.effect))
+    return record_text(entries)

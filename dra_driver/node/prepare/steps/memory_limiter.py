@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dra_driver.base.errors import ApiError, DriverError, HardwareError, LedgerError, Retry, SharingError
+from dra_driver.base.machine import Deadline
 from dra_driver.base.telemetry.logs import Loop, fields
 from dra_driver.base.wire import SharedDevice
 from dra_driver.hardware.port import MemoryLimiting, MemoryLimitShowing
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.paths import ClaimApi
 from dra_driver.node.claims.allocated import check_shape, pods_of
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.claims.plan import MemoryLimitStep
 from dra_driver.node.ledger.access import tolerate_full_disk
 from dra_driver.node.ledger.ledger import Ledger

@@ -17,10 +17,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from dra_driver.base.errors import GPU_LOST, HardwareError, Retry
+from dra_driver.base.machine import Deadline
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware.facts import CreatedPartition, GpuFacts, PartitionFacts, PlacementFacts
 from dra_driver.hardware.port import Hardware, Partitionable
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.claims.plan import MigModeStep, MigPartitionStep
 from dra_driver.node.ledger.access import tolerate_full_disk
 from dra_driver.node.ledger.ledger import Ledger

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from dra_driver.base.edits import Edits
 from dra_driver.base.errors import DriverError, HardwareError, Retry
+from dra_driver.base.machine import Deadline
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware import driver_binding
 from dra_driver.hardware.driver_binding import BusAccess, ChildWriter, DriverBinding, read_attached_devices
@@ -34,7 +35,6 @@ from dra_driver.hardware.vfio import (
     require_passable,
     require_safe_iommu,
 )
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.claims.plan import PassthroughStep
 from dra_driver.node.ledger.locks import NodeLocks, gpu_lock
 from dra_driver.node.ledger.recorded_steps import GpuReference, MovedFunction, RecordedPassthrough

@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from dra_driver.base.edits import Edits, Mount, merge
+from dra_driver.base.edits import Edits, Mount
 from dra_driver.base.errors import ClaimError, DriverError, PrepareError, Retry
+from dra_driver.base.machine import Deadline
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import ClientLimits, MpsSettings, SharedDevice, SharingSettings
-from dra_driver.node.claims.claim_on_node import Deadline
-from dra_driver.node.claims.plan import PreparePlan
-from dra_driver.node.claims.sharing_steps import SharingStep
+from dra_driver.node.claims.plan import PreparePlan, SharingStep
 from dra_driver.node.ledger.access import tolerate_full_disk
 from dra_driver.node.ledger.device_effects import DeviceEffects, EffectHolder
 from dra_driver.node.ledger.ledger import Ledger
@@ -162,12 +161,15 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
             effect=effect,
             channel=channel or recorded.channel,
         )
-        run.shared.append((step, made))
+        self.find(step, made, run)
         return recorded if made == recorded else made
 
     def find(self, step: SharingStep, recorded: RecordedSharing, run: StepRun) -> None:
         """Pass the sharing, as recorded, on to the step that writes the CDI file."""
         run.shared.append((step, recorded))
+        if recorded.channel is not None:
+            for name in step.in_file:
+                run.edits.append((name, client_edits(recorded.channel, step.clients.get(name, ClientLimits()))))
 
     def undo(self, recorded: RecordedSharing, undoing: UndoRun) -> None:
         """Remove the claim from the holders of the device; if it was the last one, undo the effect. Idempotent.
@@ -294,14 +296,6 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
     def _hold(self, device: str, deadline: Deadline) -> Iterator[None]:
         with self._locks.hold([f"sharing/{device}"], deadline):
             yield
-
-
-def with_sharing(edits: Edits, step: SharingStep, recorded: RecordedSharing, name: str) -> Edits:
-    """Return one device's edits with those that its sharing adds."""
-    parts = [edits]
-    if recorded.channel is not None:
-        parts.append(client_edits(recorded.channel, step.clients.get(name, ClientLimits())))
-    return merge(parts)
 
 
 def _description(settings: SharingSettings) -> str:

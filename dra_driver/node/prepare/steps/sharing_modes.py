@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from dra_driver.base.errors import HardwareError, Retry, SharingError
+from dra_driver.base.machine import Deadline
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import (
     ComputeMode,
@@ -23,8 +25,13 @@ from dra_driver.base.wire import (
     TimeSlicingSettings,
     Wire,
 )
-from dra_driver.hardware.port import Shareable
+from dra_driver.hardware.port import ComputeUnitChoosing, Shareable
+from dra_driver.node.claims.plan import ComputeUnitsStep
+from dra_driver.node.ledger.ledger import Ledger
+from dra_driver.node.ledger.locks import NodeLocks
+from dra_driver.node.ledger.recorded_steps import RecordedComputeUnits
 from dra_driver.node.mps.client import MpsChannel, MpsSupervisor
+from dra_driver.node.prepare.steps.effects import StepPerformer, StepRun, UndoRun
 
 # Compute modes: reads, checks and sets the compute modes of shared devices.
 
@@ -261,3 +268,85 @@ class SharingEffects:
             self._mps.undo(device, found, deadline_s)
         else:
             self._slices.undo(device, settings, deadline_s)
+
+
+# Compute units: chooses the compute units of a GPU to which a claim's programs are limited.
+
+
+class ComputeUnits(StepPerformer[ComputeUnitsStep, RecordedComputeUnits]):
+    """The compute units of one node's GPUs."""
+
+    kind = ComputeUnitsStep.kind
+
+    def __init__(self, hardware: object, ledger: Ledger, locks: NodeLocks) -> None:
+        self._hardware, self._ledger, self._locks = hardware, ledger, locks
+
+    def intent(self, step: ComputeUnitsStep) -> RecordedComputeUnits:
+        """Return the record of a step whose units have not been chosen yet."""
+        return RecordedComputeUnits(step.device)
+
+    def inspect(self, step: ComputeUnitsStep, _deadline: Deadline) -> RecordedComputeUnits:
+        """Return the intent; refuse a GPU that can't do this. Raises: SharingError("compute-units-unsupported")."""
+        self._chooser(step)
+        return self.intent(step)
+
+    def perform(self, step: ComputeUnitsStep, recorded: RecordedComputeUnits, run: StepRun) -> RecordedComputeUnits:
+        """Choose the units unless they were chosen before. Idempotent.
+
+        Raises: SharingError("sharing.compute-units-taken", LATER), LedgerError, PrepareError.
+        """
+        if not recorded.units:
+            with self._locks.hold([f"compute-units/{step.device.name}"], run.deadline):
+                recorded = replace(recorded, units=tuple(self._choose(run.uid, step)))
+                run.record(recorded)
+        self.find(step, recorded, run)
+        return recorded
+
+    def find(self, step: ComputeUnitsStep, recorded: RecordedComputeUnits, run: StepRun) -> None:
+        """Pass the units on to the step that writes the CDI file."""
+        if recorded.units:
+            edits = self._chooser(step).compute_unit_edits(recorded.units)
+            run.edits += [(name, edits) for name in step.in_file]
+
+    def undo(self, recorded: RecordedComputeUnits, _undoing: UndoRun) -> None:
+        """Do nothing: the units are free when the claim's row is removed."""
+
+    def _choose(self, uid: str, step: ComputeUnitsStep) -> Sequence[int]:
+        """Return the lowest units that no other claim has. The caller holds the GPU's lock. Raises: SharingError."""
+        others = [one for one in self._ledger.with_step_on(RecordedComputeUnits, step.device.name) if one.uid != uid]
+        taken = {
+            unit
+            for record in others
+            for one in record.steps_of(RecordedComputeUnits)
+            if one.key == step.key
+            for unit in one.units
+        }
+        free = list(_free(step, taken))
+        if len(free) < step.count:
+            names = ", ".join(record.full_name for record in others)
+            raise SharingError(
+                "compute-units-taken",
+                f"{step.device} has {step.total} compute units, of which {len(free)} are free beside claims {names}; "
+                f"this claim asks for {step.count}",
+                hint="ask for fewer, or delete this pod and its claim so that another GPU is chosen",
+                retry=Retry.LATER,
+            )
+        return free[: step.count]
+
+    def _chooser(self, step: ComputeUnitsStep) -> ComputeUnitChoosing:
+        if not isinstance(self._hardware, ComputeUnitChoosing):
+            raise SharingError(
+                "compute-units-unsupported",
+                f"compute units of {step.device} can't be chosen: its runtime has no such setting",
+                hint="leave computeUnits out of the config",
+            )
+        return self._hardware
+
+
+def _free(step: ComputeUnitsStep, taken: set[int]) -> Iterable[int]:
+    """Yield the units that are free; only complete pairs if the GPU uses them in pairs."""
+    size = 2 if step.in_pairs else 1
+    for first in range(0, step.total - size + 1, size):
+        group = range(first, first + size)
+        if taken.isdisjoint(group):
+            yield from group

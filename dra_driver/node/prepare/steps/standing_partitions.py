@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Protocol
 
 from dra_driver.base.errors import DriverError
+from dra_driver.base.machine import Deadline
 from dra_driver.base.names import partition_name, replicated_name
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware, Partitionable, ProcessLister
 from dra_driver.kube.api import NodeEvents
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.devices.partitions import Ownership, PlacementKey
 from dra_driver.node.ledger.ledger import Ledger
 from dra_driver.node.ledger.locks import GpuHolds, NodeLocks, gpu_lock

@@ -7,9 +7,9 @@ import pytest
 
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load_credentials
-from dra_driver.node.claims.claim_on_node import NodeIdentity
 from dra_driver.node.daemon.claim_status import KEPT_SECONDS, DeviceUsers
 from dra_driver.node.daemon.fault_reports import APPLICATION_REASON, FAULT_REASON, FaultEvents, PodNotice
+from dra_driver.node.devices.offering import NodeIdentity
 from dra_driver.node.ledger.record import ClaimRecord, ClaimState
 from dra_driver.simulator.api_server import EmbeddedApi
 from dra_driver.simulator.store import CLAIMS, EVENTS

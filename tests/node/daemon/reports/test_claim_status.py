@@ -10,8 +10,8 @@ import pytest
 from dra_driver.base.errors import ApiError, Retry
 from dra_driver.base.wire import DeviceTaint, TaintEffect
 from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.node.claims.claim_on_node import NodeIdentity
 from dra_driver.node.daemon.claim_status import AT_ONCE, REFUSED_SECONDS, ClaimStatus
+from dra_driver.node.devices.offering import NodeIdentity
 from dra_driver.simulator.plugin_watcher import Plugin, Registrar
 from dra_driver.simulator.store import CLAIMS
 from tests.node.daemon.support.claims import claim

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, record_of_claim
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.node.health.remediation import claims_on
 from dra_driver.node.ledger.ledger import Ledger
-from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState, record_of_claim
 from dra_driver.node.neighbours.gone_claims import described
 from tests.node.health.remediation.support.parts import BOOT, ONE, TWO
 

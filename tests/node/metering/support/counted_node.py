@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.metered import MeterReport
-from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, record_of_claim
+from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.node.claims.config_schema import read_sharing_config
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.ledger.ledger import Ledger
-from dra_driver.node.ledger.record import ClaimRecord, ClaimState
+from dra_driver.node.ledger.record import ClaimRecord, ClaimState, record_of_claim
 from dra_driver.node.metering.billing import Selection
 from dra_driver.node.metering.claim_tally import MeterSettings, NodeMeter
 from tests.support.metering.snapshots import STYLE, gpus, samples

@@ -10,7 +10,7 @@ import pytest
 
 from dra_driver.base.errors import ClaimError, DriverError, HardwareError, NodeError
 from dra_driver.hardware.simulated import partitioning
-from dra_driver.node.prepare.steps.cdi_file import OWNER_ENV
+from dra_driver.node.ledger.recorded_steps import OWNER_ENV
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
 from tests.support.plugin.parts import claim_wire, in_thread, result
 from tests.support.thread_starts import no_thread_starts

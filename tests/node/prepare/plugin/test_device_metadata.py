@@ -8,8 +8,7 @@ import pytest
 
 from dra_driver.base.errors import PrepareError
 from dra_driver.hardware.facts import ChannelFacts
-from dra_driver.node.claims.allocated import POD_CLAIM_NAME, AllocatedClaim, AllocatedDevice
-from dra_driver.node.claims.claim_on_node import ClaimedDevice, ClaimOnNode
+from dra_driver.node.claims.allocated import POD_CLAIM_NAME, AllocatedClaim, AllocatedDevice, ClaimedDevice, ClaimOnNode
 from dra_driver.node.claims.metadata import plan_metadata
 from dra_driver.node.devices.offering import channel_devices
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.base.errors import PrepareError
+from dra_driver.base.machine import Deadline
 from dra_driver.base.wire import DeviceType
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.devices.describing import Device
 from dra_driver.node.ledger.locks import GpuHolds, NodeLocks, device_lock, gpu_lock
 from dra_driver.node.ledger.record import ClaimState

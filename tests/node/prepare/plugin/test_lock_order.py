@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.base.machine import Deadline
 from dra_driver.node.ledger.locks import NodeLocks, claim_lock, device_lock, gpu_lock
 from tests.support.plugin.lock_order import LockOrder
 from tests.support.plugin.parts import in_thread

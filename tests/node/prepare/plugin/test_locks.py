@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from dra_driver.base.errors import NodeError, PrepareError
-from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.base.machine import Deadline
 from dra_driver.node.ledger.locks import NodeLocks
 from tests.support.plugin.parts import in_thread
 from tests.support.waiting import until
 
 HOLD = """
 import sys
-from dra_driver.node.claims.claim_on_node import Deadline
+from dra_driver.base.machine import Deadline
 from dra_driver.node.ledger.locks import NodeLocks
 with NodeLocks(sys.argv[1]).hold(sys.argv[2:], Deadline.after(1)):
     print("held", flush=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dra_driver.node.claims.claim_on_node import this_node
+from dra_driver.node.devices.offering import this_node
 
 
 def test_the_boot_id_is_read_below_the_given_proc(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dra_driver.base.errors import HardwareError
+from dra_driver.base.machine import Deadline
 from dra_driver.base.wire import SharedDevice
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.daemon import node_labels
 from dra_driver.node.daemon.node_labels import LimitWatch
 from dra_driver.node.prepare.steps.memory_limiter import MemoryLimiter, PodCgroups

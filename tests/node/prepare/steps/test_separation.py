@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dra_driver.base.errors import ClaimError
+from dra_driver.base.machine import Deadline
 from dra_driver.base.wire import MpsSettings, Tenants
-from dra_driver.node.claims.claim_on_node import Deadline
 from tests.support.plugin.mig_parts import WHOLE
 from tests.support.plugin.parts import claim_wire, result
 from tests.support.plugin.sharing_parts import SharingRig, mps, replica

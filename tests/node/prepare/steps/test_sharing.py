@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from dra_driver.base.errors import ClaimError, HardwareError, LedgerError, PrepareError, SharingError
+from dra_driver.base.machine import Deadline
 from dra_driver.base.wire import ComputeMode, Interval
-from dra_driver.node.claims.claim_on_node import Deadline
 from tests.node.support.ledger_file import sql
 from tests.support.plugin.mig_parts import OTHER, WHOLE, small
 from tests.support.plugin.parts import in_thread

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.base.errors import ClaimError, LedgerError, SharingError
+from dra_driver.base.machine import Deadline
 from dra_driver.base.wire import Interval, MpsSettings, TimeSlicingSettings
-from dra_driver.node.claims.claim_on_node import Deadline
 from dra_driver.node.ledger.record import record_of_step
 from dra_driver.node.ledger.recorded_steps import RecordedSharing
 from dra_driver.node.prepare.repair import Reaper

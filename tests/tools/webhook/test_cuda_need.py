@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.base.versions import Semver
-from dra_driver.node.claims.plan import ANNOTATION, VARIABLE, cuda_requirements
 from dra_driver.selectors import compile_selector
+from dra_driver.tools.webhook.review import ANNOTATION, VARIABLE, cuda_requirements
 
 
 def pod(value, **metadata):
