@@ -20,8 +20,8 @@ from dra_driver.base.errors import ApiError
 from dra_driver.base.names import pool_name
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import DeviceWire, SliceWire
-from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.node._proto.k8s.pluginregistration.v1 import api_pb2 as registration
+from dra_driver.node._proto import dra_v1_pb2 as v1
+from dra_driver.node._proto import plugin_registration_v1_pb2 as registration
 from dra_driver.simulator.api_server import Api
 from dra_driver.simulator.plugin_watcher import PluginWatcher
 from dra_driver.simulator.store import SLICES

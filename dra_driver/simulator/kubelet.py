@@ -19,7 +19,7 @@ import grpc
 from dra_driver.base.errors import ApiError, NodeError, Retry
 from dra_driver.base.wire import ClaimWire, Wire
 from dra_driver.kube.paths import node_path
-from dra_driver.node._proto.k8s.podresources.v1 import api_pb2 as messages
+from dra_driver.node._proto import pod_resources_v1_pb2 as messages
 from dra_driver.node.neighbours.pod_resources import SERVICE
 from dra_driver.simulator.api_server import Api
 from dra_driver.simulator.container_view import ContainerView, resolve

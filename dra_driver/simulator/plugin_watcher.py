@@ -23,9 +23,9 @@ import grpc
 from dra_driver.base.errors import NodeError, Retry
 from dra_driver.base.machine import Stamp, stamp_of_status
 from dra_driver.base.telemetry.logs import fields
-from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.node._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
-from dra_driver.node._proto.k8s.pluginregistration.v1 import api_pb2 as registration
+from dra_driver.node._proto import dra_v1_pb2 as v1
+from dra_driver.node._proto import dra_v1beta1_pb2 as v1beta1
+from dra_driver.node._proto import plugin_registration_v1_pb2 as registration
 
 DIAL_S = 10.0
 GET_INFO_S = 1.0

@@ -22,10 +22,10 @@ from typing import Any, Protocol
 import grpc
 
 from dra_driver.base.telemetry.logs import fields, no_thread
-from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.node._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
-from dra_driver.node._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
-from dra_driver.node._proto.k8s.pluginregistration.v1 import api_pb2 as registration
+from dra_driver.node._proto import dra_health_v1alpha1_pb2 as messages
+from dra_driver.node._proto import dra_v1_pb2 as v1
+from dra_driver.node._proto import dra_v1beta1_pb2 as v1beta1
+from dra_driver.node._proto import plugin_registration_v1_pb2 as registration
 
 # Methods: the plugin's services in the form that gRPC needs, each method with the threads that answer its calls.
 

@@ -28,7 +28,7 @@ from dra_driver.base.errors import NodeError
 from dra_driver.base.machine import Stamp
 from dra_driver.base.telemetry.logs import Loop, fields, start_thread
 from dra_driver.hardware.facts import Problem
-from dra_driver.node._proto.k8s.pluginregistration.v1 import api_pb2 as messages
+from dra_driver.node._proto import plugin_registration_v1_pb2 as messages
 from dra_driver.node.kubelet.methods import PLUGIN_TYPE, REGISTRATION_SERVICE, VERSIONS, CallPool, registration_methods
 from dra_driver.node.kubelet.sockets import identity, is_ours, is_refused, open_socket, remove, set_aside
 from dra_driver.node.neighbours.pod_resources import call_once

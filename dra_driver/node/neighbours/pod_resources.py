@@ -29,7 +29,7 @@ from dra_driver.base.names import is_dns_label
 from dra_driver.base.wire import ClaimName, ClaimWire, name_of, results, uid_of
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.paths import ClaimApi
-from dra_driver.node._proto.k8s.podresources.v1 import api_pb2 as messages
+from dra_driver.node._proto import pod_resources_v1_pb2 as messages
 
 # Unix call: one gRPC call of another program's server on a unix socket, as the agent makes a few of each minute.
 

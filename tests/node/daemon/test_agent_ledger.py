@@ -18,7 +18,7 @@ import pytest
 
 from dra_driver.base.machine import read_boot_id
 from dra_driver.base.names import NVIDIA_DRIVER, gpu_of_device
-from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node._proto import dra_v1_pb2 as v1
 from dra_driver.simulator.plugin_watcher import ClaimRef, Plugin, Registrar
 from dra_driver.simulator.store import CLAIMS, EVENTS, SLICES
 from tests.node.daemon.support.claims import claim

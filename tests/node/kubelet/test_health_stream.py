@@ -7,7 +7,7 @@ from functools import partial
 import grpc
 import pytest
 
-from dra_driver.node._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
+from dra_driver.node._proto import dra_health_v1alpha1_pb2 as messages
 from dra_driver.node.kubelet import methods
 from dra_driver.node.kubelet.methods import HEALTH_VERSIONS, DeviceReport, DeviceState, HealthStream
 from dra_driver.node.kubelet.server import PluginServer

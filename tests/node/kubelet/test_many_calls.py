@@ -17,7 +17,7 @@ import pytest
 
 from dra_driver.base.errors import NodeError
 from dra_driver.base.machine import Deadline
-from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node._proto import dra_v1_pb2 as v1
 from dra_driver.node.kubelet import server
 from dra_driver.node.kubelet.methods import VERSIONS, CallPool
 from dra_driver.node.kubelet.server import PluginServer

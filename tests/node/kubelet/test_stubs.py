@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.node._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
-from dra_driver.node._proto.k8s.dra_health.v1alpha1 import api_pb2 as health
-from dra_driver.node._proto.k8s.pluginregistration.v1 import api_pb2 as registration
-from dra_driver.node._proto.k8s.podresources.v1 import api_pb2 as pod_resources
+from dra_driver.node._proto import dra_health_v1alpha1_pb2 as health
+from dra_driver.node._proto import dra_v1_pb2 as v1
+from dra_driver.node._proto import dra_v1beta1_pb2 as v1beta1
+from dra_driver.node._proto import plugin_registration_v1_pb2 as registration
+from dra_driver.node._proto import pod_resources_v1_pb2 as pod_resources
 from dra_driver.node.kubelet.methods import REGISTRATION_SERVICE, VERSIONS
 from dra_driver.node.neighbours.pod_resources import SERVICE
 
@@ -67,7 +67,7 @@ REPEATED = {
 def test_the_stubs_are_current() -> None:
     lines = (GENERATED / "SOURCES").read_text().splitlines()
     recorded = dict(reversed(line.split("  ")) for line in lines if not line.startswith("#"))
-    found = [*(ROOT / "proto").glob("k8s/**/*.proto"), *GENERATED.glob("k8s/**/*_pb2.py*")]
+    found = [*(ROOT / "proto").glob("*.proto"), *GENERATED.glob("*_pb2.py*")]
     now = {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
     assert now == recorded, "run `make proto`"
     assert lines[0].removeprefix("# ") in (ROOT / "proto/generate.sh").read_text()
@@ -78,10 +78,10 @@ def test_generating_again_gives_the_same_stubs(tmp_path: Path) -> None:
     probe = subprocess.run([python, "-c", "import grpc_tools"], check=False, capture_output=True)
     if probe.returncode:
         pytest.skip("needs PROTOC_PYTHON: an interpreter with the pinned grpcio-tools")
-    sources = sorted(str(p.relative_to(ROOT / "proto")) for p in (ROOT / "proto").glob("k8s/**/*.proto"))
+    sources = sorted(str(p.relative_to(ROOT / "proto")) for p in (ROOT / "proto").glob("*.proto"))
     command = [python, "-m", "grpc_tools.protoc", "-I.", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", *sources]
     subprocess.run(command, check=True, cwd=ROOT / "proto")
-    for path in tmp_path.glob("k8s/**/*_pb2.py*"):
+    for path in tmp_path.glob("*_pb2.py*"):
         assert path.read_bytes() == (GENERATED / path.relative_to(tmp_path)).read_bytes()
 
 

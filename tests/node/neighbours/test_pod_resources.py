@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from dra_driver.base.errors import NodeError
-from dra_driver.node._proto.k8s.podresources.v1 import api_pb2 as messages
+from dra_driver.node._proto import pod_resources_v1_pb2 as messages
 from dra_driver.node.neighbours import pod_resources
 from dra_driver.node.neighbours.pod_resources import SERVICE, HeldDevice, PodClaim, PodResources
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc
 
-from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.node._proto.k8s.pluginregistration.v1 import api_pb2 as registration
+from dra_driver.node._proto import dra_v1_pb2 as v1
+from dra_driver.node._proto import plugin_registration_v1_pb2 as registration
 from dra_driver.node.kubelet.methods import MESSAGES, REGISTRATION_SERVICE, VERSIONS
 
 KUBELET_SECONDS = 45.0

@@ -27,7 +27,7 @@ from typing import Any
 import grpc
 
 from dra_driver.base.names import NVIDIA_DRIVER
-from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node._proto import dra_v1_pb2 as v1
 from dra_driver.node.kubelet.methods import VERSIONS
 from dra_driver.simulator.store import CLAIMS
 from tests.support.agents.agent_process import NODE, Stage, stage

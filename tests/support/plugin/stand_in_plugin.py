@@ -8,9 +8,9 @@ from pathlib import Path
 
 import grpc
 
-from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.node._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
-from dra_driver.node._proto.k8s.pluginregistration.v1 import api_pb2 as registration
+from dra_driver.node._proto import dra_v1_pb2 as v1
+from dra_driver.node._proto import dra_v1beta1_pb2 as v1beta1
+from dra_driver.node._proto import plugin_registration_v1_pb2 as registration
 
 SERVICES = {
     "v1.DRAPlugin": ("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", v1),

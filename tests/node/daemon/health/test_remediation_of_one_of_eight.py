@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from dra_driver.base.names import NVIDIA_DRIVER
-from dra_driver.node._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
+from dra_driver.node._proto import dra_health_v1alpha1_pb2 as messages
 from dra_driver.simulator.store import SLICES
 from tests.node.daemon.support.nvidia_machine import Machine, names
 from tests.support.agents.agent_process import stage

@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.base.errors import ApiError, Retry
 from dra_driver.base.wire import DeviceTaint, TaintEffect
-from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node._proto import dra_v1_pb2 as v1
 from dra_driver.node.daemon.claim_status import AT_ONCE, REFUSED_SECONDS, ClaimStatus
 from dra_driver.node.devices.offering import NodeIdentity
 from dra_driver.simulator.plugin_watcher import Plugin, Registrar

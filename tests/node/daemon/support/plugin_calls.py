@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import grpc
 
-from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node._proto import dra_v1_pb2 as v1
 from dra_driver.node.kubelet.methods import VERSIONS
 from dra_driver.simulator.plugin_watcher import ClaimRef, Plugin
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from dra_driver.node._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.node._proto import dra_v1_pb2 as v1
 from dra_driver.node.kubelet.methods import VERSIONS
 from tests.storm.support.node.agents import Agent, Agents
 from tests.storm.support.node.cluster import Claim
