@@ -14,12 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.base.edits import DeviceNode, Edits
 from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.base.flags import VENDORS, RegisteredVendor
 from dra_driver.base.names import normal_pci_address
 from dra_driver.hardware.evidence import BusState
-from dra_driver.hardware.facts import Problem
+from dra_driver.hardware.facts import DeviceNode, Edits, Problem
 from dra_driver.hardware.port import Roots
 
 _PIECE_BYTES, _MAX_BYTES = 4096, 1 << 20

@@ -17,12 +17,12 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from dra_driver.base.edits import Edits
 from dra_driver.base.wire import ComputeMode, Interval, SharedDevice
 from dra_driver.hardware.evidence import BusState, ComputeProgram, HealthReport
 from dra_driver.hardware.facts import (
     ChannelFacts,
     CreatedPartition,
+    Edits,
     Facts,
     GpuFacts,
     MigProfile,

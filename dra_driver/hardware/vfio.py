@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.base.edits import DeviceNode
 from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.base.flags import RegisteredVendor
+from dra_driver.hardware.facts import DeviceNode
 from dra_driver.hardware.pci import (
     entries_of,
     function_folder,

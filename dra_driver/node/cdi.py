@@ -24,9 +24,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dra_driver.base.edits import DeviceNode, Edits, Hook, Mount
 from dra_driver.base.errors import PrepareError, Retry
 from dra_driver.base.wire import CdiWire, Wire
+from dra_driver.hardware.facts import DeviceNode, Edits, Hook, Mount
 
 # Names of CDI files, kinds and devices.
 

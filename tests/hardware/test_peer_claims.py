@@ -21,8 +21,8 @@ from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.explanation import explain
 from dra_driver.base.wire import Wire
 from dra_driver.hardware.amd.hardware import AmdHardware
-from dra_driver.hardware.gaudi.hardware import GaudiHardware
-from dra_driver.hardware.intel.attributes import IntelHardware
+from dra_driver.hardware.gaudi.vendor import GaudiHardware
+from dra_driver.hardware.intel.vendor import IntelHardware
 from dra_driver.hardware.port import Hardware
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.devices.describing import counter_set_wire, device_wire

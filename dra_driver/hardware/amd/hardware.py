@@ -13,7 +13,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dra_driver.base.edits import Edits
 from dra_driver.base.errors import HardwareError, Retry
 from dra_driver.base.wire import SharedDevice
 from dra_driver.hardware import pci, sysfs
@@ -21,7 +20,7 @@ from dra_driver.hardware.amd import health
 from dra_driver.hardware.amd.health import AMD, DRIVERS, AmdGpu
 from dra_driver.hardware.amd.product_names import product_name
 from dra_driver.hardware.amd.reading import read_gpus
-from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.facts import Edits, Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.pci import edits_of_nodes, node_missing, on_bus, read_device_nodes, read_functions
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.hardware.sysfs import SysfsObservation, semantic_version

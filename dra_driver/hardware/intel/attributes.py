@@ -17,12 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dra_driver.base.edits import Edits, Mount, merge
 from dra_driver.base.machine import boot_time
 from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind
 from dra_driver.hardware import pci
 from dra_driver.hardware.evidence import HARDWARE_THERMAL, BusState, Vitals
-from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
+from dra_driver.hardware.facts import Edits, Facts, GpuFacts, Mount, PartitionFacts, merge
 from dra_driver.hardware.intel.reading import (
     DRIVERS,
     INTEL,

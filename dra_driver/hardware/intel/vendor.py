@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dra_driver.hardware.intel.attributes import INTEL_ROWS, with_pci_facts
+from dra_driver.hardware.intel.attributes import INTEL_ROWS, NAMES, IntelHardware, with_pci_facts
 from dra_driver.hardware.intel.reading import IntelGpu
-from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import DevicePluginSigns, PassthroughTerms, ReferencePage, Vendor, VendorClass
-
-if TYPE_CHECKING:
-    from dra_driver.hardware.metered import MetricNames
 
 _CLASS = VendorClass(
     "gpu.intel.com",
@@ -37,26 +31,14 @@ has the whole PCI function can write its firmware. The name is that of Intel's o
 )
 
 
-def _open(roots: Roots) -> Hardware:
-    from dra_driver.hardware.intel.attributes import IntelHardware  # noqa: PLC0415 - reading the declared names does not need it
-
-    return IntelHardware(roots)
-
-
-def _metric_names() -> MetricNames:
-    from dra_driver.hardware.intel.attributes import NAMES  # noqa: PLC0415 - only where the GPUs are metered
-
-    return NAMES
-
-
 VENDOR = Vendor(
     title="Intel",
-    open=_open,
+    open=IntelHardware,
     gpu=IntelGpu,
     rows=INTEL_ROWS,
     page=ReferencePage("intel.md"),
     generated_classes=(_CLASS, _PASSED_CLASS),
-    metric_names=_metric_names,
+    metric_names=lambda: NAMES,
     passthrough=PassthroughTerms(with_pci_facts, has_api_device=True),
     # Source: intel/intel-device-plugins-for-kubernetes, GPU plugin: resources i915 and xe.
     device_plugin=DevicePluginSigns(("gpu.intel.com/",), "gpu.intel.com-*.sock"),

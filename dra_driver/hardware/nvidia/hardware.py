@@ -17,13 +17,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dra_driver.base.edits import Edits
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import ComputeMode, Interval, SharedDevice
 from dra_driver.hardware.evidence import BusState, ComputeProgram, HealthReport
 from dra_driver.hardware.facts import (
     ChannelFacts,
     CreatedPartition,
+    Edits,
     Facts,
     GpuFacts,
     MigProfile,

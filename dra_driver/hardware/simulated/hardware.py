@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dra_driver.base.edits import Edits
 from dra_driver.base.errors import HardwareError, InputError, Retry
 from dra_driver.base.machine import Stamp, read_boot_id, stamp_of
 from dra_driver.base.wire import ComputeMode, Interval, SharedDevice
@@ -22,6 +21,7 @@ from dra_driver.hardware.evidence import BusState, ComputeProgram, HealthReport
 from dra_driver.hardware.facts import (
     ChannelFacts,
     CreatedPartition,
+    Edits,
     Facts,
     GpuFacts,
     MigProfile,

@@ -16,11 +16,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dra_driver.base.edits import DeviceNode, Edits
 from dra_driver.base.machine import Stamp, boot_time
 from dra_driver.hardware.driver_binding import BusAccess, processes_with
 from dra_driver.hardware.evidence import BusState, HealthReport, Source, Vitals, XidReport
-from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.facts import DeviceNode, Edits, Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.pci import is_vfio
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated.profile import SimulatedGpu

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dra_driver.base.edits import Mount
 from dra_driver.base.errors import DEVICE_ATTRIBUTES_AND_CAPACITIES, InputError, PrepareError, Retry
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import DeviceTaint, Wire
+from dra_driver.hardware.facts import Mount
 from dra_driver.hardware.vendors import STANDARD
 from dra_driver.node.claims.allocated import AllocatedDevice, ClaimedDevice, ClaimOnNode
 from dra_driver.node.devices.describing import AttributeValue, attribute_wire

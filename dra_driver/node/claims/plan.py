@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dra_driver.base.edits import Edits
 from dra_driver.base.errors import ClaimError
 from dra_driver.base.quantity import Quantity
 from dra_driver.base.wire import ClientLimits, DeviceType, MpsSettings, SharedDevice, SharingSettings
-from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.facts import Edits, GpuFacts
 from dra_driver.hardware.vendors import MEMORY
 from dra_driver.node import cdi
 from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ClaimOnNode, fault_of

@@ -15,12 +15,12 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
-from dra_driver.base.edits import Edits, merge
 from dra_driver.base.errors import GPU_LOST, NODE_MISSING, ApiError, ClaimError, DriverError, HardwareError, Retry
 from dra_driver.base.machine import HOLDER_SECONDS, NODE_SECONDS, Deadline, FifoCache
 from dra_driver.base.names import check_claim_uid
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import DeviceType
+from dra_driver.hardware.facts import Edits, merge
 from dra_driver.hardware.port import AdminNodes, ChannelOffering, ClaimWide, Hardware, Partitionable, Roots
 from dra_driver.hardware.vfio import api_node
 from dra_driver.kube.answers import NOT_FOUND

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.gaudi.hardware import GaudiCard, GaudiHardware
+from dra_driver.hardware.gaudi.vendor import GaudiCard, GaudiHardware
 from dra_driver.hardware.port import ClaimWide
 from dra_driver.node.devices.build import build_inventory
 from tests.support.nodes.fake_node import can_make_nodes

@@ -5,8 +5,8 @@ import sys
 import pytest
 import yaml
 
-from dra_driver.base.edits import DeviceNode, merge
 from dra_driver.base.errors import HardwareError, InputError, Retry
+from dra_driver.hardware.facts import DeviceNode, merge
 from dra_driver.hardware.port import Hardware, ProcessLister, Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.hardware.simulated.profile import FOLDER

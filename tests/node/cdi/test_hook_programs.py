@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.base.edits import READ_ONLY_BIND
+from dra_driver.hardware.facts import READ_ONLY_BIND
 from dra_driver.hardware.nvidia.edits.edits import common_edits
 from tests.node.cdi.support.edits_read import DEBIAN, checked, commands, places
 from tests.support.nodes.driver_root import (

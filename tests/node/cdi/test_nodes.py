@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra_driver.base.edits import DeviceNode
 from dra_driver.base.errors import HardwareError, Retry
+from dra_driver.hardware.facts import DeviceNode
 from dra_driver.hardware.nvidia.edits import nodes
 from dra_driver.hardware.port import Roots
 from tests.support.nodes.driver_root import add_capability, fake_dev, fake_proc, make_node

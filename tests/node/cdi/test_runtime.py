@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.base.edits import DeviceNode, Edits
+from dra_driver.hardware.facts import DeviceNode, Edits
 from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.hardware.port import Roots

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.base.edits import READ_ONLY_BIND, DeviceNode, Edits, Hook, Mount
 from dra_driver.base.errors import PrepareError
+from dra_driver.hardware.facts import READ_ONLY_BIND, DeviceNode, Edits, Hook, Mount
 from dra_driver.node.cdi import claim_file, claim_uid_of, device_id, device_name, kind, render
 from tests.node.cdi.support import cdi_schema
 

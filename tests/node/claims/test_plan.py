@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.base.edits import DeviceNode, Edits
 from dra_driver.base.errors import ClaimError, Retry
 from dra_driver.base.wire import DeviceType
+from dra_driver.hardware.facts import DeviceNode, Edits
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry, devices_of, join_claim
 from dra_driver.node.claims.device_config import DeviceConfig

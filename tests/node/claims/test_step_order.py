@@ -1,7 +1,7 @@
 """The order of a plan's steps, which is recorded and in which they are carried out."""
 
-from dra_driver.base.edits import Edits
 from dra_driver.base.wire import DeviceType, Interval, Share, ShareMode, TimeSlicingSettings
+from dra_driver.hardware.facts import Edits
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry, join_claim
 from dra_driver.node.claims.device_config import DeviceConfig

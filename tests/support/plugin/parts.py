@@ -11,11 +11,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from dra_driver.base.edits import DeviceNode, Edits
 from dra_driver.base.errors import ApiError, HardwareError, Retry
 from dra_driver.base.machine import Deadline
 from dra_driver.base.wire import DeviceType
-from dra_driver.hardware.facts import PartitionFacts
+from dra_driver.hardware.facts import DeviceNode, Edits, PartitionFacts
 from dra_driver.hardware.nvidia.published import NvidiaGpu
 from dra_driver.node.cdi import CdiStore
 from dra_driver.node.claims.allocated import AllocatedClaim, decode_claim

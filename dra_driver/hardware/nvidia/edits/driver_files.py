@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.base.edits import Hook
+from dra_driver.hardware.facts import Hook
 from dra_driver.hardware.nvidia.driver_root import (
     BINARIES,
     BINARY_FOLDERS,

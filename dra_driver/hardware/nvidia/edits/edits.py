@@ -17,9 +17,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dra_driver.base.edits import DeviceNode, Edits, Hook, Mount
 from dra_driver.base.telemetry.logs import fields
-from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.facts import DeviceNode, Edits, GpuFacts, Hook, Mount, PartitionFacts
 from dra_driver.hardware.nvidia import library as sysfs
 from dra_driver.hardware.nvidia.driver_root import STORAGE_FILES, TRIPLETS, DriverRoot, is_same_version
 from dra_driver.hardware.nvidia.edits import nodes

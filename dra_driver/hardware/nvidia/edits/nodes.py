@@ -17,9 +17,8 @@ import re
 import stat
 from pathlib import Path
 
-from dra_driver.base.edits import DeviceNode, Edits
 from dra_driver.base.errors import HardwareError, Retry
-from dra_driver.hardware.facts import ChannelFacts, Facts, Problem
+from dra_driver.hardware.facts import ChannelFacts, DeviceNode, Edits, Facts, Problem
 from dra_driver.hardware.nvidia.driver_root import BINARY_FOLDERS, DriverRoot
 from dra_driver.hardware.nvidia.library import read_majors
 from dra_driver.hardware.pci import read_at_once

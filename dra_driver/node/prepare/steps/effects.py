@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, ClassVar, Generic, TypeVar
 
-from dra_driver.base.edits import Edits, merge
 from dra_driver.base.errors import NODE_MISSING, DriverError, HardwareError, PrepareError, Retry
 from dra_driver.base.machine import NODE_SECONDS, Deadline
 from dra_driver.base.telemetry.logs import no_thread
-from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.facts import Edits, GpuFacts, PartitionFacts, merge
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.node.cdi import CdiStore, record_text, render
 from dra_driver.node.claims.metadata import DeviceMetadata

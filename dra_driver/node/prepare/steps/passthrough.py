@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from dra_driver.base.edits import Edits
 from dra_driver.base.errors import DriverError, HardwareError, Retry
 from dra_driver.base.machine import Deadline
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.hardware import driver_binding
 from dra_driver.hardware.driver_binding import BusAccess, ChildWriter, DriverBinding, read_attached_devices
-from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.facts import Edits, GpuFacts
 from dra_driver.hardware.pci import is_vfio
 from dra_driver.hardware.port import Hardware, ProcessLister, Resettable, Roots
 from dra_driver.hardware.vfio import (

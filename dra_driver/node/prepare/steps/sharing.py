@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from dra_driver.base.edits import Edits, Mount
 from dra_driver.base.errors import ClaimError, DriverError, PrepareError, Retry
 from dra_driver.base.machine import Deadline
 from dra_driver.base.telemetry.logs import fields
 from dra_driver.base.wire import ClientLimits, MpsSettings, SharedDevice, SharingSettings
+from dra_driver.hardware.facts import Edits, Mount
 from dra_driver.node.claims.plan import PreparePlan, SharingStep
 from dra_driver.node.ledger.access import tolerate_full_disk
 from dra_driver.node.ledger.device_effects import DeviceEffects, EffectHolder

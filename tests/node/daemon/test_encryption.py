@@ -8,8 +8,8 @@ import ssl
 
 import pytest
 
-from dra_driver.base.telemetry.encryption import CHECK_SECONDS, MountedCertificate
 from dra_driver.base.telemetry.status_server import PageResponse, Port
+from dra_driver.node.daemon.status_page import CHECK_SECONDS, MountedCertificate
 from tests.support.api.certificates import make_ca, make_leaf
 
 BODY = b"x" * 3_000_000  # more than the buffers of a connection hold
