@@ -284,7 +284,7 @@ class PodAllocator:
             if self.allocator.index.skips_nodes:
                 reason = "skipNodeOperations of ResourceSlices while an alpha gate of the allocator is on"
             elif features.derived_attributes and any(
-                one.wire.get("derivedAttributes") for one in self.plan.alternatives
+                alternative.wire.get("derivedAttributes") for alternative in self.plan.alternatives
             ):
                 reason = "derivedAttributes with DRADerivedAttributes on"
         if reason:

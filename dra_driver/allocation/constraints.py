@@ -255,7 +255,7 @@ class DistinctLists(Constraint):
         """Forget the latest device or, in 1.36, whatever is remembered for its request."""
         self.count -= 1
         if self.forgets:
-            self.values = [one for one in self.values if one[0] != request]
+            self.values = [value for value in self.values if value[0] != request]
         else:
             self.values.pop()
 

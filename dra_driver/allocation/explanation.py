@@ -23,12 +23,12 @@ from dra_driver.base.wire import ClaimWire, Wire
 def misfit_text(outcome: NodeOutcome, funnels: Sequence[Funnel], pools: Sequence[Pool]) -> str:
     """Return the sentence for a node on which the claims do not fit."""
     if outcome.category in {Category.CEL_RUNTIME_ERROR, Category.CEL_COMPILE_ERROR}:
-        failed = next((loss.device for one in funnels for loss in one.errors if loss.reason == outcome.error), "")
+        failed = next((loss.device for funnel in funnels for loss in funnel.errors if loss.reason == outcome.error), "")
         where = f" on device {failed}" if failed and outcome.category is Category.CEL_RUNTIME_ERROR else ""
         return f"selector error{where}: {outcome.error}; this ends the pod's scheduling on every node"
     if outcome.error is not None and outcome.category is not Category.INVALID_POOL:
         return f"{outcome.error}; this ends the pod's scheduling on every node"
-    short = [one for one in funnels if one.is_short and not _has_other_choice(one, funnels)]
+    short = [funnel for funnel in funnels if funnel.is_short and not _has_other_choice(funnel, funnels)]
     if short:
         return "; ".join(_shortages(short)[:3])
     bad = next((note for note in pool_notes(pools)), "")
@@ -90,9 +90,9 @@ def _loss(stage: FunnelStage) -> str:
 def held_text(allocated: Sequence[ClaimWire]) -> str:
     """Return the devices that a pod's claims hold already."""
     held = [
-        f"{one['device']}, which claim {claim_name(claim)} holds already"
+        f"{result['device']}, which claim {claim_name(claim)} holds already"
         for claim in allocated
-        for one in claim["status"]["allocation"].get("devices", {}).get("results", ())
+        for result in claim["status"]["allocation"].get("devices", {}).get("results", ())
     ]
     return "; ".join(held)
 
@@ -121,7 +121,7 @@ def pool_notes(pools: Sequence[Pool]) -> tuple[str, ...]:
 
 def group_notes(asked: PodAllocator, pools: Sequence[Pool]) -> tuple[str, ...]:
     """Return notes about compatibility groups, if they influenced the outcome."""
-    if asked.context.has_groups and any(one.has_groups for pool in pools for one in pool.slices):
+    if asked.context.has_groups and any(slice_.has_groups for pool in pools for slice_ in pool.slices):
         return ("devices that draw from one counter set need a compatibility group in common",)
     hidden = asked.allocator.index.hidden
     ignored = "its slices with compatibilityGroups are ignored while DRADeviceCompatibilityGroups is off"
@@ -225,7 +225,7 @@ def _kinds(
         skipped = unsuitable_reason(pod, node, allocated) if pod is not None else ""
         key: Hashable = len(found)
         if kinds:
-            key = (skipped, *([] if skipped else [one.key(node) for one in kinds]))
+            key = (skipped, *([] if skipped else [kind.key(node) for kind in kinds]))
         known = found.get(key)
         if known is None:
             found[key] = node, skipped, []

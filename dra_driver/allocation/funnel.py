@@ -94,7 +94,7 @@ def funnels_on(context: Context, pools: Sequence[Pool], node: Wire) -> tuple[Fun
     """Follow a node's devices for every valid request and alternative of a pod."""
     prepared = PreparedNode(context, pools, node)
     attempt = Attempt(context.plan, [], context, pools)
-    return tuple(funnel(context, prepared, attempt, one) for one in context.plan.alternatives)
+    return tuple(funnel(context, prepared, attempt, alternative) for alternative in context.plan.alternatives)
 
 
 def funnel(context: Context, prepared: PreparedNode, attempt: Attempt, alternative: Alternative) -> Funnel:
@@ -321,7 +321,7 @@ class NodeKinds:
         for pool, is_own in zip(pools, own, strict=True):
             place = names.setdefault(pool.id[1], len(names))
             keys.append((place, self._own(pool, node) if is_own else _shared(pool, node)))
-        if self._compared and not (all(own) and all(_is_replica(one) for pool in pools for one in pool.slices)):
+        if self._compared and not (all(own) and all(_is_replica(slice_) for pool in pools for slice_ in pool.slices)):
             keys.append(self._pattern(pools))
         return tuple(keys)
 

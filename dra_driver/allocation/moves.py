@@ -67,7 +67,7 @@ class ClusterState:
             (spec["driver"], spec["pool"]["name"], device["name"]): {
                 (spec["driver"], spec["pool"]["name"], taken["counterSet"]) for taken in device["consumesCounters"]
             }
-            for spec in (one["spec"] for one in self.slices)
+            for spec in (slice_["spec"] for slice_ in self.slices)
             for device in spec.get("devices") or ()
             if device.get("consumesCounters")
         }
@@ -76,7 +76,7 @@ class ClusterState:
         """Return a placer for some of the nodes, as if the claims named in `without` held nothing."""
         names = {node["metadata"]["name"] for node in nodes}
         allocator = Allocator(
-            slices=[one for one in self.slices if one["spec"].get("nodeName") in {None, "", *names}],
+            slices=[slice_ for slice_ in self.slices if slice_["spec"].get("nodeName") in {None, "", *names}],
             classes=self.classes,
             allocated=[claim for claim in self.held if claim_name(claim) not in without],
             kubernetes=self.kubernetes,
@@ -152,8 +152,8 @@ def _groups(state: ClusterState, jobs: Sequence[_Placed]) -> list[_Group]:
     for one in jobs:
         units: set[Hashable] = set()
         for claim in one[2]:
-            for held in claim["status"]["allocation"]["devices"].get("results") or ():
-                device = (held["driver"], held["pool"], held["device"])
+            for result in claim["status"]["allocation"]["devices"].get("results") or ():
+                device = (result["driver"], result["pool"], result["device"])
                 units |= sets.get(device) or {device}
         met = [group for group in groups if group[0] & units]
         groups = [group for group in groups if not group[0] & units]

@@ -80,7 +80,7 @@ class SearchBounds:
         return found
 
     def _are_judged(self, request: RequestPlan) -> bool:
-        return all(self._is_judged(one) for one in request.alternatives)
+        return all(self._is_judged(alternative) for alternative in request.alternatives)
 
     def _is_judged(self, alternative: Alternative) -> bool:
         if alternative not in self._parts:
@@ -149,7 +149,7 @@ def _min_amounts(component: Component, members: list[int]) -> list[tuple[int, Am
     """Return the counters from which every candidate takes, with the smallest amount that any of them takes."""
     amounts = [dict(component.counter_amounts[member]) for member in members]
     common = set(amounts[0]).intersection(*amounts[1:])
-    minimum = ((counter, min(one[counter] for one in amounts)) for counter in sorted(common))
+    minimum = ((counter, min(amount[counter] for amount in amounts)) for counter in sorted(common))
     return [(counter, amount) for counter, amount in minimum if amount > 0]
 
 

@@ -280,8 +280,8 @@ class Timeline:
     def _lose(self, target: str) -> list[str]:
         """Take a device, named node/device, out of its slice and evict the jobs that hold it."""
         pool, _, name = target.rpartition("/")
-        for one in self.slices:
-            spec = one["spec"]
+        for slice_ in self.slices:
+            spec = slice_["spec"]
             if pool not in {spec["pool"]["name"], spec.get("nodeName")}:
                 continue
             for device in spec.get("devices") or ():
@@ -296,8 +296,8 @@ class Timeline:
         if (pool, name) not in self.lost:
             raise InputError("event", f"restore {target}: it was not lost")
         driver, device = self.lost.pop((pool, name))
-        for one in self.slices:
-            spec = one["spec"]
+        for slice_ in self.slices:
+            spec = slice_["spec"]
             is_of_place = pool in {spec["pool"]["name"], spec.get("nodeName")}
             if spec["driver"] == driver and is_of_place and "devices" in spec:
                 spec["devices"] = [*spec["devices"], device]
@@ -306,9 +306,9 @@ class Timeline:
     def _replace(self, node: str, slices: Sequence[SliceWire]) -> list[str]:
         """Replace the devices of a node, as a change of MIG geometry does; holders of lost devices are evicted."""
         self._node(node)
-        gone = [one for one in self.slices if one["spec"].get("nodeName") == node]
-        kept = {(one["spec"]["driver"], d["name"]) for one in slices for d in one["spec"].get("devices") or ()}
-        self.slices = [one for one in self.slices if one["spec"].get("nodeName") != node] + list(slices)
+        gone = [slice_ for slice_ in self.slices if slice_["spec"].get("nodeName") == node]
+        kept = {(slice_["spec"]["driver"], d["name"]) for slice_ in slices for d in slice_["spec"].get("devices") or ()}
+        self.slices = [slice_ for slice_ in self.slices if slice_["spec"].get("nodeName") != node] + list(slices)
         evicted: set[str] = set()
         for one in gone:
             driver = one["spec"]["driver"]
@@ -322,8 +322,8 @@ class Timeline:
             name
             for name, (_, _, claims) in self.running.items()
             for claim in claims
-            for one in claim["status"]["allocation"]["devices"].get("results") or ()
-            if (one["driver"], one["pool"]) == (driver, pool) and one["device"] in devices
+            for result in claim["status"]["allocation"]["devices"].get("results") or ()
+            if (result["driver"], result["pool"]) == (driver, pool) and result["device"] in devices
         }
 
     def _evict(self, names: set[str]) -> list[str]:
@@ -382,7 +382,7 @@ class Timeline:
 def devices_of(claims: Sequence[ClaimWire]) -> tuple[str, ...]:
     """Return the names of the devices that allocated claims hold."""
     allocations = [claim["status"]["allocation"].get("devices") or {} for claim in claims]
-    return tuple(one["device"] for devices in allocations for one in devices.get("results") or ())
+    return tuple(result["device"] for devices in allocations for result in devices.get("results") or ())
 
 
 def _is_ending(pod: Wire) -> bool:

@@ -273,7 +273,7 @@ class _Grouping:
         if context.features.consumable_capacity:
             held = context.held.capacity.get(device.id)
             seen.append(None if held is None else tuple(sorted(held.items())))
-            seen.append(tuple(sorted((one.name, one.total) for one in device.capacities)))
+            seen.append(tuple(sorted((capacity.name, capacity.total) for capacity in device.capacities)))
         for claim in attempt.constraints:
             seen += [one.compared(attempt.known.attribute(device, one.attribute)) for one in claim]
         return tuple(seen)
@@ -301,7 +301,7 @@ class Symmetry:
         """Return whether no two pools take counters from one account, which belongs to the pool that opened it."""
         if self.attempt.context.rules.counters_of != "pool name":
             return True
-        counting = [pool.id[1] for pool in self._prepared.pools if any(one.consumes for one in pool.slices)]
+        counting = [pool.id[1] for pool in self._prepared.pools if any(slice_.consumes for slice_ in pool.slices)]
         return len(set(counting)) == len(counting)
 
     def _order_matters(self) -> bool:

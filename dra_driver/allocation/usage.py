@@ -190,8 +190,8 @@ def group_use_of(groups: Groups) -> GroupUse:
 
 def groups_of(device: DeviceRecord) -> Iterator[tuple[str, Groups]]:
     """Yield the counter sets that a device draws from, each with the groups that it names there."""
-    for one in device.wire.get("consumesCounters") or ():
-        yield one["counterSet"], frozenset(one.get("compatibilityGroups") or ())
+    for counter in device.wire.get("consumesCounters") or ():
+        yield counter["counterSet"], frozenset(counter.get("compatibilityGroups") or ())
 
 
 def group_uses_of(held: Iterable[DeviceRecord]) -> dict[str, GroupUse]:
@@ -264,8 +264,8 @@ class Accounts:
         """Return how the held devices of a pool use its counter sets, by the name of the set."""
         found = self._group_uses.get(pool.id)
         if found is None:
-            devices = [one for record in (*pool.slices, *pool.others) for one in record.devices]
-            found = self._group_uses[pool.id] = group_uses_of(one for one in devices if self._is_held(one.id))
+            devices = [device for record in (*pool.slices, *pool.others) for device in record.devices]
+            found = self._group_uses[pool.id] = group_uses_of(device for device in devices if self._is_held(device.id))
         return found
 
     def _opened(self, sets: dict[str, dict[str, object]], slices: list[SliceRecord]) -> Account:
@@ -345,7 +345,7 @@ def _why_not_with(allocated: Sequence[ClaimWire], node: Wire) -> str:
 
 
 def _tolerated(taint: Wire, tolerations: Sequence[Wire]) -> bool:
-    return any(_tolerates(one, taint) for one in tolerations)
+    return any(_tolerates(toleration, taint) for toleration in tolerations)
 
 
 def _tolerates(toleration: Wire, taint: Wire) -> bool:

@@ -128,7 +128,7 @@ class Cuda:
         """Run a kernel with 256 threads in each block, and wait for its end. `arguments` are values of ctypes."""
         function = ctypes.c_void_p()
         self._call("cuModuleGetFunction", ctypes.byref(function), module, ctypes.c_char_p(name))
-        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(one) for one in arguments))
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
         sizes = (*(ctypes.c_uint(number) for number in (blocks, 1, 1, 256, 1, 1, 0)), ctypes.c_void_p())
         self._call("cuLaunchKernel", function, *sizes, pointers, ctypes.c_void_p())
         self._call("cuCtxSynchronize")

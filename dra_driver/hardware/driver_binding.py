@@ -317,6 +317,6 @@ def _folders(home: str) -> Iterator[str]:
 def _own_folders(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            return sorted(one.path for one in entries if one.is_dir(follow_symlinks=False))
+            return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:
         return []

@@ -353,7 +353,7 @@ def average_power(function: Path) -> int | None:
 
 def margins(sensors: tuple[Sensor, ...]) -> tuple[int, ...]:
     """Return by how many degrees Celsius each temperature that has a critical limit is below it."""
-    return tuple((one.critical - one.value) // 1000 for one in sensors if one.critical is not None)
+    return tuple((sensor.critical - sensor.value) // 1000 for sensor in sensors if sensor.critical is not None)
 
 
 def read_number(path: Path) -> int | None:

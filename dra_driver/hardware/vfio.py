@@ -240,7 +240,7 @@ def _loaded(roots: Roots, name: str) -> str:
         return ""
     folder = Path(roots.sys, "bus/pci/drivers")
     spellings = dict.fromkeys((name, name.replace("_", "-"), name.replace("-", "_")))
-    return next((one for one in spellings if (folder / one / "bind").exists()), "")
+    return next((spelling for spelling in spellings if (folder / spelling / "bind").exists()), "")
 
 
 # Readiness: whether this node's kernel keeps virtual machines apart from its memory.
@@ -327,9 +327,9 @@ def read_passthrough_group(roots: Roots, address: str) -> PassthroughGroup:
             f"GPU {address} is in no IOMMU group, so it can't be passed to a virtual machine",
             hint="switch the IOMMU on: VT-d or AMD-Vi in the firmware, intel_iommu=on on the kernel's command line",
         )
-    others = [one for one in read_group_members(roots, gpu.group) if one.address != address]
-    companions = tuple(one for one in others if _is_companion(one, gpu))
-    blockers = [one for one in others if one not in companions and not _is_harmless(one)]
+    others = [member for member in read_group_members(roots, gpu.group) if member.address != address]
+    companions = tuple(other for other in others if _is_companion(other, gpu))
+    blockers = [other for other in others if other not in companions and not _is_harmless(other)]
     if blockers:
         raise HardwareError(
             "group-not-viable",

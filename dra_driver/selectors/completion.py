@@ -284,7 +284,7 @@ def suggest(error: SelectorCompileError, declarations: Declarations) -> list[Unk
 
 def _close(name: str, known: set[str]) -> tuple[str, ...]:
     by_lower = {one.lower(): one for one in sorted(known)}
-    return tuple([by_lower[one] for one in get_close_matches(name.lower(), list(by_lower), n=_MAX, cutoff=0.6)])
+    return tuple([by_lower[match] for match in get_close_matches(name.lower(), list(by_lower), n=_MAX, cutoff=0.6)])
 
 
 # Completion: candidates for the end of an unfinished expression.

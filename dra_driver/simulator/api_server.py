@@ -214,7 +214,7 @@ def _check_totals(spec: Wire, sets: list[Wire], faults: Faults) -> None:
     if total > maximum:
         faults.invalid("spec.sharedCounters", total, f"the total number of counters must not exceed {maximum}")
     maximum = _COUNTERS_CONSUMED_PER_SLICE
-    taken = [one for device in spec.get("devices") or [] for one in device.get("consumesCounters") or []]
+    taken = [counter for device in spec.get("devices") or [] for counter in device.get("consumesCounters") or []]
     consumed = sum(len(one.get("counters") or {}) for one in taken)
     if consumed > maximum:
         faults.invalid("spec.devices", consumed, f"the total number of consumed counters must not exceed {maximum}")

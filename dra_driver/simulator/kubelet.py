@@ -186,12 +186,12 @@ class EmbeddedPodResources:
 def _claim(entry: Wire) -> messages.DynamicResource:
     devices = [
         messages.ClaimResource(
-            driver_name=found["driverName"],
-            pool_name=found["poolName"],
-            device_name=found["deviceName"],
-            share_id=found.get("shareID"),
+            driver_name=resource["driverName"],
+            pool_name=resource["poolName"],
+            device_name=resource["deviceName"],
+            share_id=resource.get("shareID"),
         )
-        for found in entry["claimResources"]
+        for resource in entry["claimResources"]
     ]
     return messages.DynamicResource(
         claim_name=entry["claimName"], claim_namespace=entry["claimNamespace"], claim_resources=devices

@@ -152,7 +152,7 @@ class ExampleRunner:
             self._create(example, made, report.refused)
             for pod in example.pods:
                 self._start(self._read(pod), report, running)
-            if any(isinstance(one.meaning, NodeHasLabel) for one in example.expects):
+            if any(isinstance(expectation.meaning, NodeHasLabel) for expectation in example.expects):
                 report.labels = self._labels()
             asked = {one.meaning.claim for one in example.expects if isinstance(one.meaning, ClaimStatusHas)}
             for claim in (one for one in report.claims if one.label in asked):
@@ -193,7 +193,7 @@ class ExampleRunner:
         published = self._published()
         labels = {claim_name(pod, entry): _label(pod, entry) for entry in pod["spec"].get("resourceClaims") or []}
         for placement in placements:
-            if any(known.name == placement.claim for known in report.claims):
+            if any(claim.name == placement.claim for claim in report.claims):
                 continue  # another pod uses the claim too, and the claim was reported there
             wire = self._api.request("GET", CLAIMS.path(pod["metadata"]["namespace"], placement.claim))
             held = tuple(ChosenDevice(choice, published[choice.id]) for choice in placement.outcome.choices)
@@ -215,9 +215,9 @@ class ExampleRunner:
     def _published(self) -> dict[tuple[str, str, str], DeviceWire]:
         slices: list[Wire] = self._api.request("GET", SLICES.path())["items"]
         return {
-            (one["spec"]["driver"], one["spec"]["pool"]["name"], device["name"]): device
-            for one in slices
-            for device in one["spec"].get("devices") or []
+            (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"], device["name"]): device
+            for slice_ in slices
+            for device in slice_["spec"].get("devices") or []
         }
 
     def _end(self, running: list[Wire], made: list[Wire], report: ExampleReport) -> None:
@@ -268,7 +268,7 @@ class ExampleRunner:
             time.sleep(0.02)
         values: dict[str, str] = {}
         for entry in entries:
-            values |= {one["type"]: one["status"] for one in entry.get("conditions") or ()}
+            values |= {condition["type"]: condition["status"] for condition in entry.get("conditions") or ()}
             values |= {name: str(value) for name, value in (entry.get("data") or {}).items()}
         return values
 
@@ -404,7 +404,7 @@ class EmbeddedNode:
 
     def slices(self) -> list[SliceWire]:
         """Return the agent's slices."""
-        return [one for one in self.api.items(SLICES) if one["spec"]["driver"] == self.driver]
+        return [item for item in self.api.items(SLICES) if item["spec"]["driver"] == self.driver]
 
     def runner(self) -> ExampleRunner:
         """Return a runner for examples on this node, over HTTP. Raises: NodeError before `start`."""

@@ -62,7 +62,7 @@ def place(
     found = asked.allocate(wire)
     if found.results is None:
         return _refusals(asked, explain(allocator, claims, [wire]))
-    funnels = {(one.claim, one.request): one for one in funnels_on(asked.context, asked.pools(wire), wire)}
+    funnels = {(funnel.claim, funnel.request): funnel for funnel in funnels_on(asked.context, asked.pools(wire), wire)}
     return [
         ClaimOutcome(result, tuple(_choices(asked, number, result, funnels)))
         for number, result in enumerate(found.results)

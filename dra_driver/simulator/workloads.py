@@ -171,7 +171,7 @@ def extended_requests(pod: Wire, classes: Mapping[str, str]) -> ExtendedRequests
     amounts = [_amounts(container) for container in containers]
     ends = [n for n, one in enumerate(init) if one.get("restartPolicy") != "Always"]
     made = ExtendedRequests(used=[[] for _ in containers])
-    for resource in sorted({name for one in amounts for name in one} & classes.keys()):
+    for resource in sorted({name for amount in amounts for name in amount} & classes.keys()):
         _add(made, amounts, ends, resource, classes[resource])
     return made
 
@@ -232,7 +232,7 @@ def expand(objects: Iterable[Wire]) -> Iterator[Wire]:
     known = list(objects)
     classes = classes_by_resource(wire for wire in known if wire["kind"] == CLASSES.kind)
     for wire in known:
-        pods = [pod for one in templates_of(wire) for pod in one.pods()] if is_workload(wire) else [wire]
+        pods = [pod for template in templates_of(wire) for pod in template.pods()] if is_workload(wire) else [wire]
         for one in pods:
             yield from with_claim(one, classes) if one["kind"] == PODS.kind else [one]
 

@@ -72,7 +72,7 @@ def _objects(path: Path) -> Iterator[Any]:
     if path == STANDARD_INPUT:  # read once, as one document
         yield read_document(path)
     else:
-        yield from (one.wire for one in read_documents([str(path)]))
+        yield from (document.wire for document in read_documents([str(path)]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,8 +88,8 @@ def _read(kind: str, kubeconfig: str | None, namespace: str | None, context: str
         api.close()
     items = answer.get("items") or []
     if kind == "device":
-        return [device["name"] for one in items for device in one["spec"].get("devices") or ()]
-    return [one["metadata"]["name"] for one in items]
+        return [device["name"] for item in items for device in item["spec"].get("devices") or ()]
+    return [item["metadata"]["name"] for item in items]
 
 
 Source = Callable[[click.Context, str], Sequence[str]]

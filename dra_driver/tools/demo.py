@@ -111,7 +111,7 @@ def _stages(node: EmbeddedNode, deadline: float) -> Iterator[tuple[Stage, str]]:
 
 def show_published(out: Any, slices: Sequence[SliceWire]) -> None:
     """Show the devices of the agent's slices as a table, in which the placements of a GPU share one row."""
-    devices = [device for one in slices for device in one["spec"].get("devices") or []]
+    devices = [device for slice_ in slices for device in slice_["spec"].get("devices") or []]
     pool = slices[0]["spec"]["pool"]["name"]
     title = f"published: {plural(len(devices), 'device')} in {plural(len(slices), 'ResourceSlice')}, pool {pool}"
     show_devices(out, title, sorted(devices, key=lambda one: str(one["name"])))
@@ -179,13 +179,13 @@ def demo_document(reports: Sequence[ExampleReport], problems: Sequence[str]) -> 
     """Return the document of a run: how each example ended, and what else went wrong."""
     rows = [
         {
-            "file": one.example.path.name,
-            "intent": one.example.intent,
-            "isGood": one.is_good,
-            "unmet": list(one.unmet),
-            "left": list(one.left),
+            "file": report.example.path.name,
+            "intent": report.example.intent,
+            "isGood": report.is_good,
+            "unmet": list(report.unmet),
+            "left": list(report.left),
         }
-        for one in reports
+        for report in reports
     ]
     return OutputDocument(DocumentKind.DEMO_RUN, {"examples": rows, "problems": list(problems)})
 
@@ -286,7 +286,7 @@ def demo_command(examples: Path | None, profile: str, mig: str, output: str, *, 
     folders = [examples] if examples else [_folder(f"examples/{name}") for name in _SHIPPED[mig]]
     out = console(is_quiet=output != "table")
     reports, problems = _run_all(out, folders, profile, mig, is_verbose=verbose)
-    good, took = sum(one.is_good for one in reports), time.monotonic() - started
+    good, took = sum(report.is_good for report in reports), time.monotonic() - started
     left = "".join(f"; {problem}" for problem in problems)
     out.print(f"{good} of {len(reports)} examples came out as their files say{left}. {took:.1f} s")
     if output != "table":

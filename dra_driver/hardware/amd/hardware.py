@@ -102,10 +102,10 @@ class AmdHardware(SysfsObservation):
     def fingerprint(self) -> Fingerprint:
         """Return a value that changes when `discover` would return something else."""
         functions = read_functions(self._roots, AMD, DRIVERS)
-        modes = tuple(pci.read_text(one.folder / name) for one in functions for name in _MODE_FILES)
+        modes = tuple(pci.read_text(function.folder / name) for function in functions for name in _MODE_FILES)
         generation = pci.read_text(f"{self._roots.sys}/class/kfd/kfd/topology/generation_id")
         nodes = tuple(pci.entries_of(Path(self._roots.sys, "class/kfd/kfd/topology/nodes")))
-        drm = tuple((one.address, one.drm) for one in functions)
+        drm = tuple((function.address, function.drm) for function in functions)
         limits = sysfs.is_offered(self._roots), tuple(sysfs.own_memory(self._roots, one.address) for one in functions)
         return Fingerprint(
             (drm, modes, generation, nodes, on_bus(self._roots, AMD), self.version(), self._device_nodes(), limits)

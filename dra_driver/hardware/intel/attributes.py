@@ -239,7 +239,7 @@ def _temperature(sensors: tuple[Sensor, ...], label: str, number: int) -> int | 
 
 def _energy_mj(sensors: tuple[Sensor, ...]) -> float | None:
     """Return the energy of the whole card, else that of its package, in mJ."""
-    by_number = {one.number: one.value for one in sensors if one.kind == "energy"}
+    by_number = {sensor.number: sensor.value for sensor in sensors if sensor.kind == "energy"}
     microjoules = by_number[min(by_number)] if by_number else None
     return None if microjoules is None else microjoules / 1000
 
@@ -286,7 +286,7 @@ class IntelHardware(SysfsObservation):
 
     def fingerprint(self) -> Fingerprint:
         """Return a value that changes when `discover` would return something else."""
-        functions = tuple((one.address, one.drm) for one in read_functions(self._roots, INTEL, DRIVERS))
+        functions = tuple((function.address, function.drm) for function in read_functions(self._roots, INTEL, DRIVERS))
         capacity = pci.read_text(Path(self._roots.sys, "fs/cgroup/dmem.capacity"))
         return Fingerprint((functions, capacity, on_bus(self._roots, INTEL), read_device_nodes(self._roots)))
 

@@ -216,7 +216,7 @@ class NvidiaMeter:
     def report(self) -> MeterReport:
         """Return what is known now."""
         with self._mutex:
-            readings = tuple(one for found in self._readings.values() for one in found)
+            readings = tuple(one for reading in self._readings.values() for one in reading)
             return MeterReport(readings, {key: dict(found) for key, found in self._xids.items()}, dict(self._last))
 
     def take(self, address: str, readings: tuple[Reading, ...]) -> None:

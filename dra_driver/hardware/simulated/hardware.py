@@ -132,10 +132,10 @@ class SimulatedMeter:
     def _readings(self, gpu: GpuFacts, section: SimulatedMetering, now: float) -> Iterator[Reading]:
         if section is NOT_METERED:
             return
-        of_all = None if gpu.mig_enabled else tuple(one.use for one in section.processes)
+        of_all = None if gpu.mig_enabled else tuple(process.use for process in section.processes)
         yield Reading(gpu.pci_address, now, self._measured(section.values), processes=of_all)
         for gi_id in dict.fromkeys(partition.gi_id for partition in gpu.partitions):
-            uses = tuple(one.use for one in section.processes if one.gi_id == gi_id)
+            uses = tuple(process.use for process in section.processes if process.gi_id == gi_id)
             yield Reading(gpu.pci_address, now, self._measured(section.of_instance(gi_id)), gi_id, uses)
 
     def _measured(self, values: Values) -> Values:

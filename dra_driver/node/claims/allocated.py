@@ -363,7 +363,7 @@ class ClaimOnNode:
     @property
     def made(self) -> frozenset[str]:
         """The names of the devices that Prepare makes."""
-        return frozenset(one.device.name for one in self.results if one.is_made)
+        return frozenset(claimed.device.name for claimed in self.results if claimed.is_made)
 
     def refuse(self, faults: Collection[ConfigFault]) -> None:
         """Refuse the claim for these faults, if there are any. Raises: ClaimError, as `reading.refuse`."""

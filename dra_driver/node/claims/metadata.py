@@ -107,8 +107,8 @@ def plan_metadata(on_node: ClaimOnNode, driver: str) -> tuple[RequestMetadata, .
     """Return the metadata of each request of a claim; `driver` is the name of this driver."""
     claim, made = on_node.claim, on_node.made
     by_request: dict[str, list[ClaimedDevice]] = {}
-    for one in on_node.results:
-        by_request.setdefault(one.result.request, []).append(one)
+    for claimed in on_node.results:
+        by_request.setdefault(claimed.result.request, []).append(claimed)
     return tuple(
         RequestMetadata(
             driver=driver,
@@ -117,7 +117,7 @@ def plan_metadata(on_node: ClaimOnNode, driver: str) -> tuple[RequestMetadata, .
             uid=claim.uid,
             pod_claim_name=claim.pod_claim_name,
             request=request,
-            devices=tuple(_entry(one, made) for one in results),
+            devices=tuple(_entry(result, made) for result in results),
             carrier=results[0].in_file,
         )
         for request, results in by_request.items()
@@ -214,9 +214,9 @@ def _begin(text: str, at: int) -> int:
 
 def _devices(found: dict[str, Any]) -> Iterator[DescribedDevice]:
     for request in found["requests"]:
-        for one in request["devices"]:
-            attributes = tuple((_text(name), _value(value)) for name, value in (one.get("attributes") or {}).items())
-            driver, pool, name = _text(one["driver"]), _text(one["pool"]), _text(one["name"])
+        for device in request["devices"]:
+            attributes = tuple((_text(name), _value(value)) for name, value in (device.get("attributes") or {}).items())
+            driver, pool, name = _text(device["driver"]), _text(device["pool"]), _text(device["name"])
             yield DescribedDevice(_text(request["name"]), driver, pool, name, attributes)
 
 
@@ -281,9 +281,9 @@ class DeviceStatus:
         if self.device.share_id:
             entry["shareID"] = self.device.share_id
         since = {
-            one.get("type"): (one.get("status"), one.get("lastTransitionTime"))
-            for one in before.get("conditions") or ()
-            if isinstance(one, dict)
+            condition.get("type"): (condition.get("status"), condition.get("lastTransitionTime"))
+            for condition in before.get("conditions") or ()
+            if isinstance(condition, dict)
         }
         entry["conditions"] = [
             {

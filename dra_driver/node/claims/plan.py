@@ -108,7 +108,7 @@ def _cdi_file(
         cdi_kind=cdi.kind(driver),
         devices={one.in_file: edits[one.device.name] for one in on_node.results if one.device.name not in made},
         common=common,
-        made={one.in_file: one.device.name for one in on_node.results if one.device.name in made},
+        made={claimed.in_file: claimed.device.name for claimed in on_node.results if claimed.device.name in made},
         metadata=metadata,
         standing=tuple(one for one in on_node.own if one.partition is not None and one.placement is None),
     )
@@ -247,13 +247,13 @@ def plan_sharing(on_node: ClaimOnNode) -> tuple[SharingStep, ...]:
     """
     by_device: dict[str, list[RequestedSharing]] = {}
     faults: list[ConfigFault] = []
-    for one in on_node.results:
-        if one.result.is_admin or not (one.is_shared or one.configs):
+    for claimed in on_node.results:
+        if claimed.result.is_admin or not (claimed.is_shared or claimed.configs):
             continue
-        requested = requested_sharing_of(one, on_node)
+        requested = requested_sharing_of(claimed, on_node)
         faults += faults_of_request(requested)
         if requested.settings is not None:
-            by_device.setdefault(one.device.shared_name, []).append(requested)
+            by_device.setdefault(claimed.device.shared_name, []).append(requested)
     if not (by_device or faults):
         return ()
     faults += faults_of_combination(by_device)
@@ -306,8 +306,8 @@ def plan_memory_limits(on_node: ClaimOnNode) -> tuple[MemoryLimitStep, ...]:
     """Return a step for each GPU of which the claim has shares whose limits the driver must enforce."""
     limits: dict[str, int] = {}
     shared_devices: dict[str, SharedDevice] = {}
-    for one in on_node.results:
-        result, device = one.result, one.device
+    for claimed in on_node.results:
+        result, device = claimed.result, claimed.device
         if result.is_admin or device.share is None or not device.share.is_hard:
             continue
         consumed = dict(result.consumed).get(MEMORY)
@@ -354,16 +354,16 @@ def plan_compute_units(on_node: ClaimOnNode) -> tuple[ComputeUnitsStep, ...]:
     """
     faults: list[ConfigFault] = []
     steps = []
-    for one in on_node.results:
-        count = one.config.compute_units if one.config else None
-        if count is None or one.result.is_admin:
+    for claimed in on_node.results:
+        count = claimed.config.compute_units if claimed.config else None
+        if count is None or claimed.result.is_admin:
             continue
-        device = one.device
-        faults += [fault_of(one.result, text) for text in _faults(len(on_node.claim.devices), device, count)]
+        device = claimed.device
+        faults += [fault_of(claimed.result, text) for text in _faults(len(on_node.claim.devices), device, count)]
         gpu = device.gpu
         shared = SharedDevice(device.shared_name, gpu.uuid, gpu.minor, gpu.pci_address)
         total = device.capacity.get(_UNITS, 0)
-        steps.append(ComputeUnitsStep(shared, count, total, _is_in_pairs(device), (one.in_file,)))
+        steps.append(ComputeUnitsStep(shared, count, total, _is_in_pairs(device), (claimed.in_file,)))
     on_node.refuse(faults)
     return tuple(steps)
 

@@ -241,8 +241,8 @@ def limits_of(group: Sequence[RequestedSharing], requested: RequestedSharing, se
     """Return the limits of one result's user, who gets all shares of its request, added up, as one limit."""
     request = requested.claimed.result.base_request
     limits = [other.limits for other in group if other.claimed.result.base_request == request]
-    threads = _sum([one.active_thread_percentage for one in limits], settings.active_thread_percentage or 100)
-    memory = _sum([one.pinned_memory_limit for one in limits], settings.pinned_memory_limit)
+    threads = _sum([limit.active_thread_percentage for limit in limits], settings.active_thread_percentage or 100)
+    memory = _sum([limit.pinned_memory_limit for limit in limits], settings.pinned_memory_limit)
     return ClientLimits(threads, memory and memory // _MIB * _MIB)
 
 

@@ -351,7 +351,7 @@ class DeviceUsers:
 
     def _devices_of(self, claim: ClaimWire) -> frozenset[str]:
         ours = (self._node.driver, self._node.pool)
-        return frozenset(one["device"] for one in results(claim) if (one["driver"], one["pool"]) == ours)
+        return frozenset(result["device"] for result in results(claim) if (result["driver"], result["pool"]) == ours)
 
 
 def _pods_of(claim: ClaimWire) -> Iterator[PodId]:

@@ -131,7 +131,7 @@ class HealthCondition(AgentPart):
         is_asked = self._is_reboot_asked()
         if self._health.is_silent:
             return ConditionText("Unknown", "Unmonitored", "the health of the devices can't be read", is_asked)
-        faults = [one.fault for one in verdicts if one.fault.key is not FaultKey.CORDONED]
+        faults = [verdict.fault for verdict in verdicts if verdict.fault.key is not FaultKey.CORDONED]
         if not faults:
             return ConditionText("True", "NoFaults", "no fault keeps claims from a device", is_asked)
         more = f"; and {len(faults) - MAX_NAMED} more" if len(faults) > MAX_NAMED else ""

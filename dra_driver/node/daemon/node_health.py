@@ -210,7 +210,7 @@ class NodeHealth(AgentPart):
     def is_silent(self) -> bool:
         """Return whether what is known is too old to be relied on, because the monitor or the library has stopped."""
         is_stale = boot_time() - self._monitor.turned_at > STALE_SECONDS or not self._is_known()
-        return is_stale or any(one.key is FaultKey.UNMONITORED for one in self._monitor.now.faults)
+        return is_stale or any(fault.key is FaultKey.UNMONITORED for fault in self._monitor.now.faults)
 
     def blocking(self) -> tuple[FaultVerdict, ...] | None:
         """Return the verdicts that keep claims from devices, the most important first; None before any is known."""
@@ -283,8 +283,8 @@ def _no_tests(_: Iterable[Fault]) -> Mapping[Subject, str]:
 
 
 def _report(pool: str, name: str, verdicts: tuple[FaultVerdict, ...]) -> DeviceReport:
-    message = "; ".join(one.fault.sentence for one in verdicts)
-    if any(one.fault.key == "unmonitored" for one in verdicts):
+    message = "; ".join(verdict.fault.sentence for verdict in verdicts)
+    if any(verdict.fault.key == "unmonitored" for verdict in verdicts):
         return DeviceReport(pool, name, DeviceState.UNKNOWN, message)
-    is_unhealthy = any(one.effect.is_blocking for one in verdicts)
+    is_unhealthy = any(verdict.effect.is_blocking for verdict in verdicts)
     return DeviceReport(pool, name, DeviceState.UNHEALTHY if is_unhealthy else DeviceState.HEALTHY, message)

@@ -118,7 +118,7 @@ class DriverLifecycle:
             return False
 
     def _is_on_bus(self) -> bool:
-        return any(one.driver == self.options.driver for one in vendors_on_bus(self.options.roots))
+        return any(vendor.driver == self.options.driver for vendor in vendors_on_bus(self.options.roots))
 
     def _open_hardware(self) -> Hardware:
         if self._hardware is None:

@@ -182,7 +182,7 @@ class ValidationGate(AgentPart):
         with self._mutex:
             if not self._is_running:
                 return
-            self._devices = {one.uuid: one for one in devices_to_test(self._inventory.current)}
+            self._devices = {device.uuid: device for device in devices_to_test(self._inventory.current)}
             self._examine()
             if not self._is_examined():
                 self._loop.wake()
@@ -208,7 +208,7 @@ class ValidationGate(AgentPart):
             # A device that failed is offered only together with its taint.
             subjects = self._verdicts.withheld | (failed - (self._tainted or frozenset()))
         places = map(place_of, inventory.offering.every()) if subjects else ()
-        return frozenset(place.name for place in places if any(is_within(place, one) for one in subjects))
+        return frozenset(place.name for place in places if any(is_within(place, subject) for subject in subjects))
 
     def failed(self, faults: Iterable[Fault]) -> Mapping[Subject, str] | None:
         """Return which devices failed, with the reason; None while that is not known.
@@ -216,8 +216,8 @@ class ValidationGate(AgentPart):
         The health monitor calls this in each of its turns, with the current faults: faulty GPUs are not tested.
         """
         faults = tuple(faults)
-        faulty = frozenset(one.subject for one in faults if one.key in UNTESTABLE)
-        tainted = frozenset(one.subject for one in faults if one.key is FaultKey.UNVALIDATED)
+        faulty = frozenset(fault.subject for fault in faults if fault.key in UNTESTABLE)
+        tainted = frozenset(fault.subject for fault in faults if fault.key is FaultKey.UNVALIDATED)
         by_hand = self._file.take()
         with self._mutex:
             for uuid, result in by_hand.items():

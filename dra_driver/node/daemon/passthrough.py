@@ -199,7 +199,7 @@ class PassthroughGpus:
         self._kept.learn(gpu for gpu in gpus if gpu.passthrough is not None and not gpu.is_lost)
         passed = tuple(self._unreported(facts, frozenset(here), problems))
         away = {gpu.pci_address for gpu in passed}
-        kept = [one for one in facts.problems if one.code != _NOT_DRIVEN or one.subject not in away]
+        kept = [problem for problem in facts.problems if problem.code != _NOT_DRIVEN or problem.subject not in away]
         waiting = facts.waiting_for
         if passed and not here and not any(one.code == _NOT_DRIVEN for one in kept):
             waiting = ""  # the driver has no GPU left, as intended

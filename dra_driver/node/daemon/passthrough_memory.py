@@ -232,4 +232,4 @@ def _returning(wire: dict[str, Any]) -> ReturningGpu:
 
 def _bare(wire: Any) -> list[dict[str, Any]]:
     rows = wire if isinstance(wire, list) else []
-    return [{key: value for key, value in one.items() if key != "passthrough"} for one in rows if isinstance(one, dict)]
+    return [{key: value for key, value in row.items() if key != "passthrough"} for row in rows if isinstance(row, dict)]

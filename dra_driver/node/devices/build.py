@@ -239,7 +239,7 @@ def settings_of(
     if not isinstance(settings, MpsSettings):
         return None
     mode = ShareMode.REPLICAS if rule.portion is None else rule.mode
-    memory = next((settings.per_device_limits[one] for one in ids if one in settings.per_device_limits), None)
+    memory = next((settings.per_device_limits[id_] for id_ in ids if id_ in settings.per_device_limits), None)
     memory = settings.pinned_memory_limit if memory is None else memory
     if memory is None and mode is not ShareMode.COMPUTE and allotment.largest:
         memory = allotment.largest

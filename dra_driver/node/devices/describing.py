@@ -272,8 +272,8 @@ def files() -> Iterator[tuple[str, str]]:
     for registered in VENDORS:
         vendor = load_vendor(registered.name)
         yield f"docs/{vendor.page.file}", render_page(vendor, rows_of(registered.name))
-        for one in vendor.generated_classes:
-            yield f"deviceclasses/{one.name}.yaml", render_class(one)
+        for device_class in vendor.generated_classes:
+            yield f"deviceclasses/{device_class.name}.yaml", render_class(device_class)
     yield "deploy/helm/vendors.yaml", render_vendors()
 
 

@@ -315,17 +315,17 @@ class PassthroughRules:
     def of_node(self, node: str) -> PassthroughRules:
         """Return the rules that concern a node."""
         return PassthroughRules(
-            tuple(one for one in self.rules if any(fnmatchcase(node, pattern) for pattern in one.nodes))
+            tuple(rule for rule in self.rules if any(fnmatchcase(node, pattern) for pattern in rule.nodes))
         )
 
     def rule_of(self, address: str, uuid: str = "", *, is_virtual: bool = False) -> PassthroughRule | None:
         """Return the rule about a GPU, or None if virtual machines may not have it."""
-        return next((one for one in self.rules if one.names(address, uuid, is_virtual=is_virtual)), None)
+        return next((rule for rule in self.rules if rule.names(address, uuid, is_virtual=is_virtual)), None)
 
     @property
     def addresses(self) -> frozenset[str]:
         """Return the PCI addresses that are named."""
-        return frozenset(name for one in self.rules for name in one.gpus if ":" in name)
+        return frozenset(name for rule in self.rules for name in rule.gpus if ":" in name)
 
 
 # The IMEX channel of a node: one device for all programs on the node that belong to the fabric's trust domain.

@@ -81,7 +81,7 @@ def charges_of(namespace: str, allocation: Wire, inventory: Inventory) -> Iterat
 
 def text_of_charges(charges: Iterable[Charge]) -> str:
     """Return charges as they are recorded; the namespace is that of the claim."""
-    return json_text([[*one.key[1:], *one[1:]] for one in charges])
+    return json_text([[*charge.key[1:], *charge[1:]] for charge in charges])
 
 
 def charges_of_text(namespace: str, text: str) -> tuple[Charge, ...]:
@@ -245,19 +245,19 @@ class Billing:
                 yield span._replace(charges=text)
             if span.key not in self._charges:
                 charges = self._charges[span.key] = charges_of_text(span.namespace, text)
-                known = (one for one in charges if one.is_known)
+                known = (charge for charge in charges if charge.is_known)
                 self._parts.update({(one.key.model, one.key.profile): one.gpu_part / one.weight for one in known})
 
     def _add_readings(self, spans: tuple[Span, ...], readings: Iterable[HolderReading]) -> None:
         by_uid = {span.uid: span for span in spans if span.ended is None}
-        for one in readings:
-            span = by_uid.get(one.holder.uid)
-            if span is None or one.busy_ratio is None:
+        for reading in readings:
+            span = by_uid.get(reading.holder.uid)
+            if span is None or reading.busy_ratio is None:
                 continue
-            charge = self.charge_of(span, one)
+            charge = self.charge_of(span, reading)
             if charge is not None:
-                busy = min(charge.weight, one.busy_ratio) * one.seconds
-                self._add((_OF_CLAIMS, *charge.key), UsageTotal(0.0, busy, charge.weight * one.seconds))
+                busy = min(charge.weight, reading.busy_ratio) * reading.seconds
+                self._add((_OF_CLAIMS, *charge.key), UsageTotal(0.0, busy, charge.weight * reading.seconds))
 
     def _add_unclaimed(self, inventory: Inventory, spans: tuple[Span, ...], now: float) -> None:
         before, self._turned_at = self._turned_at, now
@@ -379,7 +379,7 @@ _MAX_OF_ALL = float(1 << 63)
 
 def without_implausible_values(report: MeterReport) -> MeterReport:
     """Return a report without values that can't be true."""
-    return replace(report, readings=tuple(_plausible(one) for one in report.readings))
+    return replace(report, readings=tuple(_plausible(reading) for reading in report.readings))
 
 
 def _plausible(reading: Reading) -> Reading:

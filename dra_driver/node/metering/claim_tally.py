@@ -146,9 +146,9 @@ class ClaimTallies:
             elif tally.ended is None:  # another agent has settled its span
                 self._load_settled(uid)
                 tally.ended = now
-        for one in readings:
-            if one.holder.uid in latest:
-                self._tallies[one.holder.uid].add(one, usage.charge_of(latest[one.holder.uid], one))
+        for reading in readings:
+            if reading.holder.uid in latest:
+                self._tallies[reading.holder.uid].add(reading, usage.charge_of(latest[reading.holder.uid], reading))
         self._drop_ended(now)
 
     def _load_settled(self, uid: str) -> None:
@@ -164,12 +164,12 @@ class ClaimTallies:
     def lines(self) -> Iterator[str]:
         """Yield the tallies as lines of the text format."""
         tallies = tuple(self._tallies.values())
-        yield from _family(ALLOCATED, self._hours((one.labels, one.allocated) for one in tallies))
-        yield from _family(BUSY, self._hours((one.labels, one.busy) for one in tallies))
-        yield from _family(MEASURED, self._hours((one.labels, one.measured) for one in tallies))
-        yield from _family(MEMORY, ((one.labels, one.memory_max) for one in tallies))
-        yield from _family(ENERGY, ((one.labels, one.energy_j) for one in tallies))
-        active = [one for one in tallies if one.activity_count]
+        yield from _family(ALLOCATED, self._hours((tally.labels, tally.allocated) for tally in tallies))
+        yield from _family(BUSY, self._hours((tally.labels, tally.busy) for tally in tallies))
+        yield from _family(MEASURED, self._hours((tally.labels, tally.measured) for tally in tallies))
+        yield from _family(MEMORY, ((tally.labels, tally.memory_max) for tally in tallies))
+        yield from _family(ENERGY, ((tally.labels, tally.energy_j) for tally in tallies))
+        active = [tally for tally in tallies if tally.activity_count]
         if active:
             yield from ACTIVITY.lines()
         for one in active:

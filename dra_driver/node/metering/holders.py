@@ -219,9 +219,9 @@ def uses_of(holders: tuple[Holder, ...], processes: Iterable[ProcessUse], proc: 
     """Return the use of each holder. A holder without a process uses 0 of what the driver reports for processes."""
     rows = tuple(processes)
     by_pod: dict[str, list[ProcessUse]] = {}
-    for one in rows:
-        by_pod.setdefault(pod_of_process(one.pid, proc), []).append(one)
-    has_percents = any(one.sm_percent is not None for one in rows)
+    for row in rows:
+        by_pod.setdefault(pod_of_process(row.pid, proc), []).append(row)
+    has_percents = any(row.sm_percent is not None for row in rows)
     found: dict[Holder, HolderUse] = {}
     taken: set[str] = {""}
     for holder in holders:

@@ -258,7 +258,7 @@ def _initial_record(
     state = replace(state, former=before.former)
     if process is not None:
         return replace(state, process=process, origin=before.origin or origin_of(context.program))
-    return replace(state, former=tuple(one for one in before.daemons() if processes.started_by([one])))
+    return replace(state, former=tuple(daemon for daemon in before.daemons() if processes.started_by([daemon])))
 
 
 def _after_end(state: DaemonRecord) -> DaemonRecord:

@@ -278,7 +278,7 @@ def _state_of(value: dict[str, Any]) -> DaemonRecord | None:
 
 
 def _former(identities: Iterable[ProcessIdentity]) -> list[list[int]]:
-    return [[one.pid, one.start_ticks] for one in identities]
+    return [[identity.pid, identity.start_ticks] for identity in identities]
 
 
 def _former_of(value: Iterable[tuple[int, int]]) -> tuple[ProcessIdentity, ...]:

@@ -138,7 +138,7 @@ class PodResources:
         for user, used in _used(answer):
             name = (self._checked(used.claim_namespace, is_dns_label), self._checked(used.claim_name, _is_subdomain))
             claim = claims.setdefault(name, PodClaim())
-            ours = (self._device(found) for found in used.claim_resources if found.driver_name == self._driver)
+            ours = (self._device(resource) for resource in used.claim_resources if resource.driver_name == self._driver)
             claim.devices = tuple(dict.fromkeys([*claim.devices, *ours]))
             claim.is_prepared |= bool(used.claim_resources)
             users.setdefault(name, {})[user] = None

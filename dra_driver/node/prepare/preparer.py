@@ -344,15 +344,15 @@ class ClaimEdits:
         ("claim.no-admin-access") to a GPU for virtual machines; HardwareError.
         """
         made, edits = on_node.made, dict[str, Edits]()
-        for one in on_node.results:
-            name = one.device.name
+        for claimed in on_node.results:
+            name = claimed.device.name
             if name not in made:
                 try:
-                    known = edits[name] if name in edits else self._of_device(one.device, on_node.claim)
+                    known = edits[name] if name in edits else self._of_device(claimed.device, on_node.claim)
                 except HardwareError as error:
                     error.message = f"device {name}: {error.message}"
                     raise
-                edits[name] = self._with_admin_nodes(known, one.device) if one.result.is_admin else known
+                edits[name] = self._with_admin_nodes(known, claimed.device) if claimed.result.is_admin else known
         return edits
 
     def common(self, on_node: ClaimOnNode) -> Edits:
@@ -361,13 +361,13 @@ class ClaimEdits:
         A virtual machine needs nothing of the host's GPU driver, nor does a channel, which a pod has beside GPUs.
         """
         parts = [self._hardware.common_edits()]
-        devices = {one.device.name: one.device for one in on_node.results}.values()
+        devices = {claimed.device.name: claimed.device for claimed in on_node.results}.values()
         if self._claim_wide is not None:
             parts.append(self._claim_wide.claim_edits([one.gpu for one in devices if one.type is not DeviceType.VFIO]))
         if all(device.type in _WITHOUT_DRIVER for device in devices):
             parts = [Edits(env=part.env) for part in parts]
-        if machines := [one.iommu for one in on_node.results if one.device.type is DeviceType.VFIO]:
-            backends = sorted({one.prefers_iommufd for one in machines if one.has_api_device})
+        if machines := [claimed.iommu for claimed in on_node.results if claimed.device.type is DeviceType.VFIO]:
+            backends = sorted({machine.prefers_iommufd for machine in machines if machine.has_api_device})
             nodes = (api_node(self._roots, prefers_iommufd=backend) for backend in backends)
             parts.append(Edits(device_nodes=tuple(nodes)))
         return merge(parts) if len(parts) > 1 else parts[0]

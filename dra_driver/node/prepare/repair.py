@@ -227,7 +227,7 @@ class Repair:
         """Return whether a claim holds one of these partitions, or a replica of it. Raises: LedgerError."""
         names = {partition.device for partition in made}
         holders = self.ledger.holders({gpu_of_device(name) for name in names})
-        return any((replicated_name(held) or held) in names for held in holders)
+        return any((replicated_name(holder) or holder) in names for holder in holders)
 
     def settle_modes(self) -> None:
         """Switch off the MIG modes that this driver switched on for partitions which are all gone by now."""

@@ -99,7 +99,7 @@ class StoredSlices:
 
     def as_stored(self) -> tuple[SliceWire, ...]:
         """Return every slice as the server holds it."""
-        return tuple(known.wire for known in self._slices.values())
+        return tuple(slice_.wire for slice_ in self._slices.values())
 
     def replace(self, objects: Iterable[SliceWire], resource_version: str, *, is_latest: bool = False) -> bool:
         """Take over a list, and return whether it contains changes.

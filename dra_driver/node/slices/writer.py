@@ -65,7 +65,7 @@ def mark_of(wire: SliceWire, key: str) -> AgentMark | None:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    names = [one.name for one in fields(AgentMark)]
+    names = [field.name for field in fields(AgentMark)]
     if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in names):
         return None
     mark = AgentMark(**{name: found[name] for name in names})

@@ -387,8 +387,8 @@ def _changing(operation: Any) -> Any:
         left.aliases.append(result)
         result.aliases = left.aliases
         total = result.number
-        for one in left.aliases:
-            one.number = Quantity(total.unscaled, total.scale, one.number.format, machine=False)
+        for alias in left.aliases:
+            alias.number = Quantity(total.unscaled, total.scale, alias.number.format, machine=False)
         return result
 
     return change

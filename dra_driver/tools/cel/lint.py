@@ -137,9 +137,9 @@ def _write(found: list[LintedSelector]) -> frozenset[SelectorPlace]:
             by_file.setdefault(document.origin, []).append(one)
     for origin, rows in by_file.items():
         changes = [
-            ExpressionChange(one.compiled.written.document.number, one.compiled.written.steps, one.better)
-            for one in rows
-            if one.compiled.written.document is not None and one.better is not None
+            ExpressionChange(row.compiled.written.document.number, row.compiled.written.steps, row.better)
+            for row in rows
+            if row.compiled.written.document is not None and row.better is not None
         ]
         text = with_new_expressions(read_text(origin), origin, changes)
         if text is None:
@@ -148,7 +148,7 @@ def _write(found: list[LintedSelector]) -> frozenset[SelectorPlace]:
             Path(origin).write_text(text, encoding="utf-8")
         except OSError as fault:
             raise InputError("unwritable", f"{shown(origin)} can't be written: {fault.strerror}") from fault
-        written |= {one.place for one in rows}
+        written |= {row.place for row in rows}
     return frozenset(written)
 
 

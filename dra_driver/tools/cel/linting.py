@@ -274,11 +274,11 @@ def with_new_expressions(text: str, origin: str, changes: Sequence[ExpressionCha
     # The caller has already read this text, so its nesting is bounded.
     roots = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     edits = []
-    for one in changes:
-        node = _scalar(roots[one.number], one.path)
+    for change in changes:
+        node = _scalar(roots[change.number], change.path)
         if node is None:
             return None
-        edits.append((node.start_mark.index, node.end_mark.index, _written(text, node, one.expression)))
+        edits.append((node.start_mark.index, node.end_mark.index, _written(text, node, change.expression)))
     made = text
     for start, end, new in sorted(edits, reverse=True):
         made = made[:start] + new + made[end:]
@@ -323,11 +323,11 @@ def _written(text: str, node: Any, expression: str) -> str:
 def _reads_back(before: str, after: str, origin: str, changes: Sequence[ExpressionChange]) -> bool:
     """Return whether the new text holds the old objects with the new expressions, and no other change."""
     wanted = deepcopy(load_text(before, origin))
-    for one in changes:
-        holder = wanted[one.number]
-        for step in one.path[:-1]:
+    for change in changes:
+        holder = wanted[change.number]
+        for step in change.path[:-1]:
             holder = holder[step]
-        holder[one.path[-1]] = one.expression
+        holder[change.path[-1]] = change.expression
     try:
         return load_text(after, origin) == wanted
     except InputError:

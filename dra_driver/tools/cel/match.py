@@ -232,7 +232,7 @@ def _show_devices(out: Any, judged: QueryVerdicts) -> None:
     for group in judged.groups:
         verdict = group.verdict
         why = verdict.error or ("" if verdict.step is None else judged.compiled[verdict.step].written.label)
-        rows += [(one.node, one.driver, one.name, words[verdict.kind], why) for one in group.devices]
+        rows += [(device.node, device.driver, device.name, words[verdict.kind], why) for device in group.devices]
     columns = (Column("node"), Column("driver"), Column("device"), Column("verdict"), Column("decided by"))
     show_table(out, "", columns, sorted(rows, key=lambda row: (row[0], row[2])))
 

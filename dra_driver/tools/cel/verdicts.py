@@ -108,7 +108,7 @@ class QueryVerdicts:
     def errors(self) -> dict[int, tuple[str | None, int | None]]:
         """Return the errors that abort scheduling and the index of the failing selector, by id() of the device."""
         aborting = (group for group in self.groups if group.verdict.kind == ABORT)
-        return {id(one): (group.verdict.error, group.verdict.step) for group in aborting for one in group.devices}
+        return {id(device): (group.verdict.error, group.verdict.step) for group in aborting for device in group.devices}
 
 
 def judge(queries: Iterable[Query], fleet: Fleet, engine: Engine, environment: Environment) -> list[QueryVerdicts]:

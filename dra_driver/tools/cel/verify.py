@@ -184,7 +184,7 @@ class _Runner:
         slices = [document for document in read_documents([str(path)]) if document.kind == SLICE]
         if not slices:
             return fleet_of_profile(str(path), offer=self._offer)
-        return fleet_of_slices([(f"ResourceSlice {one.name}", one.wire) for one in slices], name)
+        return fleet_of_slices([(f"ResourceSlice {slice_.name}", slice_.wire) for slice_ in slices], name)
 
 
 def _differences(judged: QueryVerdicts, name: str, wanted: Any) -> Iterator[str]:
@@ -240,7 +240,7 @@ def cel_verify_command(paths: tuple[str, ...], output: str) -> int:
     elif output == "table":
         _show(results)
     else:
-        rows = [{"file": one.file, "name": one.name, "failures": list(one.failures)} for one in results]
+        rows = [{"file": result.file, "name": result.name, "failures": list(result.failures)} for result in results]
         write_document(OutputDocument(DocumentKind.SELECTOR_TESTS, {"tests": rows}), output)
     return ExitCode.NO_MATCH if any(result.failures for result in results) else ExitCode.OK
 
@@ -354,5 +354,5 @@ def _recorded(query: Query, fleets: Mapping[str, Fleet], engine: KubernetesEngin
     if query.request != "-e":
         return {"name": query.title, "query": query.title, "expect": expect}
     expressions = [written.expression for written in query.selectors]
-    text = expressions[0] if len(expressions) == 1 else " && ".join(f"({one})" for one in expressions)
+    text = expressions[0] if len(expressions) == 1 else " && ".join(f"({expression})" for expression in expressions)
     return {"name": query.title, "expression": text, "expect": expect}

@@ -50,7 +50,7 @@ def _picked(wire: Mapping[str, Any] | None, *fields: str) -> Wire:
 
 def _pod(wire: Wire, _driver: str) -> Wire:
     spec, status = wire.get("spec") or {}, wire.get("status") or {}
-    containers = [_picked(one, "name", "resources") for one in spec.get("containers") or ()]
+    containers = [_picked(container, "name", "resources") for container in spec.get("containers") or ()]
     states = [_picked(one, "name", "ready", "restartCount", "state") for one in status.get("containerStatuses") or ()]
     fields = ("phase", "conditions", "resourceClaimStatuses", "extendedResourceClaimStatus", "reason", "message")
     return {
@@ -106,7 +106,7 @@ def _without_foreign(value: Any, driver: str) -> Any:
 
 def _daemonset(wire: Wire, _driver: str) -> Wire:
     template = ((wire.get("spec") or {}).get("template") or {}).get("spec") or {}
-    containers = [_picked(one, "name", "image", "resources") for one in template.get("containers") or ()]
+    containers = [_picked(container, "name", "image", "resources") for container in template.get("containers") or ()]
     return {"spec": {"containers": containers}, "status": wire.get("status")}
 
 

@@ -177,7 +177,7 @@ def check_references(cluster: ClusterEvidence) -> Iterator[Finding]:
     """Yield a finding for each waiting pod whose claim or template does not exist."""
     for pod in _waiting(cluster):
         namespace = pod["metadata"].get("namespace")
-        made = {one.get("name") for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()}
+        made = {status.get("name") for status in (pod.get("status") or {}).get("resourceClaimStatuses") or ()}
         for entry in (pod.get("spec") or {}).get("resourceClaims") or ():
             for key, (kind, word) in _KINDS.items():
                 name = entry.get(key)
@@ -225,7 +225,7 @@ def _waiting(cluster: ClusterEvidence) -> Iterator[Wire]:
 
 def _resources(pod: Wire) -> list[str]:
     containers = [container for key in ("initContainers", "containers") for container in pod["spec"].get(key) or ()]
-    names = [name for one in containers for name in ((one.get("resources") or {}).get("limits") or {})]
+    names = [name for container in containers for name in ((container.get("resources") or {}).get("limits") or {})]
     return [name for name in dict.fromkeys(names) if name.startswith(_OURS)]
 
 
@@ -310,7 +310,7 @@ def check_taints(cluster: ClusterEvidence) -> Iterator[Finding]:
     if all(name in with_gpus or has_gpus(node) for name, node in nodes.items()):
         return
     for name in sorted(with_gpus & nodes.keys()):
-        if any(one.get("effect") in _KEEPS_AWAY for one in (nodes[name].get("spec") or {}).get("taints") or ()):
+        if any(taint.get("effect") in _KEEPS_AWAY for taint in (nodes[name].get("spec") or {}).get("taints") or ()):
             continue
         pods = sorted(_pod_name(pod) for pod in cluster.of("pods") if _could_run_elsewhere(pod, name))
         more = f" and {len(pods) - _MAX_NAMED} more" if len(pods) > _MAX_NAMED else ""
@@ -335,7 +335,7 @@ def _could_run_elsewhere(pod: Wire, node: str) -> bool:
     if "DaemonSet" in owners or "Node" in owners or _MIRROR in (metadata.get("annotations") or {}):
         return False
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
-    limits = [name for one in containers for name in ((one.get("resources") or {}).get("limits") or {})]
+    limits = [name for container in containers for name in ((container.get("resources") or {}).get("limits") or {})]
     return not any(name.startswith(_GPU_RESOURCE) for name in limits)
 
 

@@ -219,8 +219,8 @@ def _before_downgrade(
 
 def _without_explained(findings: list[Finding]) -> list[Finding]:
     """Leave out each finding that a pod waits if another finding explains why it can't be scheduled."""
-    explained = {one.subject for one in findings if one.id == "pod-reference-missing"}
-    return [one for one in findings if one.id != "claim-waits" or one.subject not in explained]
+    explained = {finding.subject for finding in findings if finding.id == "pod-reference-missing"}
+    return [finding for finding in findings if finding.id != "claim-waits" or finding.subject not in explained]
 
 
 def _areas_of_cluster(cluster: ClusterEvidence) -> Iterator[str]:

@@ -144,10 +144,10 @@ def _served_rules(api: KubeApi, version: ServerVersion) -> str:
 
 def _reread_claims(api: KubeApi, objects: dict[str, list[Wire]]) -> None:
     """Read those claims again whose reserving pod is missing: the pod may have ended between the two lists."""
-    pods = {one["metadata"].get("uid") for one in objects.get("pods", ())}
+    pods = {pod["metadata"].get("uid") for pod in objects.get("pods", ())}
     for number, claim in enumerate(objects.get("claims", ()) if "pods" in objects else ()):
         users = (claim.get("status") or {}).get("reservedFor") or ()
-        if all(one.get("resource") != "pods" or one.get("uid") in pods for one in users):
+        if all(user.get("resource") != "pods" or user.get("uid") in pods for user in users):
             continue
         metadata = claim["metadata"]
         path = paths.claim_path(str(metadata.get("namespace")), metadata["name"])
@@ -159,7 +159,7 @@ def _reread_claims(api: KubeApi, objects: dict[str, list[Wire]]) -> None:
 
 def agents(daemonsets: list[Wire]) -> list[Wire]:
     """Return the DaemonSets that run an agent, whatever their names are."""
-    return [one for one in daemonsets if _label(one, "app.kubernetes.io/name") == "dra-driver"]
+    return [daemonset for daemonset in daemonsets if _label(daemonset, "app.kubernetes.io/name") == "dra-driver"]
 
 
 def _label(wire: Wire, name: str) -> Any:
@@ -431,7 +431,7 @@ class NodeFaults:
 
 def read_faults(folder: Path, now: float) -> NodeFaults | None:
     """Read what is recorded; return None if there is nothing. Raises: LedgerError, InputError, PermissionError."""
-    cases = tuple(one for one in RemediationJournal(folder).cases() if one.stage is not Stage.RETURNED)
+    cases = tuple(case_ for case_ in RemediationJournal(folder).cases() if case_.stage is not Stage.RETURNED)
     cordons = tuple(one for one in CordonFile(folder).read() if one.is_in_force(now))
     store = HealthStore(folder)
     if (written := store.written_at()) is None:  # an agent that ended may have removed it, but never the cordons

@@ -167,14 +167,14 @@ class DoctorReport:
     @property
     def is_clean(self) -> bool:
         """Whether nothing is wrong; notes do not count."""
-        return all(one.severity is Severity.NOTE for one in self.findings)
+        return all(finding.severity is Severity.NOTE for finding in self.findings)
 
     def document(self) -> Wire:
         """Return the report as a JSON document."""
         return {
             "isClean": self.is_clean,
             "lookedAt": list(self.looked_at),
-            "findings": [one.document() for one in self.findings],
+            "findings": [finding.document() for finding in self.findings],
             "unseen": [asdict(one) for one in self.unseen],
         }
 

@@ -88,7 +88,7 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
             "discovery, as the agent does it", "nvidia-smi should report the same; dmesg | grep NVRM shows why",
         )  # fmt: skip
     yield from _problems(inventory, is_all_vfio=is_all_vfio)
-    if hangs_with_mixed_mig(facts.driver_version) and not any(one.code == _MIXED for one in inventory.problems):
+    if hangs_with_mixed_mig(facts.driver_version) and not any(problem.code == _MIXED for problem in inventory.problems):
         yield Finding(
             "driver-risky-version", f"driver {facts.driver_version}",
             "workloads hang once some GPUs of a node are in MIG mode and others are not", "the driver's version",
@@ -125,29 +125,29 @@ def _problems(inventory: Inventory, *, is_all_vfio: bool) -> Iterator[Finding]:
 
 def check_runtime(node: NodeEvidence, version: tuple[int, int] | None = None) -> Iterator[Finding]:
     """Check the container runtime's configuration; if it does not set CDI, `version` decides by its default."""
-    for one in node.runtimes:
-        subject, how = f"{one.runtime} ({one.file})", f"{one.file} and what it imports"
-        if one.fault:
-            yield Finding("runtime-cdi-unknown", subject, f"can't be read: {one.fault}", how, "correct the file")
-        elif one.is_cdi_on is False:
+    for runtime in node.runtimes:
+        subject, how = f"{runtime.runtime} ({runtime.file})", f"{runtime.file} and what it imports"
+        if runtime.fault:
+            yield Finding("runtime-cdi-unknown", subject, f"can't be read: {runtime.fault}", how, "correct the file")
+        elif runtime.is_cdi_on is False:
             yield Finding(
                 "runtime-cdi-off", subject, "enable_cdi is false", how, "set enable_cdi = true and restart the runtime"
             )
-        elif one.is_cdi_on is None and version is not None:
+        elif runtime.is_cdi_on is None and version is not None:
             if version < CDI_BY_DEFAULT:
                 yield Finding(
                     "runtime-cdi-off", subject, "does not set enable_cdi, which is off before 2.0",
                     f"{how}, and the version that the node reports", "set enable_cdi = true and restart the runtime",
                 )  # fmt: skip
-        elif one.is_cdi_on is None:
+        elif runtime.is_cdi_on is None:
             yield Finding(
                 "runtime-cdi-unknown", subject, "does not set enable_cdi: on since containerd 2.0, off in 1.7", how,
                 "with containerd 1.7 set enable_cdi = true and restart it",
             )  # fmt: skip
-        if _same_folder(str(node.folders.cdi)) not in map(_same_folder, one.folders):
+        if _same_folder(str(node.folders.cdi)) not in map(_same_folder, runtime.folders):
             yield Finding(
-                "runtime-cdi-folder", subject, f"reads {', '.join(one.folders)}, but not {node.folders.cdi}", how,
-                f"add {node.folders.cdi} to cdi_spec_dirs, or start the agent with --cdi-root={one.folders[-1]}",
+                "runtime-cdi-folder", subject, f"reads {', '.join(runtime.folders)}, but not {node.folders.cdi}", how,
+                f"add {node.folders.cdi} to cdi_spec_dirs, or start the agent with --cdi-root={runtime.folders[-1]}",
             )  # fmt: skip
 
 
@@ -161,11 +161,11 @@ def check_registration(node: NodeEvidence) -> Iterator[Finding]:
         )  # fmt: skip
     if node.sockets is None:
         return
-    yield from _serving(node, [one for one in node.sockets if one.serves(node.driver)])
-    for one in node.sockets:
-        if one.is_dead:
+    yield from _serving(node, [socket for socket in node.sockets if socket.serves(node.driver)])
+    for socket in node.sockets:
+        if socket.is_dead:
             yield Finding(
-                "node-dead-socket", one.path, "no process listens", "connecting is refused",
+                "node-dead-socket", socket.path, "no process listens", "connecting is refused",
                 "each such socket delays registrations by seconds; remove it if its driver is gone",
             )  # fmt: skip
 
@@ -349,10 +349,10 @@ def _held(cluster: ClusterEvidence) -> dict[tuple[str, str], list[str]]:
     for claim in cluster.of("claims"):
         status, namespace = claim.get("status") or {}, claim["metadata"].get("namespace")
         users = [one for one in status.get("reservedFor") or () if one.get("resource") == "pods"]
-        pods = [f"{namespace}/{one['name']}" for one in users]
-        for one in ((status.get("allocation") or {}).get("devices") or {}).get("results") or ():
-            if one.get("driver") == cluster.driver:
-                held.setdefault((str(one["pool"]), str(one["device"])), []).extend(pods)
+        pods = [f"{namespace}/{user['name']}" for user in users]
+        for result in ((status.get("allocation") or {}).get("devices") or {}).get("results") or ():
+            if result.get("driver") == cluster.driver:
+                held.setdefault((str(result["pool"]), str(result["device"])), []).extend(pods)
     return held
 
 
@@ -387,7 +387,7 @@ def check_agents(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
 def check_metric_sources(cluster: ClusterEvidence) -> Iterator[Finding]:
     """Yield a finding for each exporter that publishes the metrics that our agents publish under the same names."""
     daemonsets = cluster.of("daemonsets")
-    if not any(_publishes_common_names(one) for one in agents(daemonsets)):
+    if not any(_publishes_common_names(agent) for agent in agents(daemonsets)):
         return
     for other in daemonsets:
         if _EXPORTER in " ".join(str(container.get("image") or "") for container in _containers(other)):
@@ -414,7 +414,7 @@ def _containers(daemonset: Wire) -> list[Wire]:
 def _is_ready(pod: Wire) -> bool:
     status = pod.get("status") or {}
     conditions = status.get("conditions") or ()
-    is_ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    is_ready = any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
     return is_ready or status.get("phase") == "Succeeded" or "deletionTimestamp" in pod["metadata"]
 
 
@@ -422,7 +422,7 @@ def _is_starting(pod: Wire, now: datetime) -> bool:
     """Return whether a pod is new and none of its containers has restarted: a rollout is not a fault."""
     states = (pod.get("status") or {}).get("containerStatuses") or ()
     age = seconds_since(str(pod["metadata"].get("creationTimestamp") or ""), now)
-    return 0 < age < PATIENCE_SECONDS and not any(one.get("restartCount") for one in states)
+    return 0 < age < PATIENCE_SECONDS and not any(state.get("restartCount") for state in states)
 
 
 def _why(pod: Wire) -> str:
@@ -431,5 +431,5 @@ def _why(pod: Wire) -> str:
         waiting = (container.get("state") or {}).get("waiting")
         if waiting:
             return f"{waiting.get('reason')}, {container.get('restartCount', 0)} restarts"
-    unready = [one for one in status.get("conditions") or () if one.get("status") == "False"]
+    unready = [condition for condition in status.get("conditions") or () if condition.get("status") == "False"]
     return next((str(one.get("message") or one.get("reason")) for one in unready), "not ready")

@@ -237,7 +237,7 @@ def _agree(rows: tuple[LedgerRow, ...], uids: frozenset[str]) -> bool:
 
 
 def _look_at_ledger(path: Path, unseen: list[Unexamined]) -> tuple[tuple[LedgerRow, ...] | None, str]:
-    closed = next((one for one in reversed(path.parents) if _is_closed(one)), None)
+    closed = next((parent for parent in reversed(path.parents) if _is_closed(parent)), None)
     if closed is not None:
         unseen.append(Unexamined("ledger", f"{closed} can't be entered: run as root"))
         return None, ""
@@ -390,13 +390,13 @@ def _allocated(cluster: ClusterEvidence) -> list[ClaimWire]:
 def _devices_of(claim: ClaimWire, driver: str) -> list[tuple[str, str]]:
     """Return pool and name of each device of one driver that a claim holds."""
     results = (claim["status"]["allocation"].get("devices") or {}).get("results") or ()
-    return [(one["pool"], one["device"]) for one in results if one.get("driver") == driver]
+    return [(result["pool"], result["device"]) for result in results if result.get("driver") == driver]
 
 
 def _ended_seconds_ago(pod: Wire, now: datetime) -> float:
     """Return how many seconds ago a pod's last container ended; infinity if no end is recorded."""
     states = [(one.get("state") or {}).get("terminated") or {} for one in pod["status"].get("containerStatuses") or ()]
-    ends = [str(one["finishedAt"]) for one in states if one.get("finishedAt")]
+    ends = [str(state["finishedAt"]) for state in states if state.get("finishedAt")]
     return seconds_since(max(ends), now) if ends else float("inf")
 
 

@@ -45,7 +45,7 @@ def check_presence(cluster: ClusterEvidence) -> Iterator[Finding]:
             "slices-none", cluster.driver, "publishes no slice on any node",
             "GET resourceslices", "is the agent installed, and does it run on the GPU nodes? (docs/install.md)",
         )  # fmt: skip
-    published = {one["spec"].get("nodeName") for one in ours}
+    published = {slice_["spec"].get("nodeName") for slice_ in ours}
     for name in wanted if ours else ():
         if name not in published:
             yield Finding(
@@ -63,8 +63,8 @@ def check_presence(cluster: ClusterEvidence) -> Iterator[Finding]:
 def check_pools(cluster: ClusterEvidence) -> Iterator[Finding]:
     """Yield a finding for each incomplete pool and each pool with slices of older generations."""
     pools: defaultdict[str, list[Wire]] = defaultdict(list)
-    for one in _ours(cluster):
-        pools[one["spec"]["pool"]["name"]].append(one["spec"]["pool"])
+    for slice_ in _ours(cluster):
+        pools[slice_["spec"]["pool"]["name"]].append(slice_["spec"]["pool"])
     for name, found in sorted(pools.items()):
         newest = max(pool["generation"] for pool in found)
         current = [pool for pool in found if pool["generation"] == newest]
@@ -109,7 +109,7 @@ PooledDevice = tuple[str, str]
 
 def devices_of(slices: Iterable[SliceWire], node: str = "") -> dict[PooledDevice, DeviceWire]:
     """Return one driver's devices in the newest generation of each pool, of one node or (with "") of all."""
-    chosen = [one["spec"] for one in slices if not node or one["spec"].get("nodeName") == node]
+    chosen = [slice_["spec"] for slice_ in slices if not node or slice_["spec"].get("nodeName") == node]
     newest: dict[str, int] = {}
     for spec in chosen:
         newest[spec["pool"]["name"]] = max(spec["pool"]["generation"], newest.get(spec["pool"]["name"], 0))
@@ -214,7 +214,7 @@ def check_claim_selectors(cluster: ClusterEvidence) -> Iterator[Finding]:
     engine = KubernetesEngine(nearest_version(cluster.version.minor))
     classes = {one["metadata"]["name"]: _expressions(one) for one in cluster.of("classes")}
     for kind, wire, spec in _asking(cluster):
-        faults = [fault for one in _parts(spec) if (fault := _fault_of(engine, one, classes, fleet))]
+        faults = [fault for part in _parts(spec) if (fault := _fault_of(engine, part, classes, fleet))]
         if faults:
             yield Finding(
                 "claim-selector-aborts", f"{kind} {wire['metadata'].get('namespace')}/{wire['metadata']['name']}",
@@ -239,7 +239,7 @@ def _fault_of(
 
 
 def _wires(expressions: list[str]) -> list[Wire]:
-    return [{"cel": {"expression": one}} for one in expressions]
+    return [{"cel": {"expression": expression}} for expression in expressions]
 
 
 def _verdict(

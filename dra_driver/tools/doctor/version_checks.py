@@ -75,17 +75,17 @@ def check_daemon(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Findi
 def _cliques(cluster: ClusterEvidence) -> dict[str, set[str]]:
     """Return the nodes of each clique."""
     cliques: defaultdict[str, set[str]] = defaultdict(set)
-    for one in _slices_of(cluster, cluster.driver):
-        for device in one["spec"].get("devices") or ():
+    for slice_ in _slices_of(cluster, cluster.driver):
+        for device in slice_["spec"].get("devices") or ():
             domain = ((device.get("attributes") or {}).get(_LINK_DOMAIN) or {}).get("string") or ""
             if _FABRIC_CLIQUE.fullmatch(domain):
-                cliques[domain].add(str(one["spec"].get("nodeName") or ""))
+                cliques[domain].add(str(slice_["spec"].get("nodeName") or ""))
     return cliques
 
 
 def _nodes_with_devices(cluster: ClusterEvidence, driver: str) -> set[str]:
     slices = _slices_of(cluster, driver)
-    nodes = {str(one["spec"].get("nodeName") or "") for one in slices}
+    nodes = {str(slice_["spec"].get("nodeName") or "") for slice_ in slices}
     return {node for node in nodes if node and devices_of(slices, node)}
 
 
@@ -93,9 +93,9 @@ def _nodes_with_channel(cluster: ClusterEvidence) -> set[str]:
     """Return the nodes on which this driver offers the host's channel."""
     kind = {"string": str(DeviceType.IMEX_CHANNEL)}
     return {
-        str(one["spec"].get("nodeName") or "")
-        for one in _slices_of(cluster, cluster.driver)
-        if any((device.get("attributes") or {}).get("type") == kind for device in one["spec"].get("devices") or ())
+        str(slice_["spec"].get("nodeName") or "")
+        for slice_ in _slices_of(cluster, cluster.driver)
+        if any((device.get("attributes") or {}).get("type") == kind for device in slice_["spec"].get("devices") or ())
     }
 
 
@@ -161,14 +161,14 @@ def check_withheld(release: OlderRelease, cluster: ClusterEvidence) -> Iterator[
         spec = slice_["spec"]
         if spec.get("driver") != cluster.driver:
             continue
-        tainted = [one["name"] for one in spec.get("devices") or () if _is_ours(one, cluster.driver)]
+        tainted = [device["name"] for device in spec.get("devices") or () if _is_ours(device, cluster.driver)]
         if tainted:
             yield _forgotten(release, f"node {spec.get('nodeName')}", tainted, "the taints in its slices")
 
 
 def _is_ours(device: object, driver: str) -> bool:
     taints = device.get("taints") or () if isinstance(device, dict) else ()
-    return any(str(one.get("key", "")).startswith(f"{driver}/") for one in taints)
+    return any(str(taint.get("key", "")).startswith(f"{driver}/") for taint in taints)
 
 
 def check_recorded(release: OlderRelease, node: NodeEvidence) -> Iterator[Finding]:
@@ -233,7 +233,7 @@ def _holder(claim: ClaimWire, node: str, driver: str) -> str:
     """Return the names of a claim and its pods if it holds devices of a node; otherwise an empty text."""
     status = claim.get("status") or {}
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-    pools = {one["pool"].partition("/")[0] for one in results if one.get("driver") == driver}
+    pools = {result["pool"].partition("/")[0] for result in results if result.get("driver") == driver}
     if node not in pools:
         return ""
     pods = [one["name"] for one in status.get("reservedFor") or () if one.get("resource") == "pods"]
@@ -257,7 +257,7 @@ def check_device_users(node: NodeEvidence) -> Iterator[Finding]:
         claims = f"; claims that are still prepared: {_listed(held)}" if held else ""
         yield Finding(
             "driver-in-use", f"kernel module {kernel.module_version}",
-            f"can't be unloaded: in use by {_listed([str(one) for one in node.users])}{claims}",
+            f"can't be unloaded: in use by {_listed([str(user) for user in node.users])}{claims}",
             "the device files that processes have open (/proc/PID/fd)",
             "end the pods with claims, then the agent (or send it SIGUSR1), then the other processes",
         )  # fmt: skip
@@ -273,7 +273,7 @@ def check_conflicts(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def _device_plugins(cluster: ClusterEvidence) -> Iterator[Finding]:
-    served = {_node(one) for one in _slices(cluster, is_ours=True) if one["spec"].get("devices")}
+    served = {_node(slice_) for slice_ in _slices(cluster, is_ours=True) if slice_["spec"].get("devices")}
     waiting = {(one.get("spec") or {}).get("nodeName") for one in cluster.of("pods") if _is_agent(one)}
     for node in cluster.of("nodes"):
         name, offered = node["metadata"]["name"], allocatable_gpus(node)
@@ -288,11 +288,11 @@ def _device_plugins(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def _other_drivers(cluster: ClusterEvidence) -> Iterator[Finding]:
-    ours = {(_node(one), gpu) for one in _slices(cluster, is_ours=True) for gpu in _identities(one)}
+    ours = {(_node(slice_), gpu) for slice_ in _slices(cluster, is_ours=True) for gpu in _identities(slice_)}
     seen = set()
-    for one in _slices(cluster, is_ours=False):
-        driver, node = one["spec"]["driver"], _node(one)
-        if (driver, node) not in seen and any((node, gpu) in ours for gpu in _identities(one)):
+    for slice_ in _slices(cluster, is_ours=False):
+        driver, node = slice_["spec"]["driver"], _node(slice_)
+        if (driver, node) not in seen and any((node, gpu) in ours for gpu in _identities(slice_)):
             seen.add((driver, node))
             yield Finding(
                 "slices-second-driver", f"node {node}", f"{driver} publishes GPUs that {cluster.driver} publishes too",

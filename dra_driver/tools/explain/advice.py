@@ -59,19 +59,19 @@ def repartitioned_slices(node: str, slices: Sequence[Wire], change: str, rules: 
     The slices of other drivers are not changed. Raises: InputError for a change that the GPUs can't have, or for GPUs
     that no shipped model describes.
     """
-    ours = [one for one in slices if one["spec"]["driver"] == NVIDIA_DRIVER]
-    gpus = tuple(_gpus(node, [wire for one in ours for wire in one["spec"].get("devices") or ()]))
+    ours = [slice_ for slice_ in slices if slice_["spec"]["driver"] == NVIDIA_DRIVER]
+    gpus = tuple(_gpus(node, [wire for slice_ in ours for wire in slice_["spec"].get("devices") or ()]))
     if not gpus:
         raise InputError("recut", f"node {node} publishes no GPU of {NVIDIA_DRIVER}")
     inventory = _changed(Profile(node, node, gpus, node, _version(ours, "driverVersion")), node, change)
     offered = inventory.offering.for_server(_kept(rules))
     sets = [counter_set_wire(name, counters) for name, counters in offered.counter_sets.items()]
-    devices = [device_wire(one) for one in offered.devices]
+    devices = [device_wire(device) for device in offered.devices]
     minor = minor_of(rules.kubernetes)
     pool = ours[0]["spec"]["pool"]
     made = lay_out(devices, pool=pool["name"], node=node, driver=NVIDIA_DRIVER, server_minor=minor, counter_sets=sets)
-    others = tuple(one for one in slices if one["spec"]["driver"] != NVIDIA_DRIVER)
-    generation = max(one["spec"]["pool"]["generation"] for one in ours) + 1
+    others = tuple(slice_ for slice_ in slices if slice_["spec"]["driver"] != NVIDIA_DRIVER)
+    generation = max(slice_["spec"]["pool"]["generation"] for slice_ in ours) + 1
     of_pool = {"name": pool["name"], "generation": generation, "resourceSliceCount": len(made)}
     return (*others, *(_slice(node, number, of_pool, one) for number, one in enumerate(made)))
 
@@ -161,7 +161,7 @@ def _number(text: str) -> int | None:
 
 def _version(slices: Sequence[Wire], name: str) -> str | None:
     """Return an attribute of a node's first device, for attributes that are equal for all devices of a node."""
-    first = next((wire for one in slices for wire in one["spec"].get("devices") or ()), None)
+    first = next((wire for slice_ in slices for wire in slice_["spec"].get("devices") or ()), None)
     return _known(attribute_of(first, name)) if first is not None else None
 
 
@@ -238,7 +238,7 @@ def _passes(world: World, engine: KubernetesEngine, request: Wire, view: DeviceV
     wire: Wire = next((one for one in world.of("DeviceClass") if one["metadata"]["name"] == name), {})
     selectors = [*((wire.get("spec") or {}).get("selectors") or ()), *(request.get("selectors") or ())]
     try:
-        return all(engine.compile(one["cel"]["expression"]).matches_view(view) for one in selectors)
+        return all(engine.compile(selector["cel"]["expression"]).matches_view(view) for selector in selectors)
     except (SelectorCompileError, SelectorRuntimeError):
         return False
 

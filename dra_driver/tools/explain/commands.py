@@ -208,7 +208,7 @@ def _show_moves(job: str, found: Rearrangement | None) -> None:
         print_text(out, f"{job}: no moves found that make room for it", style="red")
         return
     print_text(out, f"{job} would fit on {found.node} after {plural(len(found.moves), 'move')}", style="bold")
-    rows = [[one.job, one.source, ", ".join(one.leaves), one.target, ", ".join(one.gets)] for one in found.moves]
+    rows = [[move.job, move.source, ", ".join(move.leaves), move.target, ", ".join(move.gets)] for move in found.moves]
     columns = [Column("move"), Column("from"), Column("leaves"), Column("to"), Column("gets")]
     show_table(out, "", columns, rows)
 
@@ -421,13 +421,13 @@ def _show_explanation(out: Any, explanation: AllocationExplanation) -> None:
 def _show_funnels(out: Any, node: NodeExplanation) -> None:
     """Show each funnel once, with all requests for which it is the same."""
     alike: dict[Any, list[Funnel]] = {}
-    for one in node.funnels:
-        alike.setdefault((one.claim, one.wants, *map(tuple, _rows(one))), []).append(one)
+    for funnel in node.funnels:
+        alike.setdefault((funnel.claim, funnel.wants, *map(tuple, _rows(funnel))), []).append(funnel)
     columns = [Column("stage"), Column("left", is_number=True), Column("lost", is_number=True), Column("why")]
     for funnels in alike.values():
         first = funnels[0]
         wants = "all" if first.wants is None else str(first.wants)
-        names = ", ".join(one.request for one in funnels)
+        names = ", ".join(funnel.request for funnel in funnels)
         asked = f"request {names}, wants {wants}" if len(funnels) == 1 else f"requests {names}, each wants {wants}"
         print_text(out, f"claim {first.claim}, {asked}", indent=2)
         show_table(out, "", columns, _rows(first))

@@ -203,7 +203,7 @@ def _waiting(
     if pod["metadata"].get("deletionTimestamp"):
         return ExplainedSubject(name, pod, answer=f"{name} is being deleted and is not scheduled any more")
     if gates := (pod.get("spec") or {}).get("schedulingGates"):
-        held = ", ".join(str(one.get("name")) for one in gates if isinstance(one, dict))
+        held = ", ".join(str(gate.get("name")) for gate in gates if isinstance(gate, dict))
         return ExplainedSubject(
             name, pod, answer=f"{name} is not scheduled before its scheduling gates are gone: {held}"
         )

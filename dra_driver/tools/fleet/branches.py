@@ -49,7 +49,7 @@ class Holding:
 
 def is_held(holders: Iterable[Holding]) -> bool:
     """Return whether one of the claims that have a device holds it."""
-    return any(not one.is_admin for one in holders)
+    return any(not holder.is_admin for holder in holders)
 
 
 def holdings(claims: Sequence[ClaimWire]) -> dict[DeviceId, list[Holding]]:
@@ -138,11 +138,11 @@ def _add_files(branch: Branch, held: Sequence[Branch], files: DeviceFiles, uid: 
 def _taint_flags(slices: Sequence[SliceWire]) -> dict[DeviceId, tuple[BranchFlag, ...]]:
     """Return the flags of all devices that have taints: one flag for each taint."""
     return {
-        (one["spec"]["driver"], one["spec"]["pool"]["name"], device["name"]): tuple(
+        (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"], device["name"]): tuple(
             BranchFlag("taint", f"taint {taint_text(taint)}") for taint in device["taints"]
         )
-        for one in slices
-        for device in one["spec"].get("devices") or ()
+        for slice_ in slices
+        for device in slice_["spec"].get("devices") or ()
         if device.get("taints")
     }
 
@@ -318,13 +318,13 @@ def _device(
         "profile": part_of(device.wire) or None,
         "memory": memory,
         "state": "held" if is_in_use else "free" if is_free else "tainted" if flags else "blocked",
-        "taints": [dict(one) for one in device.wire.get("taints") or ()],
+        "taints": [dict(taint) for taint in device.wire.get("taints") or ()],
     }
     text = f"{product_of(device.wire)}{f', {memory_text(memory)}' if memory else ''}"
     branch = Branch("device", device.id[2], text, flags=flags, facts=facts)
     if device.is_shared and device.capacities:
         branch.fill = _shared(device, holders)
-    branch.children = [claim_branch(one.claim, pods, one.result) for one in holders]
+    branch.children = [claim_branch(holder.claim, pods, holder.result) for holder in holders]
     return branch
 
 
@@ -352,5 +352,5 @@ def unpublished_devices(
             flags = (BranchFlag("not-published", "held, but not published"),)
             unknown = dict.fromkeys(("type", "product", "profile", "memory"))
             branch = Branch("device", key[2], flags=flags, facts={**unknown, "state": "held", "taints": []})
-            branch.children = [claim_branch(one.claim, pods, one.result) for one in holders]
+            branch.children = [claim_branch(holder.claim, pods, holder.result) for holder in holders]
             yield branch

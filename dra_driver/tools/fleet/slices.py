@@ -87,7 +87,7 @@ def _write_template(given: dict[str, Any], only: Sequence[str]) -> int:
     if len(nodes) != 1:
         found = f"{plural(len(nodes), 'node')} {'were named' if only else 'were found'}"
         raise InputError("missing", f"a template is made of one node, but {found}", hint="name one with --node")
-    own = [one for one in slices if one["spec"].get("nodeName") == nodes[0]]
+    own = [slice_ for slice_ in slices if slice_["spec"].get("nodeName") == nodes[0]]
     if not own:
         raise InputError("missing", f"node {nodes[0]} has no ResourceSlice")
     template = node_template(own, nodes[0])
@@ -116,16 +116,16 @@ def _branches(world: World, given: dict[str, Any], only: Sequence[str]) -> list[
     slices = [one for one in world.of("ResourceSlice") if has_labels(one)]
     claims, is_unseen = world.of("ResourceClaim"), world.is_unseen("ResourceSlice")
     if only and not is_unseen:
-        known = {one["spec"].get("nodeName") for one in slices}
+        known = {slice_["spec"].get("nodeName") for slice_ in slices}
         if missing := [name for name in only if name not in known]:
             hint = nearest(missing[0], sorted(name for name in known if name)[:20])
             raise InputError("missing", f"node {missing[0]} has no ResourceSlice", hint=hint)
-        slices = [one for one in slices if one["spec"].get("nodeName") in only]
+        slices = [slice_ for slice_ in slices if slice_["spec"].get("nodeName") in only]
     branches = slice_tree(None if is_unseen else slices, claims, seen_pods(world))
     if only:
-        branches = [one for one in branches if {one.name, *one.like} & set(only)]
+        branches = [branch for branch in branches if {branch.name, *branch.like} & set(only)]
     if given["namespace"]:
-        branches = [one for one in branches if _holds(one, given["namespace"])]
+        branches = [branch for branch in branches if _holds(branch, given["namespace"])]
     return branches
 
 
@@ -166,7 +166,7 @@ def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: b
     nodes = sum(row.count for row in rows)
     if by == "node" and branches:
         is_small = is_wide or has_names or nodes <= _MAX_IN_TREE
-        shown = branches if is_small else [one for one in branches if has_flags([one])]
+        shown = branches if is_small else [branch for branch in branches if has_flags([branch])]
         if shown:
             show_tree(out, "ResourceSlices", shown if is_wide else folded_tree(shown))
         if not is_small:
@@ -280,7 +280,7 @@ def in_use_command(driver_names: tuple[str, ...], output: str, **given: Any) -> 
     has_labels = label_selector(given["labels"])
     cluster = Cluster(access_of(given))
     try:
-        claims = [one for one in cluster.claims() if has_labels(one)]
+        claims = [claim for claim in cluster.claims() if has_labels(claim)]
     finally:
         cluster.close()
     return report_claims_in_use(claims, cluster.access.unseen, names, output)
@@ -300,8 +300,8 @@ def report_claims_in_use(
             if output == "yaml" and number:
                 click.echo("---")
             write_document(holders_document(found, name, unseen), output)
-    for one in unseen_sentences(unseen):
-        print(printable(f"dra-driver: {one}"), file=sys.stderr)
+    for sentence in unseen_sentences(unseen):
+        print(printable(f"dra-driver: {sentence}"), file=sys.stderr)
     return ExitCode.NO_MATCH if is_held else ExitCode.ENVIRONMENT if unseen else ExitCode.OK
 
 

@@ -98,7 +98,7 @@ def _node_row(node: Branch) -> NodeRow:
 
     In a pool that is gone or incomplete nothing counts as free, because no claim gets a device of it.
     """
-    below = [(one, pool) for pool in node.children for one in pool.children]
+    below = [(child, pool) for pool in node.children for child in pool.children]
     gpus = [(one, _is_broken(pool)) for one, pool in below if _is_gpu(one, str(pool.facts.get("driver", "")))]
     sound = [one for one, is_broken in gpus if not is_broken]
     parts: Counter[str] = Counter()
@@ -109,7 +109,7 @@ def _node_row(node: Branch) -> NodeRow:
         len(gpus),
         sum(any(_is_whole(one) and one.facts.get("state") == "free" for one in _devices(gpu)) for gpu in sound),
         tuple(sorted(parts.items())),
-        sum(one.facts.get("state") == "held" for gpu, _ in below for one in _devices(gpu)),
+        sum(device.facts.get("state") == "held" for gpu, _ in below for device in _devices(gpu)),
         len(gpus) - sum(not any(map(_is_broken, _devices(gpu))) for gpu in sound),
         tuple(sorted(Counter(filter(None, (_product(gpu) for gpu, _ in gpus))).items())),
         len(below) - len(gpus),
@@ -122,7 +122,7 @@ def _is_broken(branch: Branch) -> bool:
 
 def _is_gpu(branch: Branch, driver: str) -> bool:
     """Return whether devices are those of a GPU, by their type or by a driver's name such as gpu.example.com."""
-    types = {one.facts.get("type") for one in _devices(branch)}
+    types = {device.facts.get("type") for device in _devices(branch)}
     return bool(types & _GPU_TYPES) or driver.partition(".")[0] == "gpu"
 
 
@@ -131,7 +131,7 @@ def _is_whole(device: Branch) -> bool:
 
 
 def _product(gpu: Branch) -> str:
-    return next((str(one.facts["product"]) for one in _devices(gpu) if one.facts.get("product")), "")
+    return next((str(device.facts["product"]) for device in _devices(gpu) if device.facts.get("product")), "")
 
 
 def _devices(gpu: Branch) -> Sequence[Branch]:
@@ -161,7 +161,7 @@ def totals(rows: Sequence[NodeRow]) -> NodeRow:
 def namespace_rows(claims: Iterable[ClaimWire]) -> list[HolderRow]:
     """Return the devices that each namespace holds."""
     return _holder_rows(
-        (str(one["metadata"].get("namespace") or "default"), one, len(_held_results(one))) for one in claims
+        (str(claim["metadata"].get("namespace") or "default"), claim, len(_held_results(claim))) for claim in claims
     )
 
 
@@ -171,7 +171,7 @@ def class_rows(claims: Iterable[ClaimWire]) -> list[HolderRow]:
     def pairs() -> Iterator[tuple[str, ClaimWire, int]]:
         for claim in claims:
             classes = _classes(claim)
-            by_class = Counter(classes.get(str(one["request"]), "?") for one in _held_results(claim))
+            by_class = Counter(classes.get(str(result["request"]), "?") for result in _held_results(claim))
             for name in dict.fromkeys(classes.values()):
                 if by_class[name] or not _held_results(claim):
                     yield name, claim, by_class[name]
@@ -189,7 +189,7 @@ def _holder_rows(pairs: Iterable[tuple[str, ClaimWire, int]]) -> list[HolderRow]
 
 
 def _held_results(claim: ClaimWire) -> Sequence[Wire]:
-    return [one for one in allocation_results(claim) if not one.get("adminAccess")]
+    return [result for result in allocation_results(claim) if not result.get("adminAccess")]
 
 
 def _classes(claim: ClaimWire) -> dict[str, str]:
@@ -210,15 +210,15 @@ def folded_tree(branches: Iterable[Branch]) -> list[Branch]:
 
 def _folded(branch: Branch) -> Branch:
     if branch.kind == "pool":
-        return replace(branch, children=list(_equal_ones([_folded(one) for one in branch.children])))
+        return replace(branch, children=list(_equal_ones([_folded(child) for child in branch.children])))
     if branch.kind == "set":
-        kept = [one for one in branch.children if one.children or has_flags([one])]
-        free = [one for one in branch.children if one.facts.get("state") == "free"]
+        kept = [child for child in branch.children if child.children or has_flags([child])]
+        free = [child for child in branch.children if child.facts.get("state") == "free"]
         parts = plural(sum(not _is_whole(one) for one in free), "placement")
         words = f"free: whole, or {parts}" if any(map(_is_whole, free)) else f"{parts} free"
         text = f"{words}, {branch.text}" if branch.text and branch.text != "partitions" else words
         return replace(branch, children=kept, text=text)
-    return replace(branch, children=[_folded(one) for one in branch.children])
+    return replace(branch, children=[_folded(child) for child in branch.children])
 
 
 def _equal_ones(gpus: Sequence[Branch]) -> Iterator[Branch]:
@@ -277,13 +277,13 @@ def _unpublished_pool(pool: PoolId, held: Mapping[DeviceId, list[Holding]], pods
     branch = Branch("pool", place_name(*pool), flags=(gone,) if is_known else (), facts=facts)
     branch.children = list(unpublished_devices(pool, set(), held, pods))
     if not is_known:
-        branch.children = [replace(one, flags=()) for one in branch.children]
+        branch.children = [replace(child, flags=()) for child in branch.children]
     return branch
 
 
 def _node_of(pool: PoolId, held: Mapping[DeviceId, list[Holding]], pods: Pods) -> str:
     """Return the node of a pool that is no longer published: that of a pod there, or the one in its name."""
-    for claim in (one.claim for key, holders in held.items() if key[:2] == pool for one in holders):
+    for claim in (holder.claim for key, holders in held.items() if key[:2] == pool for holder in holders):
         for user in (claim.get("status") or {}).get("reservedFor") or ():
             pod = (pods or {}).get((claim["metadata"].get("namespace"), user["name"])) or {}
             if node := (pod.get("spec") or {}).get("nodeName"):
@@ -307,7 +307,7 @@ def _drawn_pool(records: Sequence[SliceRecord], node: str, drawn: dict[int, Hash
     slices = [
         (one.generation, one.count, repr(one.sets) if one.sets else "", _drawn_devices(one, drawn)) for one in records
     ]
-    return records[0].driver, tuple(slices), all(one.spec.get("nodeName") == node for one in records) or node
+    return records[0].driver, tuple(slices), all(record.spec.get("nodeName") == node for record in records) or node
 
 
 def _drawn_devices(record: SliceRecord, known: dict[int, Hashable]) -> Hashable:

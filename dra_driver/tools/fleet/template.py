@@ -36,8 +36,8 @@ _ANNOTATION = "capacity.cluster-autoscaler.kubernetes.io"
 def node_template(slices: Sequence[Wire], node: str) -> list[Wire]:
     """Return the slices of a node as a template, of the newest generations only, in the order of their names."""
     newest: dict[str, int] = {}
-    for one in slices:
-        pool = one["spec"]["pool"]
+    for slice_ in slices:
+        pool = slice_["spec"]["pool"]
         newest[pool["name"]] = max(newest.get(pool["name"], 0), pool.get("generation", 0))
     kept = [one for one in slices if one["spec"]["pool"].get("generation", 0) == newest[one["spec"]["pool"]["name"]]]
     domains: dict[str, str] = {}
@@ -133,7 +133,7 @@ def has_flags(branches: Iterable[Branch]) -> bool:
 def tree_document(kind: DocumentKind, branches: Sequence[Branch], more: Wire) -> OutputDocument:
     """Return the document of a tree: its branches, and the other content in `more`."""
     name = "nodes" if str(kind) == "SliceTree" else "claims"
-    return OutputDocument(kind, {name: [branch_document(one) for one in branches], **more})
+    return OutputDocument(kind, {name: [branch_document(branch) for branch in branches], **more})
 
 
 def branch_document(branch: Branch) -> Wire:
@@ -186,11 +186,11 @@ def partitions_left(free: Iterable[DeviceRecord], left: Mapping[CounterName, Amo
 
 def _count_at_once(devices: Iterable[DeviceRecord], left: Mapping[CounterName, Amount]) -> int:
     count, used = 0, Amounts()
-    for one in devices:
-        wanted = summed_counter_amounts(one)
+    for device in devices:
+        wanted = summed_counter_amounts(device)
         if all(amount + used.get(counter, 0) <= left.get(counter, 0) for counter, amount in wanted):
             count += 1
-            _take(used, one)
+            _take(used, device)
     return count
 
 
@@ -218,7 +218,7 @@ def holders(claims: Iterable[Wire], driver: str) -> list[Wire]:
 
 def holder_line(holder: Wire) -> str:
     """Return one claim as a line of text."""
-    devices = ", ".join(f"{one['pool']}/{one['device']}" for one in holder["devices"])
+    devices = ", ".join(f"{device['pool']}/{device['device']}" for device in holder["devices"])
     users = ", ".join(f"{one['resource']} {one['name']}" for one in holder["usedBy"])
     return f"claim {holder['namespace']}/{holder['name']}: {devices}; used by {users or 'no pod'}"
 

@@ -248,12 +248,12 @@ def _shared(resources: tuple[str, ...]) -> Known:
     from dra_driver.tools.migrate.resources import kind_of
 
     known = {}
-    for one in resources:
-        kind = kind_of(one)
+    for resource in resources:
+        kind = kind_of(resource)
         if kind is None:
             hint = "such as nvidia.com/gpu or nvidia.com/mig-1g.10gb"
-            raise UsageError("shared", f"--shared {one!r} is not a resource of the device plugin", hint=hint)
-        known[one] = replace(kind, is_share=True)
+            raise UsageError("shared", f"--shared {resource!r} is not a resource of the device plugin", hint=hint)
+        known[resource] = replace(kind, is_share=True)
     return known
 
 
@@ -274,8 +274,8 @@ def _names(cluster: Cluster | None) -> TemplateNames:
     for wire in cluster.templates() if cluster else ():
         metadata = wire["metadata"]
         names.add(metadata["name"], metadata.get("namespace", ""), (wire.get("spec") or {}).get("spec") or {})
-    for one in unseen_sentences(cluster.access.unseen) if cluster else ():
-        print(printable(f"dra-driver: {one}"), file=sys.stderr)
+    for sentence in unseen_sentences(cluster.access.unseen) if cluster else ():
+        print(printable(f"dra-driver: {sentence}"), file=sys.stderr)
     return names
 
 

@@ -144,7 +144,7 @@ def amount(capacity: str, unit: str = "") -> Translate:
         if rule.operator == BELOW:
             return f"{asked} && {compared(numbers[0], '<')}"
         terms = [f"{compared(one, '>=')} && {compared(one + 1, '<')}" for one in numbers]
-        any_of = "(" + " || ".join(f"({one})" for one in terms) + ")" if len(terms) > 1 else terms[0]
+        any_of = "(" + " || ".join(f"({term})" for term in terms) + ")" if len(terms) > 1 else terms[0]
         return f"{asked} && {any_of}" if rule.operator == IN else f"!({asked} && {any_of})"
 
     return translate
@@ -266,7 +266,7 @@ def product(rule: LabelRequirement, kind: DeviceKind) -> Translation:
         names = tuple(name for name, _, _ in ours)
         return _one_of(f'{ATTRIBUTES}.?labelProduct.orValue("")', LabelRequirement(rule.label, rule.operator, names))
     terms = [_of_product(name, profile) for name, profile, _ in ours]
-    any_of = " || ".join(f"({one})" if " && " in one and len(terms) > 1 else one for one in terms)
+    any_of = " || ".join(f"({term})" if " && " in term and len(terms) > 1 else term for term in terms)
     asked = f'"productName" in {ATTRIBUTES}'
     any_of = f"({any_of})" if len(terms) > 1 else any_of
     return f"{asked} && {any_of}" if rule.operator == IN else f"!({asked} && {any_of})"

@@ -220,7 +220,7 @@ class _PodClaims:
             existing.extend(rows)
         else:
             self._shape.spec["resourceClaims"] = rows
-        listed = ", ".join(f"{one['name']} (from template {one['resourceClaimTemplateName']})" for one in rows)
+        listed = ", ".join(f"{row['name']} (from template {row['resourceClaimTemplateName']})" for row in rows)
         why = "each pod gets claims of its own, made from the template and deleted with it"
         place.changed("claim", f"claims were added to the pod: {listed}", why, "resourceClaims")
         return names

@@ -139,7 +139,7 @@ def chosen_devices(facts: Facts, wanted: Sequence[str]) -> tuple[TestedDevice, .
 
     Raises: InputError("input.device") for a text that names no device of this node; the hint lists the devices.
     """
-    every = tuple(one for gpu in facts.gpus for one in devices_of(gpu))
+    every = tuple(device for gpu in facts.gpus for device in devices_of(gpu))
     found: dict[str, TestedDevice] = {}
     for text in wanted:
         meant = [one for one in every if _is_meant(one, text)]
@@ -161,11 +161,11 @@ def validate_devices(
             selected.hardware, ValidationLock(folder), holders, command=order.command, deadlines=deadlines
         )
         try:
-            for one in devices:
-                result = validator.validate(one.gpu, one.partition, order.level, partial(show_step, one))
+            for device in devices:
+                result = validator.validate(device.gpu, device.partition, order.level, partial(show_step, device))
                 if result.is_conclusive and result.level is not ValidationLevel.READING and selected.data.is_dir():
-                    ResultsFile(selected.data).add(one.uuid, result)
-                yield one, result
+                    ResultsFile(selected.data).add(device.uuid, result)
+                yield device, result
         finally:
             holders.close()
 

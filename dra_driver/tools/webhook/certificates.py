@@ -187,10 +187,10 @@ class CertificateSecret:
         configuration = self._api.request("GET", self._configuration)
         bundle = base64.b64encode(authorities.encode()).decode()
         webhooks = configuration.get("webhooks") or []
-        if all(one["clientConfig"].get("caBundle") == bundle for one in webhooks):
+        if all(webhook["clientConfig"].get("caBundle") == bundle for webhook in webhooks):
             return
-        for one in webhooks:
-            one["clientConfig"]["caBundle"] = bundle
+        for webhook in webhooks:
+            webhook["clientConfig"]["caBundle"] = bundle
         self._api.request("PUT", self._configuration, body=configuration)
 
 

@@ -273,14 +273,14 @@ class _ShapeCounts:
 
     def put(self, uid: str, devices: list[ShapedDevice]) -> bool:
         """Count a slice, and stop counting its former state; return whether anything changed."""
-        shapes = tuple(sorted((one.key, one.count) for one in devices))
+        shapes = tuple(sorted((device.key, device.count) for device in devices))
         before = self._shapes_of.get(uid)
         if before == shapes:
             return False
-        for one in devices:
-            self.counts[one.key] = self.counts.get(one.key, 0) + one.count
-            if one.key not in self.views:
-                self._keep(one)
+        for device in devices:
+            self.counts[device.key] = self.counts.get(device.key, 0) + device.count
+            if device.key not in self.views:
+                self._keep(device)
         shared, holders = self._copies.get(shapes, (shapes, 0))
         self._copies[shared] = shared, holders + 1
         if before is not None:
@@ -328,7 +328,7 @@ class _ShapeCounts:
 
 
 def _expressions(wire: ClassWire) -> tuple[str, ...]:
-    return tuple(one.expression for one in selectors("DeviceClass", wire))
+    return tuple(selector.expression for selector in selectors("DeviceClass", wire))
 
 
 # Callers: who may ask for reviews, in clusters whose API servers can prove who they are.

@@ -189,8 +189,8 @@ class FleetLinter:
         known = self._devices_by_class.get(key)
         if known is not None:
             return known
-        selectors = [self._engine.compile(one) for one in expressions]
-        kept = [one for one in self._fleet.shapes() if _passes(selectors, one.view)]
+        selectors = [self._engine.compile(expression) for expression in expressions]
+        kept = [shape for shape in self._fleet.shapes() if _passes(selectors, shape.view)]
         is_whole = not any(map(self._fleet.is_partly_known, {one.view.driver for one in kept}))
         made = _ClassDevices(tuple(one.view for one in kept), tuple(one.count for one in kept), is_whole)
         self._devices_by_class[key] = made
@@ -235,7 +235,7 @@ def _inapplicable_rules(
         spared |= _ABOUT_ALL
     # An attribute that does not exist should be corrected, not guarded, so the advice to guard it is left out.
     is_misspelt = any(one.rule == "unknown-name" for one in found) and len(accepted.views) > 0
-    is_hopeless = is_misspelt and all(isinstance(one, str) for one in outcomes(selector, accepted.views))
+    is_hopeless = is_misspelt and all(isinstance(outcome, str) for outcome in outcomes(selector, accepted.views))
     return spared | _GUARDS if is_hopeless else spared
 
 

@@ -329,5 +329,5 @@ def shipped_classes() -> list[Document]:
     """Read the chart's own classes; return none if the installation lacks them."""
     for folder in _PLACES:
         if folder.is_dir():
-            return [one for one in read_documents([str(folder)]) if one.kind == "DeviceClass"]
+            return [document for document in read_documents([str(folder)]) if document.kind == "DeviceClass"]
     return []

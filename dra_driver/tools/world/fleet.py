@@ -100,7 +100,7 @@ class Fleet:
         for device in self.devices:
             rows.setdefault(device.node, []).append(device)
         for repeat in self.repeats:
-            rows[repeat.node] += [one for name in repeat.names for one in _replicas(repeat.shapes, name)]
+            rows[repeat.node] += [replica for name in repeat.names for replica in _replicas(repeat.shapes, name)]
         devices = tuple(device for row in rows.values() for device in row)
         return Fleet(devices, self.sources, self.notes)
 
@@ -127,7 +127,7 @@ def fleet_of_profiles(given: Iterable[str], fleet: Fleet, offer: FleetOffer | No
     from dra_driver.tools.world.profiles import read_count
 
     for name, count in map(read_count, given):
-        taken = {*fleet.nodes, *(other for one in fleet.repeats for other in one.names)}
+        taken = {*fleet.nodes, *(other for repeat in fleet.repeats for other in repeat.names)}
         fleet += fleet_of_profile(name, count, taken, offer)
     return fleet
 

@@ -58,9 +58,9 @@ def container_trouble(pod: Wire) -> str:
         if reason not in _STARTING
     ]
     ended = [
-        f"container {one.get('name')}: {state.get('reason') or 'ended'} (exit code {state['exitCode']})"
-        for one in _containers(pod)
-        if (state := (one.get("state") or {}).get("terminated") or {}).get("exitCode")
+        f"container {container.get('name')}: {state.get('reason') or 'ended'} (exit code {state['exitCode']})"
+        for container in _containers(pod)
+        if (state := (container.get("state") or {}).get("terminated") or {}).get("exitCode")
     ]
     return "; ".join([*waiting, *ended])
 
@@ -69,7 +69,7 @@ def claim_names(pod: Wire) -> list[str]:
     """Return the names of a pod's claims: made from templates, named directly, or made for extended resources."""
     status = pod.get("status") or {}
     names = [one.get("resourceClaimName") for one in status.get("resourceClaimStatuses") or ()]
-    names += [one.get("resourceClaimName") for one in (pod.get("spec") or {}).get("resourceClaims") or ()]
+    names += [claim.get("resourceClaimName") for claim in (pod.get("spec") or {}).get("resourceClaims") or ()]
     names.append((status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName"))
     return [str(name) for name in dict.fromkeys(names) if name]
 
@@ -90,14 +90,14 @@ def quoted(message: str) -> str:
 
 def _waiting(pod: Wire) -> Iterator[tuple[str, str, str]]:
     """Yield name, reason and message of each container that waits."""
-    for one in _containers(pod):
-        waiting = (one.get("state") or {}).get("waiting") or {}
+    for container in _containers(pod):
+        waiting = (container.get("state") or {}).get("waiting") or {}
         if reason := waiting.get("reason"):
-            yield str(one.get("name")), str(reason), str(waiting.get("message") or "")
+            yield str(container.get("name")), str(reason), str(waiting.get("message") or "")
 
 
 def _has_begun(pod: Wire) -> bool:
-    return any({"running", "terminated"} & (one.get("state") or {}).keys() for one in _containers(pod))
+    return any({"running", "terminated"} & (container.get("state") or {}).keys() for container in _containers(pod))
 
 
 def _containers(pod: Wire) -> list[Wire]:

@@ -80,7 +80,7 @@ class ProfileNodes:
         self.slices += tuple(
             SliceShape(row.driver, _constant(row.driver, row.devices)) for row in self._profile.foreign
         )
-        self.shapes = tuple(one.shape for one in self.slices if one.shape is not None and one.shape.wires)
+        self.shapes = tuple(slice_.shape for slice_ in self.slices if slice_.shape is not None and slice_.shape.wires)
 
     def name_of(self, number: int) -> str:
         """Return the name of the n-th node."""
@@ -217,7 +217,7 @@ def device_rows(devices: Sequence[DeviceWire], *, is_wide: bool = False) -> Iter
         placements = [one for one in gpu if is_placement(one)]
         yield from (_cells(one)[:FEW_TITLES] for one in gpu if not is_placement(one))
         if placements:
-            profiles = plural(len({profile_of(one) for one in placements}), "profile")
+            profiles = plural(len({profile_of(placement) for placement in placements}), "profile")
             yield f"  {plural(len(placements), 'placement')}", "mig", f"{profiles}, on demand", "", ""
 
 
@@ -242,8 +242,8 @@ def is_placement(wire: DeviceWire) -> bool:
 
 def _by_gpu(devices: Sequence[DeviceWire]) -> dict[str, list[DeviceWire]]:
     found: dict[str, list[DeviceWire]] = {}
-    for one in devices:
-        found.setdefault(gpu_of_device(str(one["name"])), []).append(one)
+    for device in devices:
+        found.setdefault(gpu_of_device(str(device["name"])), []).append(device)
     return found
 
 

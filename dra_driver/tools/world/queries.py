@@ -152,7 +152,7 @@ class _QueryBuilder:
         self._cluster = cluster
         self._documents = documents
         self._holders: dict[tuple[str, str, str], list[Query]] = {}
-        self._class_files = {one.name: one for one in documents if one.kind == CLASS}
+        self._class_files = {document.name: document for document in documents if document.kind == CLASS}
         self._used: set[str] = set()
 
     def build(self) -> list[Query]:
@@ -239,7 +239,7 @@ class _QueryBuilder:
 
     def _extended(self, spec: Wire, user: str, at: str) -> Iterator[Query]:
         containers = [*_rows(spec, "containers", at), *_rows(spec, "initContainers", at)]
-        names = {name for one in containers for name in _sub(_sub(one, "resources", at), "limits", at)}
+        names = {name for container in containers for name in _sub(_sub(container, "resources", at), "limits", at)}
         for resource in sorted(map(str, names)):
             wanted = self._classes.of_extended_resource(resource)
             if wanted is not None:

@@ -81,8 +81,8 @@ def _made_for_resources(world: World, pod: Wire) -> Wire | None:
 def _named_claims(world: World, pod: Wire) -> Iterable[Wire]:
     """Yield the claims behind spec.resourceClaims."""
     made = {
-        one["name"]: one.get("resourceClaimName")
-        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+        status["name"]: status.get("resourceClaimName")
+        for status in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     }
     for wanted in (pod.get("spec") or {}).get("resourceClaims") or ():
         name = made.get(wanted["name"]) or wanted.get("resourceClaimName")
@@ -343,7 +343,7 @@ def place_on_cluster(files: World, cluster: World) -> World:
     for kind, wires in cluster.objects.items():
         own = files.of(kind)
         taken = set(map(_place, own))
-        cluster.objects[kind] = own + [one for one in wires if _place(one) not in taken and not _owners(one) & pods]
+        cluster.objects[kind] = own + [wire for wire in wires if _place(wire) not in taken and not _owners(wire) & pods]
     for name in ("templates", "unknown_objects", "without_devices", "idle", "makers", "home"):
         setattr(cluster, name, getattr(files, name))
     return cluster
@@ -356,8 +356,8 @@ def _place(wire: Wire) -> tuple[str, str]:
 def _owners(claim: Wire) -> set[tuple[str, str]]:
     """Return the pods for which a claim was made."""
     metadata = claim["metadata"]
-    owners = [one for one in metadata.get("ownerReferences") or () if one.get("kind") == "Pod"]
-    return {(metadata.get("namespace") or "", one["name"]) for one in owners}
+    owners = [reference for reference in metadata.get("ownerReferences") or () if reference.get("kind") == "Pod"]
+    return {(metadata.get("namespace") or "", owner["name"]) for owner in owners}
 
 
 def default_requests(spec: Mapping[str, Any], title: str) -> None:
@@ -419,7 +419,7 @@ def last_event(access: ClusterAccess, namespace: str, name: str) -> str:
         answer = _read(access, within(EVENTS, namespace), selector)
     except ApiError:
         return ""
-    events = [one for one in (answer or {}).get("items") or [] if "kubelet" in _reporters(one)]
+    events = [item for item in (answer or {}).get("items") or [] if "kubelet" in _reporters(item)]
     if not events:
         return ""
     latest = max(events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))

@@ -241,8 +241,8 @@ def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
     """Return the gates whose fields occur in slices, apart from slices of simulated nodes."""
     found: set[str] = set()
     seen: set[int] = set()
-    for one in slices:
-        spec = one["spec"]
+    for slice_ in slices:
+        spec = slice_["spec"]
         if spec.get("sharedCounters"):
             found.add(PARTITIONS)
         if spec.get("skipNodeOperations"):
@@ -257,7 +257,7 @@ def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
             for name in _FIELDS.keys() & device.keys():
                 if device[name]:
                     found.add(_FIELDS[name])
-            if any(one.get("compatibilityGroups") for one in device.get("consumesCounters") or ()):
+            if any(counter.get("compatibilityGroups") for counter in device.get("consumesCounters") or ()):
                 found.add(COMPATIBILITY_GROUPS)
             if any(_LIST_TYPES & value.keys() for value in (device.get("attributes") or {}).values()):
                 found.add(LIST_ATTRIBUTES)
@@ -300,7 +300,7 @@ def add_profiles(world: World, profiles: Sequence[str]) -> None:
         profile, count = read_count(given)
         simulated = ProfileNodes(profile, world.offer)
         world.profile_notes += [note for note in simulated.notes if note not in world.profile_notes]
-        counts = Counter(one.driver for one in simulated.slices)
+        counts = Counter(slice_.driver for slice_ in simulated.slices)
         for node in simulated.free_names(count, taken):
             taken.add(node)
             world.objects["Node"].append(bare_node(node))

@@ -209,11 +209,11 @@ _NODE = f"/dev/{MAJOR_NAME}/channel0"
 def read_channel(roots: Roots, facts: Facts) -> ChannelFacts | Problem | None:
     """Return the channel of a node, why it has none, or None if no GPU is in a fabric of several nodes."""
     domains = {gpu.link_domain for gpu in facts.gpus if not gpu.is_lost}
-    cliques = {one for one in domains if one and _CLIQUE.fullmatch(one)}
+    cliques = {domain for domain in domains if domain and _CLIQUE.fullmatch(domain)}
     if not cliques:
         return None
     if len(domains) > 1:
-        text = f"GPUs are in different cliques or in none: {', '.join(sorted(str(one) for one in domains))}"
+        text = f"GPUs are in different cliques or in none: {', '.join(sorted(str(domain) for domain in domains))}"
         return Problem("hardware.no-channel", "node", f"no IMEX channel is offered: {text}")
     major = channel_major(roots)
     if major is None:

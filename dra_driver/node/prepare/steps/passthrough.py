@@ -198,7 +198,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         wanted = step.gpu.passthrough.driver if step.gpu.passthrough else ""
         driver = needed_driver(roots, address, wanted)
         require_passable(roots, address)
-        functions = tuple(MovedFunction(one.address, one.driver) for one in group.functions)
+        functions = tuple(MovedFunction(function.address, function.driver) for function in group.functions)
         seen = replace(self.intent(step), functions=functions, driver=driver, group=group.number, boot_id=self._boot_id)
         return replace(seen, pci_identity=read_identity(roots, address))
 
@@ -239,7 +239,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
     # The callers of the methods below hold the GPU's lock.
 
     def _is_passed(self, recorded: RecordedPassthrough) -> bool:
-        found = (read_function(self._access.roots, one.address) for one in recorded.functions)
+        found = (read_function(self._access.roots, function.address) for function in recorded.functions)
         return all(one is not None and is_vfio(one.driver) for one in found)
 
     def _take(self, gpu: GpuFacts, recorded: RecordedPassthrough, run: StepRun) -> RecordedPassthrough:

@@ -155,7 +155,7 @@ class AbandonedPartitions:
         if not isinstance(port, Partitionable) or facts.waiting_for:
             return 0
         named = [partition for claim in claims for partition in claim.partitions]
-        living = {one for claim in claims if claim not in ended for one in claim.partitions}
+        living = {partition for claim in claims if claim not in ended for partition in claim.partitions}
         count = 0
         for claim in ended:
             for one in claim.partitions:
