@@ -257,7 +257,6 @@ class PoolIndex:
         return self._arrange([*near, *found])
 
     def _arrange(self, slices: Sequence[SliceRecord]) -> list[Pool]:
-        """Group slices into pools, and sort the pools."""
         groups: dict[PoolId, list[SliceRecord]] = {}
         for record in slices:
             groups.setdefault(record.pool_id, []).append(record)

@@ -94,7 +94,6 @@ class SearchBounds:
         return any(number > errors.ALLOCATION_RESULTS for number in most)
 
     def _max_devices(self, alternative: Alternative, part: ComponentPart) -> int:
-        """Return the most devices that one component could yield."""
         attempt, devices = self._symmetry.attempt, self._symmetry.devices
         settled = self._settled(alternative)
         most = sum(

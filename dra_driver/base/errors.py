@@ -59,7 +59,6 @@ class DriverError(Exception):
         self.retry = retry
 
     def __str__(self) -> str:
-        """Return the message, followed by the hint in parentheses where there is one."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 

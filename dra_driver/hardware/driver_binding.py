@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dra_driver.base.errors import HardwareError, Retry
-from dra_driver.hardware import write_child
+from dra_driver.hardware import child_process
 from dra_driver.hardware.pci import entries_of, entries_of_process, function_folder, read_text
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vfio import answers, can_be_reset, read_function, read_override
@@ -66,7 +66,7 @@ class ChildWriter:
         """Write a text in one call. Raises: OSError as the kernel reports it, TimeoutError after the deadline."""
         from subprocess import DEVNULL, Popen, TimeoutExpired  # noqa: PLC0415 - only where a GPU is passed through
 
-        command = [sys.executable, "-I", "-S", str(Path(write_child.__file__)), str(path), text]
+        command = [sys.executable, "-I", "-S", str(Path(child_process.__file__)), "write", str(path), text]
         child = Popen(command, env={}, stdin=DEVNULL, stdout=DEVNULL, start_new_session=True, cwd="/")
         try:
             status = child.wait(max(0.0, deadline_s))

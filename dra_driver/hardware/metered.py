@@ -7,11 +7,65 @@ hardware or the driver does not report is missing from the values: it is never 0
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+
+# Samples as lines of Prometheus' text format 0.0.4, for families with thousands of samples: labels are turned into text
+# once and used for many.
+
+
+class SampleKind(enum.StrEnum):
+    """The types of families that are written here."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyHead:
+    """The head of a family, which is written once.
+
+    The name of a counter is written unchanged, whatever its suffix.
+    """
+
+    name: str
+    kind: SampleKind
+    meaning: str
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that precede the family's samples."""
+        meaning = self.meaning.replace("\\", "\\\\").replace("\n", "\\n")
+        yield f"# HELP {self.name} {meaning}"
+        yield f"# TYPE {self.name} {self.kind}"
+
+
+def labels_text(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return label pairs as they are between the braces; a label without a value is left out.
+
+    >>> labels_text([("gpu", "0"), ("pod", ""), ("modelName", "NVIDIA L4")])
+    'gpu="0",modelName="NVIDIA L4"'
+    """
+    return ",".join([f'{name}="{_escaped(value)}"' for name, value in pairs if value])
+
+
+def sample_line(name: str, labels: str, value: float) -> str:
+    """Return one sample; a whole number is written without a fraction.
+
+    >>> sample_line("power", 'gpu="0"', 312.5), sample_line("up", "", 1.0)
+    ('power{gpu="0"} 312.5', 'up 1')
+    """
+    number = str(int(value)) if value.is_integer() else repr(value)
+    return f"{name}{{{labels}}} {number}" if labels else f"{name} {number}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+# What is measured.
 
 Values = Mapping[str, float]
 """Quantities: those of `Measure`, and what only one vendor measures, by a name that the vendor's folder defines."""

@@ -257,7 +257,6 @@ def read_functions(roots: Roots, vendor: RegisteredVendor, drivers: tuple[str, .
 
 
 def _of_drivers(roots: Roots, drivers: tuple[str, ...]) -> Iterator[DrmFunction]:
-    """Yield the functions in the folders of the kernel drivers."""
     for driver in drivers:
         for below in (f"bus/pci/drivers/{driver}", f"module/{driver}/drivers/pci:{driver}"):
             folder = Path(roots.sys, below)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware import chroot_child
+from dra_driver.hardware import child_process
 
 # Programs: run one with fixed arguments and an empty environment, in this root or in another, with a deadline.
 
@@ -38,7 +38,7 @@ def run_program(argv: Sequence[str], timeout_s: float, *, root: str = "/") -> Pr
     """
     command = list(argv)
     if os.path.normpath(root) != "/":
-        command = [sys.executable, "-I", "-S", str(Path(chroot_child.__file__)), root, *argv]
+        command = [sys.executable, "-I", "-S", str(Path(child_process.__file__)), "run", root, *argv]
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(
             command, env={}, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd="/"

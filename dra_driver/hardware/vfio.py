@@ -52,7 +52,6 @@ class PciFunctionState:
         return self.address.rpartition(".")[0]
 
     def __str__(self) -> str:
-        """Return the address with the driver, as a message names them."""
         return f"{self.address} ({self.driver or 'no driver'})"
 
 

@@ -186,7 +186,6 @@ class KubeApi:
     def _exchange(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, turn: LargeTurn
     ) -> _Answer:
-        """Send a request on one of the connections, and read the whole answer."""
         connection, has_failed = self._connections.acquire(turn.until), True
         try:
             answer = connection.ask(method, target, headers, body, turn.until)

@@ -341,7 +341,6 @@ def _dialled(address: Address, until: float) -> socket.socket:
 
 
 def _of_handshake(err: BaseException) -> BaseException:
-    """Return the error to raise for an error of the TLS handshake."""
     if isinstance(err, TimeoutError) or not isinstance(err, OSError):
         return err
     is_refusal = isinstance(err, ssl.SSLError) and not isinstance(err, _ENDED)

@@ -114,7 +114,6 @@ class LeaseSlots:
         return found
 
     def _read(self) -> tuple[list[_LeaseSlot], ApiError | None]:
-        """Return the slots that can be read, and the last error."""
         slots: list[_LeaseSlot] = []
         fault = None
         for name in self._names:

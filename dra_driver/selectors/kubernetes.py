@@ -283,7 +283,6 @@ class KubernetesEngine:
 
 
 def _checked(expression: str, declarations: Declarations) -> Node:
-    """Parse an expression, check its types and validate its literals."""
     root, faults = parse(expression, declarations.macros, quotes_fields=declarations.quotes_fields)
     if root is not None:
         check_cancelled()

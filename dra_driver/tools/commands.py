@@ -208,7 +208,7 @@ COMMANDS: dict[str, CommandEntry] = {
         "dra_driver.tools.output:pod_security_command", "Set the namespace's Pod Security label.", _UNLISTED
     ),
     "uninstall-check": CommandEntry(
-        "dra_driver.tools.uninstall_check:uninstall_check_command",
+        "dra_driver.tools.fleet.slices:uninstall_check_command",
         "Refuse to uninstall while claims hold devices.",
         _UNLISTED,
     ),

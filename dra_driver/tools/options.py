@@ -336,7 +336,6 @@ def _queries(expressions: Sequence[str], documents: list[Document], cluster: Clu
 
 
 def _documents(given: dict[str, Any]) -> list[Document]:
-    """Read the files, and standard input where - stands for it."""
     paths = [*given["files"], *given["more_files"]]
     if paths.count(STDIN) > 1:
         raise UsageError("stdin", "- (standard input) can be given once")

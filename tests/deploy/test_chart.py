@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dra_driver.tools.doctor import evidence
-from dra_driver.tools.uninstall_check import HelmRelease
+from dra_driver.tools.fleet.slices import HelmRelease
 from dra_driver.tools.world import access, world
 from tests.support.chart import CASES, CHART, ROOT, objects, render
 

@@ -24,7 +24,7 @@ CLASSES = [
     wire for path in sorted((ROOT / "deviceclasses").glob("*.yaml")) for wire in load_objects(path, text_of(path))
 ]
 # The aims are 60, 50, 75 and 110. The agent's files are above theirs and may only shrink.
-MOST = {"slices": 60, "claim": 50, "explain": 75, "all": 167}
+MOST = {"slices": 60, "claim": 50, "explain": 75, "all": 152}
 
 
 def require_short(walks: dict[str, list[str]], *names: str) -> None:

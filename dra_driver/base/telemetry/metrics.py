@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from dra_driver.base.telemetry.exposition import join_families
-
 PREFIX = "dra_driver"
+_HEAD = b"\n# HELP "
 # In seconds. Preparing a whole GPU takes 1 to 3 ms; the kubelet gives up after 45 s.
 BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.25, 1.0, 5.0, 15.0, 45.0)
 
@@ -189,3 +188,17 @@ def _by_two_labels(now: Snapshot) -> Iterator[Metric]:
     build = GaugeMetricFamily(f"{PREFIX}_build_info", "Version and vendor.", labels=("version", "vendor"))
     build.add_metric((now.version, now.vendor), 1)
     yield build
+
+
+def join_families(texts: Iterable[bytes]) -> bytes:
+    """Return several texts as one in which each family appears once, as the format demands.
+
+    The samples of a family follow its head. The head is
+    that of the first text that has the family.
+    """
+    joined: dict[bytes, list[bytes]] = {}
+    for text in texts:
+        for block in (b"\n" + text.rstrip(b"\n")).split(_HEAD)[1:]:  # a head begins a line
+            pieces = joined.setdefault(block.partition(b" ")[0], [])
+            pieces.append(block.split(b"\n", 2)[2] if pieces else _HEAD[1:] + block)
+    return b"".join(piece + b"\n" for pieces in joined.values() for piece in pieces)

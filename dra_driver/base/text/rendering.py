@@ -261,7 +261,6 @@ class Comments:
         return [comment[0].rstrip() for comment in found if not self._is_in_scalar(comment.start())]
 
     def _is_in_scalar(self, at: int) -> bool:
-        """Return whether an offset lies in a scalar."""
         index = bisect_right(self._scalars, (at, len(self._text))) - 1
         return index >= 0 and at < self._scalars[index][1]
 

@@ -190,7 +190,6 @@ def _constants(fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
 
 
 def _tree(places: Iterable[Sequence[str | int]]) -> _Tree:
-    """Return the places as a tree of names and indices."""
     tree: _Tree = {}
     for place in places:
         node = tree

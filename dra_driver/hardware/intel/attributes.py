@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dra_driver.base.machine import boot_time
-from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind
 from dra_driver.hardware import pci
 from dra_driver.hardware.evidence import HARDWARE_THERMAL, BusState, Vitals
 from dra_driver.hardware.facts import Edits, Facts, GpuFacts, Mount, PartitionFacts, merge
@@ -32,7 +31,7 @@ from dra_driver.hardware.intel.reading import (
     read_tiles,
     read_used_memory,
 )
-from dra_driver.hardware.metered import Measure, MetricName, MetricNames, Pairs, Reading, gauge
+from dra_driver.hardware.metered import FamilyHead, Measure, MetricName, MetricNames, Pairs, Reading, SampleKind, gauge
 from dra_driver.hardware.pci import DrmFunction, bus_state, edits_of_nodes, on_bus, read_device_nodes, read_functions
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.hardware.sysfs import Sensor, SysfsObservation, dmem_capacity, margins, read_sensors, value_of

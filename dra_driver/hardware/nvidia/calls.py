@@ -244,7 +244,6 @@ class MigInstanceCalls(Binding):
         )
 
     def _handle(self, kind: Callable[[], Handle], function: str, *arguments: Any) -> Handle:
-        """Return the handle that a library function finds or makes."""
         handle = kind()
         self._call_library(function, *arguments, ctypes.byref(handle))
         return handle

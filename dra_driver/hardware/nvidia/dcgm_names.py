@@ -12,18 +12,19 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
-from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.metered import (
     LAST_XID,
     RECENT_CLOCK_EVENTS,
     RECENT_XIDS,
     WHOLE_MIB,
+    FamilyHead,
     Measure,
     MetricName,
     MetricNames,
     Pairs,
     ProcessUse,
+    SampleKind,
 )
 from dra_driver.hardware.nvidia.calls import OptionalCalls
 from dra_driver.hardware.nvidia.published import NvidiaGpu

@@ -73,7 +73,6 @@ class ConfigFault:
     is_unsupported: bool = False
 
     def __str__(self) -> str:
-        """Return `path: message`."""
         return f"{self.path}: {self.message}"
 
 

@@ -87,7 +87,6 @@ def _of_shared(one: ClaimedDevice) -> RequestedSharing:
 
 
 def _for_device(settings: MpsSettings, device: Device, index: int) -> MpsSettings:
-    """Reduce limits by device to the limit of this device."""
     by_device = settings.per_device_limits
     limit = by_device.get(_uuid_if_made(device), by_device.get(str(index), settings.pinned_memory_limit))
     return replace(settings, pinned_memory_limit=limit, per_device_limits={})

@@ -213,7 +213,6 @@ class ClaimStatus(AgentPart):
 
 
 def _nodes(document: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    """Return the paths of the device nodes of each device in a CDI document."""
     devices = document.get("devices")
     found: dict[str, tuple[str, ...]] = {}
     for device in devices if isinstance(devices, list) else ():
@@ -277,7 +276,6 @@ class DeviceUsers:
         return wire
 
     def _is_held(self, uid: str) -> bool:
-        """Return whether a claim is remembered as one that has not ended."""
         use = self._uses.get(uid)
         return use is not None and use.ended is None
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from dra_driver import __version__
 from dra_driver.base.errors import DriverError, ExitCode
 from dra_driver.base.telemetry import logs
-from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind, labels_text, sample_line
 from dra_driver.base.telemetry.logs import PartThread, StopRequest, fields
 from dra_driver.hardware.choose import choose
+from dra_driver.hardware.metered import FamilyHead, SampleKind, labels_text, sample_line
 from dra_driver.hardware.pci import vendors_on_bus
 from dra_driver.hardware.port import Hardware
 from dra_driver.node.daemon.options import Options

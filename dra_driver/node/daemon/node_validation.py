@@ -273,7 +273,6 @@ class ValidationGate(AgentPart):
         return 0.0
 
     def _pending(self) -> list[TestedDevice]:
-        """Return the devices that have to be tested before they are offered."""
         if self._validator is None:
             return []
         return [

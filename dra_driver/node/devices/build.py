@@ -295,7 +295,6 @@ class SharingOffers:
             self._choose(current)
 
     def _choose(self, current: Sequence[CurrentGpu]) -> None:
-        """Find the rule of each existing device and of each whole GPU, partitioned or not."""
         candidates = []
         self._report_divided(one.gpu for one in current if one.gpu.part)
         for number, one in enumerate(one for one in current if not one.gpu.part):

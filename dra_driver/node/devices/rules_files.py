@@ -46,7 +46,6 @@ _Devices = tuple[tuple[str, ...], int | None]
 
 
 def _devices(value: object) -> _Devices:
-    """Read which devices are meant: all, a number of them, or a list of indices and UUIDs."""
     if value == "all":
         return (), None
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -237,7 +236,6 @@ class _PortionSection(Section):
 
 
 def _memory(value: object) -> int:
-    """Read an amount of memory as bytes."""
     try:
         amount = Quantity.parse(str(value)).value if isinstance(value, (str, int)) else 0
     except QuantityError:

@@ -95,7 +95,6 @@ class ClaimCall:
         return answers
 
     def _answer_all(self, todo: deque[Any], answers: dict[str, Any], deadline: Deadline) -> None:
-        """Answer claims until none is left."""
         while True:
             try:
                 claim = todo.popleft()
@@ -104,7 +103,6 @@ class ClaimCall:
             answers[claim.uid] = self._message(self._answer(claim, deadline))
 
     def _answer(self, claim: Any, deadline: Deadline) -> ClaimResponse:
-        """Work on one claim, and return the answer for it."""
         started = time.monotonic()
         try:
             answer = ClaimResponse(self._work(claim, deadline))
@@ -117,7 +115,6 @@ class ClaimCall:
         return answer
 
     def _report(self, claim: Any, answer: ClaimResponse, seconds: float) -> None:
-        """Count and log the answer for one claim."""
         if self._listener is not None:
             self._listener.answered(self.rpc, seconds, answer.code)
         record = {"claim": f"{claim.namespace}/{claim.name}", "claim_uid": claim.uid, "rpc": self.rpc}

@@ -23,10 +23,18 @@ from typing import Any, NamedTuple
 
 from dra_driver.base.errors import InputError
 from dra_driver.base.quantity import Quantity, QuantityError
-from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind, labels_text, sample_line
 from dra_driver.base.wire import Wire, json_text
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.hardware.metered import MeterReport, MetricName, MetricNames, Reading
+from dra_driver.hardware.metered import (
+    FamilyHead,
+    MeterReport,
+    MetricName,
+    MetricNames,
+    Reading,
+    SampleKind,
+    labels_text,
+    sample_line,
+)
 from dra_driver.node.devices.describing import Device
 from dra_driver.node.devices.offering import Inventory
 from dra_driver.node.ledger.record import devices_of_record

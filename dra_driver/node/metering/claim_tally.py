@@ -16,10 +16,18 @@ from pathlib import Path
 from typing import Protocol
 
 from dra_driver.base.errors import DriverError, LedgerError, NodeError
-from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind, labels_text, sample_line
 from dra_driver.base.telemetry.logs import Loop, fields
 from dra_driver.base.wire import ClaimName, Wire
-from dra_driver.hardware.metered import RECENT_CLOCK_EVENTS, Measure, MeterPlan, MeterReport
+from dra_driver.hardware.metered import (
+    RECENT_CLOCK_EVENTS,
+    FamilyHead,
+    Measure,
+    MeterPlan,
+    MeterReport,
+    SampleKind,
+    labels_text,
+    sample_line,
+)
 from dra_driver.hardware.port import Metered
 from dra_driver.node.devices.agent_part import AgentPart
 from dra_driver.node.devices.offering import CurrentInventory, Inventory

@@ -16,9 +16,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind, labels_text, sample_line
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.hardware.metered import LAST_XID, MeterReport, MetricName, MetricNames, Pairs, Reading
+from dra_driver.hardware.metered import (
+    LAST_XID,
+    FamilyHead,
+    MeterReport,
+    MetricName,
+    MetricNames,
+    Pairs,
+    Reading,
+    SampleKind,
+    labels_text,
+    sample_line,
+)
 from dra_driver.node.devices.offering import Inventory
 from dra_driver.node.metering.holders import Holder, RecentEvents, Subject, subject_of_gpu, uses_of
 

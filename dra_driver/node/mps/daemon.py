@@ -262,7 +262,6 @@ def _initial_record(
 
 
 def _after_end(state: DaemonRecord) -> DaemonRecord:
-    """Return the record for a daemon that has ended."""
     return replace(state, process=None, origin=None, former=state.daemons())
 
 

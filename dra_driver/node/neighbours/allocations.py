@@ -245,7 +245,6 @@ class ForeignClaims:
         return {uid: devices for uid, devices in left.items() if not self._is_ours(uid)}
 
     def _is_ours(self, uid: str) -> bool:
-        """Return whether a claim is in the ledger."""
         try:
             return self._ledger.get(uid) is not None
         except DriverError:

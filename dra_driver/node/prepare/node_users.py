@@ -131,7 +131,6 @@ class NodeUser:
     is_of_host: bool = False
 
     def __str__(self) -> str:
-        """Return the process in words."""
         device = f"{os.major(self.number)}:{os.minor(self.number)}"
         return f"process {self.pid} ({self.program or 'unknown'}) of pod {self.pod}, device {device}"
 

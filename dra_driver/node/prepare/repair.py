@@ -248,7 +248,6 @@ class Repair:
         return self._sharing.tidy()
 
     def _sweep_metadata(self) -> None:
-        """Remove the metadata files of claims that the ledger does not know."""
         for uid in self._metadata.owners():
             if self.ledger.get(uid) is not None:
                 continue

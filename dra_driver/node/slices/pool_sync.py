@@ -321,7 +321,6 @@ class PoolSync:
                 raise
 
     def _wish(self, selector: str) -> PoolContent | None:
-        """Return what the pool is to hold."""
         with self._changed:
             self._asking()
         self._read_if_needed(selector)

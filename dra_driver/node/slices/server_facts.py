@@ -181,7 +181,6 @@ def _slice_with_device(device: DeviceWire, empty: SliceSpec) -> SliceWire:
 
 
 def _first(content: PoolContent, key: str) -> DeviceWire | None:
-    """Return the first device that has a field."""
     return next((device for device in content.devices if device.get(key)), None)
 
 

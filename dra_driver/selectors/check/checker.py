@@ -258,7 +258,6 @@ class _Checker(Literals):
         node.type = BOOL if node.test else self._bindings.substitute(result, unbound_to_dyn=False)
 
     def _field(self, node: Node, operand: Node, field: str, *, optional: bool) -> Type:
-        """Return the type of a field of an operand."""
         self.check(operand)
         holder = self._current(operand)
         was_optional = is_optional(holder)

@@ -122,7 +122,6 @@ def format_duration(value: Duration) -> str:
 
 
 def _zone(name: str) -> zoneinfo.ZoneInfo:
-    """Find a time zone by its name."""
     if ".." in name or name[:1] in {"/", "\\"}:
         raise CelError("time: invalid location name")
     try:

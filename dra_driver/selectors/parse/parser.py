@@ -58,7 +58,6 @@ class Terms(Cursor):
     __slots__ = ()
 
     def _expr(self) -> Node:
-        """Parse an expression."""
         raise NotImplementedError
 
     def _number(self, offset: int, *, negative: bool) -> Node:

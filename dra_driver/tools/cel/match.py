@@ -373,7 +373,6 @@ def _show_group(out: Any, judged: QueryVerdicts, group: VerdictGroup) -> None:
 
 
 def _show_part(out: Any, part: ExpressionPart, indent: int, *, marks: bool) -> None:
-    """Print a part of the expression with its value, then the parts below it."""
     decides = marks and part.decides
     mark = "* " if decides else "  "
     if part.error is not None:

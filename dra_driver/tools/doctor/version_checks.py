@@ -73,7 +73,6 @@ def check_daemon(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Findi
 
 
 def _cliques(cluster: ClusterEvidence) -> dict[str, set[str]]:
-    """Return the nodes of each clique."""
     cliques: defaultdict[str, set[str]] = defaultdict(set)
     for slice_ in _slices_of(cluster, cluster.driver):
         for device in slice_["spec"].get("devices") or ():

@@ -146,7 +146,6 @@ def _gpus(node: str, devices: Sequence[DeviceWire]) -> Iterator[SimulatedGpu]:
 
 
 def _models() -> Mapping[str, Model]:
-    """Return the shipped models by their product names."""
     found = [read_model(name, []) for name in model_names()]
     return {one.product_name: one for one in found}
 

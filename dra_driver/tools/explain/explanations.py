@@ -306,7 +306,6 @@ def _document(subject: ExplainedSubject, explanation: AllocationExplanation | No
 
 
 def _subject(subject: ExplainedSubject) -> Wire:
-    """Return the kind of a subject in lower case, its namespace and its name."""
     kind, _, name = subject.name.partition(" ")
     if subject.pod is not None:
         metadata = subject.pod["metadata"]

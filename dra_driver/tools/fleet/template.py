@@ -102,7 +102,6 @@ class BranchFlag:
     message: str
 
     def __str__(self) -> str:
-        """Return the message."""
         return self.message
 
 

@@ -267,7 +267,6 @@ def _cluster(given: dict[str, Any]) -> Cluster | None:
 
 
 def _names(cluster: Cluster | None) -> TemplateNames:
-    """Return the names of existing templates."""
     from dra_driver.tools.migrate import TemplateNames
 
     names = TemplateNames()

@@ -307,7 +307,6 @@ def _insert(document: _Document, one: KubeObject, written: list[dict[str, Any]])
 
 
 def _rewritten(source: SourceText, documents: list[_Document], report: FileReport) -> str:
-    """Return the text with all changes written into it."""
     text = source.text
     whole = text_style_of(text, [document.written.root for document in documents])
     edits = []

@@ -161,7 +161,6 @@ class PodMigration:
         report_monitors([want.resource for want in wanted if want.kind.is_monitor], place)
 
     def _wants(self, shape: PodShape, subject: ReportSubject) -> list[WantedDevices]:
-        """Return the devices that each container requests."""
         found = []
         for container in shape.containers:
             at = f"{subject.name}: {shown_path((*subject.path, *container.path))}"
@@ -175,7 +174,6 @@ class PodMigration:
 
 
 def _specs(requests: list[DeviceRequest], rows: dict[Any, list[str]]) -> list[ClaimSpec]:
-    """Return the spec of each claim."""
     specs: list[ClaimSpec] = []
     for request in requests:
         while len(specs) <= request.claim:

@@ -139,7 +139,6 @@ def forget(device: str, **where: str) -> int:
 
 
 def _cells(row: Wire) -> list[str]:
-    """Return a fault or cordon as the cells of a table."""
     return [fault_place(row), row["fault"], row["value"] or "", row["since"], row["message"]]
 
 
@@ -356,6 +355,5 @@ def _unfinished_case(cases: tuple[RemediationCase, ...], name: str) -> Remediati
 
 
 def _remediation_cells(row: Wire) -> list[str]:
-    """Return a remediation as the cells of a table."""
     fault = f"{row['fault']} {row['value']}".rstrip()
     return [row["device"], fault, row["action"], str(row["tries"]), row["stage"], row["stageSince"], row["message"]]

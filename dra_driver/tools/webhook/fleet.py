@@ -71,7 +71,6 @@ def is_identity(name: str) -> bool:
 
 
 def _devices(spec: Mapping[str, Any]) -> Iterator[DeviceWire]:
-    """Return what selectors see of the devices."""
     devices = spec.get("devices")
     for device in map(_mapping, devices if isinstance(devices, list) else ()):
         content = _mapping(device.get("basic")) or device  # v1beta1 has the fields below `basic`

@@ -405,7 +405,6 @@ class MpsAdvisor:
         return opaque.get("driver") in self._drivers and sharing.get("strategy") == "MPS"
 
     def _expressions(self, request: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the selectors of a request, of its alternatives and of their classes."""
         for part in (mapping(request.get("exactly")), *items(request.get("firstAvailable"))):
             for entry in items(part.get("selectors")):
                 yield str(mapping(entry.get("cel")).get("expression"))
@@ -413,7 +412,6 @@ class MpsAdvisor:
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, _Uses]]:
-    """Yield the containers that use several claims, or several requests of one."""
     for field in ("initContainers", "containers"):
         for container in islice(items(spec.get(field)), _MAX_CONTAINERS_MPS_CLAIMS):
             entries = islice(items(mapping(container.get("resources")).get("claims")), _MAX_CLAIMS)

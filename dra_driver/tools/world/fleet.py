@@ -323,7 +323,6 @@ class DeviceFile:
     attributes: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        """Return the attributes on one line."""
         attributes = ", ".join(f"{name}={value}" for name, value in self.attributes)
         return f"generation {self.generation}: {attributes}"
 

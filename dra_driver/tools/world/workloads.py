@@ -354,7 +354,6 @@ def _place(wire: Wire) -> tuple[str, str]:
 
 
 def _owners(claim: Wire) -> set[tuple[str, str]]:
-    """Return the pods for which a claim was made."""
     metadata = claim["metadata"]
     owners = [reference for reference in metadata.get("ownerReferences") or () if reference.get("kind") == "Pod"]
     return {(metadata.get("namespace") or "", owner["name"]) for owner in owners}

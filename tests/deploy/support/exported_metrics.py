@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dra_driver.base.flags import VENDORS
-from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind
 from dra_driver.base.telemetry.metrics import Metrics, Snapshot
+from dra_driver.hardware.metered import FamilyHead, SampleKind
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.node.metering import billing, claim_tally, series
 

@@ -6,9 +6,8 @@ from typing import ClassVar
 
 import pytest
 
-from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind
 from dra_driver.hardware.facts import Facts, GpuFacts
-from dra_driver.hardware.metered import Measure, MeterReport, MetricName, MetricNames, Reading
+from dra_driver.hardware.metered import FamilyHead, Measure, MeterReport, MetricName, MetricNames, Reading, SampleKind
 from dra_driver.node.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.node.devices.build import build_inventory
 from dra_driver.node.ledger.record import ClaimRecord, ClaimState, record_of_claim

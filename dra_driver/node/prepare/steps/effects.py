@@ -277,7 +277,6 @@ class Effects:
         return undoing.modes_off
 
     def _perform(self, steps: Iterable[Step], run: StepRun) -> None:
-        """Carry out steps one after the other."""
         for step in steps:
             recorded = run.record_of(step.kind, step.key)
             made = self._performers[step.kind].perform(step, recorded, run)

@@ -2,7 +2,8 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dra_driver.base.telemetry.exposition import FamilyHead, SampleKind, join_families, labels_text, sample_line
+from dra_driver.base.telemetry.metrics import join_families
+from dra_driver.hardware.metered import FamilyHead, SampleKind, labels_text, sample_line
 
 HOURS = FamilyHead("hours_total", SampleKind.COUNTER, "Hours.")
 AGE = FamilyHead("age", SampleKind.GAUGE, "Age.")
