@@ -117,7 +117,7 @@ class Listing:
         version, token = metadata.get("resourceVersion") or "", metadata.get("continue") or ""
         if not (isinstance(version, str) and version and isinstance(token, str)):
             raise self._fault("the list has no resourceVersion, or a continue token that is not a string")
-        if not all(isinstance(one, dict) and isinstance(one.get("metadata"), dict) for one in objects):
+        if not all(isinstance(wire, dict) and isinstance(wire.get("metadata"), dict) for wire in objects):
             raise self._fault("an item of the list is not an object with metadata")
         self._pages, self._objects, self._expiries = self._pages + 1, self._objects + len(objects), 0
         if self._objects > self._max_objects or self._pages > _MAX_PAGES:

@@ -208,8 +208,8 @@ def devices_by_class(claim: ClaimWire) -> Counter[str]:
         if "exactly" in request:
             found[request["exactly"]["deviceClassName"]] += _count(request["exactly"])
         most: dict[str, int] = {}
-        for one in request.get("firstAvailable") or ():
-            most[one["deviceClassName"]] = max(_count(one), most.get(one["deviceClassName"], 0))
+        for alternative in request.get("firstAvailable") or ():
+            most[alternative["deviceClassName"]] = max(_count(alternative), most.get(alternative["deviceClassName"], 0))
         found.update(most)
     return found
 

@@ -183,7 +183,7 @@ def settings_of_each(given: Mapping[str, str | None]) -> tuple[NodeSettings, ...
             raise UsageError("driver-name", text, hint="leave --driver-name out: each vendor has its own")
     else:
         return (_settings(values),)
-    return tuple(_settings({**values, "hardware": one.name, "driver_name": one.driver}) for one in vendors)
+    return tuple(_settings({**values, "hardware": vendor.name, "driver_name": vendor.driver}) for vendor in vendors)
 
 
 def check_sysfs(given: Mapping[str, str | None]) -> None:
@@ -330,7 +330,7 @@ def read_inputs(
 
 def _queries(expressions: Sequence[str], documents: list[Document], cluster: Cluster | None) -> list[Query]:
     """Return what the options and the files ask for, with the classes of the files and the cluster."""
-    own_classes = [one for one in documents if one.kind == "DeviceClass"]
+    own_classes = [document for document in documents if document.kind == "DeviceClass"]
     classes = Classes(own_classes, cluster.classes() if cluster else None)
     return queries_of(expressions, documents, classes, cluster)
 
@@ -349,8 +349,8 @@ def _documents(given: dict[str, Any]) -> list[Document]:
 
 def _refuse_other_input(documents: list[Document]) -> None:
     known = {SLICE, *SELECTOR_KINDS}
-    if documents and not any(one.kind in known for one in documents):
-        kinds = ", ".join(sorted({one.kind for one in documents}))
+    if documents and not any(document.kind in known for document in documents):
+        kinds = ", ".join(sorted({document.kind for document in documents}))
         raise InputError(
             "no-known-kind",
             f"the files contain {kinds}, but nothing that has devices or selectors",
@@ -361,7 +361,7 @@ def _refuse_other_input(documents: list[Document]) -> None:
 def _cluster(given: dict[str, Any], documents: list[Document], *, needs_devices: bool) -> Cluster | None:
     """Connect to the cluster that the options name; if nothing else has devices, to kubectl's current one."""
     is_named = given["kubeconfig"] or given["context"] or given["cluster"]
-    has_devices = given["profiles"] or given["hardware"] or any(one.kind == SLICE for one in documents)
+    has_devices = given["profiles"] or given["hardware"] or any(document.kind == SLICE for document in documents)
     if is_named or (needs_devices and not has_devices and default_kubeconfig()):
         return Cluster(access_of(given), TerminalProgress)
     return None
@@ -376,10 +376,10 @@ def _fleet(
     needs_devices: bool,
 ) -> Fleet:
     fleet = Fleet()
-    slices = [one for one in documents if one.kind == SLICE]
+    slices = [document for document in documents if document.kind == SLICE]
     if slices:
-        wires = [(f"{shown(one.origin)}: ResourceSlice {one.name}", one.wire) for one in slices]
-        fleet += fleet_of_slices(wires, ", ".join(dict.fromkeys(shown(one.origin) for one in slices)))
+        wires = [(f"{shown(slice_.origin)}: ResourceSlice {slice_.name}", slice_.wire) for slice_ in slices]
+        fleet += fleet_of_slices(wires, ", ".join(dict.fromkeys(shown(slice_.origin) for slice_ in slices)))
     fleet = fleet_with_profiles(given["profiles"], fleet, offer)
     if given["hardware"]:
         fleet += _node_fleet(given["hardware"])
@@ -432,8 +432,8 @@ def read_world(files: Sequence[str], given: Mapping[str, Any], wanted: WantedObj
 
 def print_unseen(world: World) -> None:
     """Print to standard error which objects of a cluster could not be read, with one line for each missing role."""
-    for one in unseen_sentences(world.unseen):
-        print(printable(f"dra-driver: {one}"), file=sys.stderr)
+    for sentence in unseen_sentences(world.unseen):
+        print(printable(f"dra-driver: {sentence}"), file=sys.stderr)
 
 
 def apply_options(world: World, given: Mapping[str, Any], profiles: Sequence[str]) -> AppliedRules:

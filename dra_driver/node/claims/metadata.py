@@ -176,7 +176,7 @@ def read_metadata(content: bytes) -> DescribedClaim:
     if len(content) > MAX_BYTES:
         raise _fault(f"it is larger than {MAX_BYTES} bytes")
     try:
-        found = next((one for one in _objects(content.decode()) if one.get("apiVersion") in _KNOWN), None)
+        found = next((wire for wire in _objects(content.decode()) if wire.get("apiVersion") in _KNOWN), None)
     except (ValueError, RecursionError) as error:
         raise _fault(f"it is not JSON: {str(error)[:_MAX_CHARS]}") from error
     if found is None or found.get("kind") != "DeviceMetadata":

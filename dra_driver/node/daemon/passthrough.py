@@ -123,7 +123,7 @@ class ReturnedGpus(AgentPart):
         """Check the GPUs that are back, and return the facts with the problems found."""
         returning = self._kept.returning
         if self._has_role and self._kept.is_lost:
-            self._kept.begin_again(one.pci_address for one in facts.gpus if not one.is_lost and not _is_away(one))
+            self._kept.begin_again(gpu.pci_address for gpu in facts.gpus if not gpu.is_lost and not _is_away(gpu))
             returning = self._kept.returning
         if not returning or not self._has_role:
             return facts

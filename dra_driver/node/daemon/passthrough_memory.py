@@ -103,7 +103,7 @@ class RememberedGpus:
 
     def learn(self, gpus: Iterable[GpuFacts]) -> None:
         """Remember the facts of the GPUs that their driver reports now."""
-        bare = {one.pci_address: replace(one, passthrough=None, partitions=(), mig_enabled=False) for one in gpus}
+        bare = {gpu.pci_address: replace(gpu, passthrough=None, partitions=(), mig_enabled=False) for gpu in gpus}
         if any(self._now.gpus.get(address) != one for address, one in bare.items()):
             self._change(lambda content: content.gpus.update(bare))
 
@@ -198,7 +198,7 @@ class RememberedGpus:
     def _text(self, content: _Content) -> str:
         document = {
             "boot": self._boot_id,
-            "gpus": [{"vendor": one.vendor, **asdict(one)} for one in content.gpus.values()],
+            "gpus": [{"vendor": gpu.vendor, **asdict(gpu)} for gpu in content.gpus.values()],
             "returning": {address: asdict(one) for address, one in content.returning.items()},
             "lost": content.is_lost,
         }
@@ -212,7 +212,7 @@ def _body(connection: sqlite3.Connection) -> str | None:
 
 def _content_of(document: Mapping[str, Any]) -> _Content:
     gpus, wire = read_gpus(_bare(document.get("gpus"))), document.get("returning")
-    found = _Content({one.pci_address: one for one in gpus}, is_lost=document.get("lost") is True)
+    found = _Content({gpu.pci_address: gpu for gpu in gpus}, is_lost=document.get("lost") is True)
     for address, one in wire.items() if isinstance(wire, dict) else ():
         if isinstance(one, dict):
             found.returning[str(address)] = _returning(one)

@@ -269,7 +269,7 @@ class WatchedSlices:
         was_complete = self._stored.is_complete
         self.events += 1
         if isinstance(event, Listed):
-            ours = (one for one in event.objects if is_ours(one, driver=self._driver, node=self._node))
+            ours = (wire for wire in event.objects if is_ours(wire, driver=self._driver, node=self._node))
             self._listed = [*([] if event.is_first else self._listed), *ours]
             check_room_for(self._listed)
             if not event.is_last:

@@ -182,7 +182,7 @@ def _chosen(kind: str, objects: list[Wire]) -> list[Wire]:
     if kind == "daemonsets":
         return agents(objects)
     if kind == "pods":
-        return [one for one in objects if (one.get("spec") or {}).get("resourceClaims") or _is_agent(one)]
+        return [wire for wire in objects if (wire.get("spec") or {}).get("resourceClaims") or _is_agent(wire)]
     return objects
 
 

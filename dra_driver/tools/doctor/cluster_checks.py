@@ -102,7 +102,7 @@ def check_admin_access(cluster: ClusterEvidence) -> Iterator[Finding]:
                 "access-old-label", f"namespace {name}", f"has {OLD_ADMIN_LABEL}, which 1.34 renamed",
                 "metadata.labels", f"kubectl label namespace {name} {ADMIN_LABEL}=true {OLD_ADMIN_LABEL}-",
             )  # fmt: skip
-    for kind, wire in [*(("template", one) for one in cluster.of("templates"))]:
+    for kind, wire in [*(("template", template) for template in cluster.of("templates"))]:
         namespace = wire["metadata"].get("namespace", "")
         if namespace in labels and labels[namespace].get(ADMIN_LABEL) != "true" and _asks_for_admin(wire):
             yield Finding(
@@ -122,7 +122,7 @@ def check_policy(cluster: ClusterEvidence) -> Iterator[Finding]:
             )  # fmt: skip
     if not cluster.has("policies", "bindings") or not cluster.of("slices"):
         return
-    policies = [_name(one) for one in cluster.of("policies") if _guards_slices(one)]
+    policies = [_name(policy) for policy in cluster.of("policies") if _guards_slices(policy)]
     if not policies:
         yield Finding(
             "access-no-policy", "cluster", "an agent could write the slices of another node",
@@ -130,7 +130,7 @@ def check_policy(cluster: ClusterEvidence) -> Iterator[Finding]:
             "apply the chart's policy, or deploy/manifests/admission-policy.yaml",
         )  # fmt: skip
         return
-    bound = [one for one in cluster.of("bindings") if _spec(one).get("policyName") in policies]
+    bound = [binding for binding in cluster.of("bindings") if _spec(binding).get("policyName") in policies]
     if not any("Deny" in (_spec(one).get("validationActions") or ()) for one in bound):
         yield Finding(
             "access-policy-off", f"policy {policies[0]}", "has no binding that denies",
@@ -200,7 +200,7 @@ def check_resources(cluster: ClusterEvidence) -> Iterator[Finding]:
     is_on = cluster.kept.get(_GATE, True)
     classes = cluster.of("classes")
     served = {(one.get("spec") or {}).get("extendedResourceName"): one["metadata"]["name"] for one in classes}
-    offered = [((one.get("status") or {}).get("allocatable") or {}) for one in cluster.of("nodes")]
+    offered = [((node.get("status") or {}).get("allocatable") or {}) for node in cluster.of("nodes")]
     for pod in _waiting(cluster):
         for name in _resources(pod):
             if any(str(one.get(name, "0")) != "0" for one in offered) or (is_on and name in served):
@@ -242,12 +242,12 @@ def check_tenants(cluster: ClusterEvidence) -> Iterator[Finding]:
     """Check every class, and the policies for claims and their allocations."""
     if not cluster.has("slices"):
         return
-    ours = [one for one in cluster.of("slices") if one["spec"]["driver"] == cluster.driver]
+    ours = [slice_ for slice_ in cluster.of("slices") if slice_["spec"]["driver"] == cluster.driver]
     devices = [device for device in devices_of(ours).values() if _tenant(device)]
     if not devices:
         return
-    for one in cluster.of("classes"):
-        yield from _of_class(cluster, one, devices)
+    for device_class in cluster.of("classes"):
+        yield from _of_class(cluster, device_class, devices)
     if cluster.has("policies", "bindings"):
         yield from _of_policies(cluster)
 
@@ -266,15 +266,15 @@ def _of_class(cluster: ClusterEvidence, one: Wire, devices: Sequence[DeviceWire]
 
 def _of_policies(cluster: ClusterEvidence) -> Iterator[Finding]:
     denying = {
-        (one.get("spec") or {}).get("policyName")
-        for one in cluster.of("bindings")
-        if "Deny" in ((one.get("spec") or {}).get("validationActions") or ())
+        (binding.get("spec") or {}).get("policyName")
+        for binding in cluster.of("bindings")
+        if "Deny" in ((binding.get("spec") or {}).get("validationActions") or ())
     }
     checked = {
         resource
-        for one in cluster.of("policies")
-        if one["metadata"]["name"] in denying and "-share-mps" in str((one.get("spec") or {}).get("variables"))
-        for rule in ((one.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or ()
+        for policy in cluster.of("policies")
+        if policy["metadata"]["name"] in denying and "-share-mps" in str((policy.get("spec") or {}).get("variables"))
+        for rule in ((policy.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or ()
         for resource in rule.get("resources") or ()
     }
     if missing := " and ".join(resource for resource in (_REQUESTS, _ALLOCATIONS) if resource not in checked):
@@ -305,7 +305,7 @@ def check_taints(cluster: ClusterEvidence) -> Iterator[Finding]:
     """Yield a finding for each GPU node without a taint, with its pods that use no GPU, if other nodes have no GPUs."""
     if not cluster.has("nodes", "slices"):
         return
-    with_gpus = {one["spec"].get("nodeName") for one in cluster.of("slices") if _is_ours(one, cluster.driver)}
+    with_gpus = {slice_["spec"].get("nodeName") for slice_ in cluster.of("slices") if _is_ours(slice_, cluster.driver)}
     nodes = {node["metadata"]["name"]: node for node in cluster.of("nodes")}
     if all(name in with_gpus or has_gpus(node) for name, node in nodes.items()):
         return

@@ -348,7 +348,7 @@ def _held(cluster: ClusterEvidence) -> dict[tuple[str, str], list[str]]:
     held: dict[tuple[str, str], list[str]] = {}
     for claim in cluster.of("claims"):
         status, namespace = claim.get("status") or {}, claim["metadata"].get("namespace")
-        users = [one for one in status.get("reservedFor") or () if one.get("resource") == "pods"]
+        users = [consumer for consumer in status.get("reservedFor") or () if consumer.get("resource") == "pods"]
         pods = [f"{namespace}/{user['name']}" for user in users]
         for result in ((status.get("allocation") or {}).get("devices") or {}).get("results") or ():
             if result.get("driver") == cluster.driver:

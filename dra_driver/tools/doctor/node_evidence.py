@@ -339,10 +339,10 @@ def check_devices(cluster: ClusterEvidence) -> Iterator[Finding]:
     if not cluster.has("slices", "claims"):
         return
     published = {
-        (one["spec"]["pool"]["name"], device["name"])
-        for one in cluster.of("slices")
-        if one["spec"].get("driver") == cluster.driver
-        for device in one["spec"].get("devices") or ()
+        (slice_["spec"]["pool"]["name"], device["name"])
+        for slice_ in cluster.of("slices")
+        if slice_["spec"].get("driver") == cluster.driver
+        for device in slice_["spec"].get("devices") or ()
     }
     pools = {pool for pool, _ in published}
     for claim in _allocated(cluster):
@@ -373,7 +373,7 @@ def check_ledger(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Findi
     """Yield a finding for each claim that is prepared on this node but does not exist in the cluster."""
     if node.rows is None or not cluster.has("claims"):
         return
-    known = {one["metadata"].get("uid") for one in cluster.of("claims")}
+    known = {claim["metadata"].get("uid") for claim in cluster.of("claims")}
     for row in node.rows:
         if row.uid not in known:
             yield Finding(
@@ -384,7 +384,7 @@ def check_ledger(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Findi
 
 
 def _allocated(cluster: ClusterEvidence) -> list[ClaimWire]:
-    return [one for one in cluster.of("claims") if (one.get("status") or {}).get("allocation")]
+    return [claim for claim in cluster.of("claims") if (claim.get("status") or {}).get("allocation")]
 
 
 def _devices_of(claim: ClaimWire, driver: str) -> list[tuple[str, str]]:
@@ -403,7 +403,7 @@ def _ended_seconds_ago(pod: Wire, now: datetime) -> float:
 def _event(cluster: ClusterEvidence, pod: Wire) -> str:
     """Return the message of the kubelet's last event about preparing a pod's claims; "" if there is none."""
     uid = pod["metadata"].get("uid")
-    mine = [one for one in cluster.of("events") if (one.get("involvedObject") or {}).get("uid") == uid]
+    mine = [event for event in cluster.of("events") if (event.get("involvedObject") or {}).get("uid") == uid]
     last = max(mine, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""), default={})
     return str(last.get("message") or "")
 

@@ -39,7 +39,7 @@ def check_presence(cluster: ClusterEvidence) -> Iterator[Finding]:
         return
     ours = _ours(cluster)
     # No slice is missing for GPUs that a device plugin serves: one cluster may have nodes of both kinds.
-    wanted = [one["metadata"]["name"] for one in cluster.of("nodes") if has_gpus(one) and not allocatable_gpus(one)]
+    wanted = [node["metadata"]["name"] for node in cluster.of("nodes") if has_gpus(node) and not allocatable_gpus(node)]
     if not ours:
         yield Finding(
             "slices-none", cluster.driver, "publishes no slice on any node",
@@ -52,7 +52,7 @@ def check_presence(cluster: ClusterEvidence) -> Iterator[Finding]:
                 "slices-node-missing", f"node {name}", "has GPUs by its labels, but publishes none",
                 "GET resourceslices", f"look at the agent's log on {name}, or run `dra-driver doctor` there",
             )  # fmt: skip
-    known = {one["metadata"]["name"] for one in cluster.of("nodes")}
+    known = {node["metadata"]["name"] for node in cluster.of("nodes")}
     for name in sorted({str(name) for name in published if name} - known) if cluster.has("nodes") else ():
         yield Finding(
             "slices-no-node", f"node {name}", "is gone, but its slices are not", "GET nodes",
@@ -126,7 +126,7 @@ def ours_by_pool(cluster: ClusterEvidence) -> dict[str, dict[str, DeviceWire]]:
 
 
 def _ours(cluster: ClusterEvidence) -> list[SliceWire]:
-    return [one for one in cluster.of("slices") if one["spec"].get("driver") == cluster.driver]
+    return [slice_ for slice_ in cluster.of("slices") if slice_["spec"].get("driver") == cluster.driver]
 
 
 def has_gpus(node: Wire) -> bool:
@@ -170,10 +170,10 @@ def check_classes(cluster: ClusterEvidence) -> Iterator[Finding]:
     fleet = {driver: devices_of(slices) for driver, slices in _by_driver(cluster).items()}
     engine = KubernetesEngine(nearest_version(cluster.version.minor))
     wanted = _wanted(cluster)
-    for one in cluster.of("classes"):
-        wanted_by = wanted.pop(one["metadata"]["name"], "")
+    for device_class in cluster.of("classes"):
+        wanted_by = wanted.pop(device_class["metadata"]["name"], "")
         if fleet.get(cluster.driver):  # if this driver publishes no device at all, another check reports that
-            yield from _findings(cluster.driver, one, _verdict(engine, one, fleet), wanted_by)
+            yield from _findings(cluster.driver, device_class, _verdict(engine, device_class, fleet), wanted_by)
     for name, claim in sorted(wanted.items()):
         yield Finding(
             "class-missing", f"class {name}", f"is named by {claim}, but does not exist", "GET deviceclasses",
@@ -212,7 +212,7 @@ def check_claim_selectors(cluster: ClusterEvidence) -> Iterator[Finding]:
         return
     fleet = {driver: devices_of(slices) for driver, slices in _by_driver(cluster).items()}
     engine = KubernetesEngine(nearest_version(cluster.version.minor))
-    classes = {one["metadata"]["name"]: _expressions(one) for one in cluster.of("classes")}
+    classes = {device_class["metadata"]["name"]: _expressions(device_class) for device_class in cluster.of("classes")}
     for kind, wire, spec in _asking(cluster):
         faults = [fault for part in _parts(spec) if (fault := _fault_of(engine, part, classes, fleet))]
         if faults:
@@ -280,8 +280,8 @@ def _matches(selectors: list[KubernetesSelector], device: DeviceWire, driver: st
 
 def _by_driver(cluster: ClusterEvidence) -> dict[str, list[Wire]]:
     found: dict[str, list[Wire]] = {}
-    for one in cluster.of("slices"):
-        found.setdefault(one["spec"]["driver"], []).append(one)
+    for slice_ in cluster.of("slices"):
+        found.setdefault(slice_["spec"]["driver"], []).append(slice_)
     return found
 
 

@@ -99,7 +99,7 @@ def _nodes_with_channel(cluster: ClusterEvidence) -> set[str]:
 
 
 def _slices_of(cluster: ClusterEvidence, driver: str) -> list[Wire]:
-    return [one for one in cluster.of("slices") if one["spec"].get("driver") == driver]
+    return [slice_ for slice_ in cluster.of("slices") if slice_["spec"].get("driver") == driver]
 
 
 # Older releases: what each of them can read, keep and undo of what this release records.
@@ -235,7 +235,7 @@ def _holder(claim: ClaimWire, node: str, driver: str) -> str:
     pools = {result["pool"].partition("/")[0] for result in results if result.get("driver") == driver}
     if node not in pools:
         return ""
-    pods = [one["name"] for one in status.get("reservedFor") or () if one.get("resource") == "pods"]
+    pods = [consumer["name"] for consumer in status.get("reservedFor") or () if consumer.get("resource") == "pods"]
     meta = claim["metadata"]
     users = f" ({'pod' if len(pods) == 1 else 'pods'} {', '.join(pods)})" if pods else ""
     return f"{meta.get('namespace', 'default')}/{meta['name']}{users}"
@@ -273,7 +273,7 @@ def check_conflicts(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 def _device_plugins(cluster: ClusterEvidence) -> Iterator[Finding]:
     served = {_node(slice_) for slice_ in _slices(cluster, is_ours=True) if slice_["spec"].get("devices")}
-    waiting = {(one.get("spec") or {}).get("nodeName") for one in cluster.of("pods") if _is_agent(one)}
+    waiting = {(pod.get("spec") or {}).get("nodeName") for pod in cluster.of("pods") if _is_agent(pod)}
     for node in cluster.of("nodes"):
         name, offered = node["metadata"]["name"], allocatable_gpus(node)
         if not offered or name not in served | waiting:
@@ -300,7 +300,7 @@ def _other_drivers(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def _slices(cluster: ClusterEvidence, *, is_ours: bool) -> list[Wire]:
-    return [one for one in cluster.of("slices") if (one["spec"].get("driver") == cluster.driver) is is_ours]
+    return [slice_ for slice_ in cluster.of("slices") if (slice_["spec"].get("driver") == cluster.driver) is is_ours]
 
 
 def _identities(one: Wire) -> frozenset[str]:

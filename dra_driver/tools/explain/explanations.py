@@ -171,7 +171,7 @@ def _claim(world: World, claim: Wire) -> ExplainedSubject:
         if why := unknown_reason(world):
             return ExplainedSubject(name, answer=f"it is not known whether {name} fits: {why}", is_known=False)
         return ExplainedSubject(name, claims=(claim,))
-    users = [one["name"] for one in (claim.get("status") or {}).get("reservedFor") or ()]
+    users = [consumer["name"] for consumer in (claim.get("status") or {}).get("reservedFor") or ()]
     used = f"used by pods {', '.join(users[:8])}" if users else "used by no pod"
     if claim["metadata"].get("deletionTimestamp"):
         used += "; it is being deleted"

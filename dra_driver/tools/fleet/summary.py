@@ -198,8 +198,8 @@ def _classes(claim: ClaimWire) -> dict[str, str]:
     for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
         if exactly := request.get("exactly"):
             found[request["name"]] = str(exactly.get("deviceClassName") or "?")
-        for one in request.get("firstAvailable") or ():
-            found[f"{request['name']}/{one['name']}"] = str(one.get("deviceClassName") or "?")
+        for alternative in request.get("firstAvailable") or ():
+            found[f"{request['name']}/{alternative['name']}"] = str(alternative.get("deviceClassName") or "?")
     return found
 
 

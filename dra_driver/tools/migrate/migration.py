@@ -202,8 +202,8 @@ def migrate(
     for documents in files:
         for document in documents:
             names.record(document.objects)
-            for one in document.objects:
-                known = {**known, **(names_in(plugin_files(one.wire)) if one.kind == _CONFIG else {})}
+            for wire in document.objects:
+                known = {**known, **(names_in(plugin_files(wire.wire)) if wire.kind == _CONFIG else {})}
     return [_migrate_file(source, documents, known, names) for source, documents in zip(sources, files, strict=True)]
 
 

@@ -307,13 +307,13 @@ class TemplateNames:
 
     def record(self, objects: Iterable[KubeObject]) -> None:
         """Record the templates and ConfigMaps among these objects."""
-        for one in objects:
-            if one.kind == "ConfigMap":
-                self.configs.add((one.stem, one.namespace))
-            if one.kind == TEMPLATE:
-                spec = one.wire.get("spec")
+        for wire in objects:
+            if wire.kind == "ConfigMap":
+                self.configs.add((wire.stem, wire.namespace))
+            if wire.kind == TEMPLATE:
+                spec = wire.wire.get("spec")
                 inner = spec.get("spec") if isinstance(spec, dict) else None
-                self.add(one.stem, one.namespace, inner if isinstance(inner, dict) else {})
+                self.add(wire.stem, wire.namespace, inner if isinstance(inner, dict) else {})
 
     def has_config(self, name: str, namespace: str) -> bool:
         """Return whether a ConfigMap of this name exists."""
