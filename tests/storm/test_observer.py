@@ -28,6 +28,9 @@ SHOWN = {
     "a GPU that is reset before its claim came": "",
     "a CDI file that is gone": "no usable CDI file",
     "a CDI file with another device's node": "was given other nodes",
+    "two files that mount different folders in one place": "gets both",
+    "two claims under MPS": "",
+    "two claims with a share each, and one GPU": "has two holders",
     "a GPU that a virtual machine loses": "is bound to 'nvidia'",
     "a GPU that leaves a virtual machine which is ending": "",
     "a GPU that the next claim gets while a virtual machine is ending": "has two holders",
@@ -41,6 +44,7 @@ SHOWN = {
     "a total of a process that was restarted": "",
     "hours that are charged to another namespace": "team-b had devices",
     "hours that are charged twice": "team-a had devices",
+    "hours of a GPU beside a share": "",
 }
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.storm.support import sandbox
 
-ADVERSITIES = ("none", "locked", "full", "descriptors", "clock", "api")
+ADVERSITIES = ("none", "locked", "full", "descriptors", "blind", "clock", "api")
 NODES, OPERATIONS = 12, 1000  # without anything else that goes wrong; then one node for each adversity
 LEAST_OPERATIONS, LEAST_CONTENDING, LEAST_KILLS = 10_000, 0.30, 500
 

@@ -62,7 +62,7 @@ class Scene:
         if "-mig-" in device:
             self.set_state("mig", {HOT: {"made": [["1g.10gb", 2]]}})
         if device == SHARE:
-            self.set_state("modes", {"GPU-1": {"timeSlice": "Long"}})
+            self.set_state("modes", {self.machine.uuids[SHARED]: {"timeSlice": "Long"}})
         return claim
 
     def prepared(self, uid: str, device: str) -> Claim:
@@ -77,11 +77,13 @@ class Scene:
         self.observer.started(claim, container)
         return container
 
-    def write_file(self, claim: Claim, numbers: set[int]) -> None:
+    def write_file(self, claim: Claim, numbers: set[int], mounted: str = "") -> None:
+        """Write a claim's CDI file; `mounted` is the folder that its containers get as that of an MPS daemon."""
         nodes = [
             {"path": f"/dev/node-{n}", "type": "c", "major": os.major(n), "minor": os.minor(n)} for n in sorted(numbers)
         ]
-        device = {"name": claim.uid, "containerEdits": {"deviceNodes": nodes}}
+        mounts = [{"hostPath": mounted, "containerPath": "/tmp/nvidia-mps"}] if mounted else []
+        device = {"name": claim.uid, "containerEdits": {"deviceNodes": nodes, "mounts": mounts}}
         document = {"cdiVersion": "0.6.0", "kind": "vendor/claim", "devices": [device]}
         (self.kubelet.cdi_dir / f"claim_{claim.uid}.json").write_text(json.dumps(document))
 
@@ -270,6 +272,36 @@ def _other_node(it: Scene) -> None:
 
 
 @scene
+def _other_folder(it: Scene) -> None:
+    """two files that mount different folders in one place"""
+    _mount_two(it, is_mps=(True, False))
+
+
+@scene
+def _both_under_mps(it: Scene) -> None:
+    """two claims under MPS"""
+    _mount_two(it, is_mps=(True, True))
+
+
+def _mount_two(it: Scene, *, is_mps: tuple[bool, bool]) -> None:
+    for device, asks in zip((WHOLE, OTHER), is_mps, strict=True):
+        claim = it.claim(device, device)
+        claim.is_mps = asks
+        it.write_file(claim, nodes_of(device), f"/daemon/{device}")
+        it.observer.prepared(claim, {device})
+
+
+@scene
+def _beside_shares(it: Scene) -> None:
+    """two claims with a share each, and one GPU"""
+    for uid in ("u1", "u2"):
+        claim = it.claim(uid, SHARE)
+        claim.devices = (SHARE, WHOLE)
+        it.write_file(claim, nodes_of(SHARE) | nodes_of(WHOLE))
+        it.observer.prepared(claim, {SHARE, WHOLE})
+
+
+@scene
 def _machine_loses(it: Scene) -> None:
     """a GPU that a virtual machine loses"""
     it.bind(HOT, "vfio-pci")
@@ -388,8 +420,16 @@ def _charged_twice(it: Scene) -> None:
     it.more += it.hours.wrong({"team-a": 120.0})
 
 
-def _had(it: Scene, uid: str, namespace: str, seconds: float) -> None:
-    claim = it.claim(uid, WHOLE, namespace)
+@scene
+def _charged_beside_share(it: Scene) -> None:
+    """hours of a GPU beside a share"""
+    _had(it, "u1", "team-a", 20.0, (SHARE, WHOLE))
+    it.more += it.hours.wrong({"team-a": 20.0})
+
+
+def _had(it: Scene, uid: str, namespace: str, seconds: float, devices: tuple[str, ...] = (WHOLE,)) -> None:
+    claim = it.claim(uid, devices[0], namespace)
+    claim.devices = devices
     for what, at in (("may_begin", 1.0), ("began", 1.1), ("leaves", 1.0 + seconds), ("ended", 1.1 + seconds)):
         it.hours.note(claim, what, at)
 

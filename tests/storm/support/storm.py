@@ -8,6 +8,7 @@ hardware and its administrators; a killer ends agents; a watcher compares what e
 from __future__ import annotations
 
 import re
+import signal
 import threading
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.base.names import NVIDIA_DRIVER
+from dra_driver.node.mps.client import socket_path
 from dra_driver.simulator.api_server import EmbeddedApi
 from dra_driver.simulator.store import SLICES
 from tests.storm.support.eyes.counters import Counters
@@ -29,7 +31,7 @@ from tests.storm.support.hands.calls import Calls
 from tests.storm.support.hands.disturber import Disturber
 from tests.storm.support.hands.killer import INSIDE, Killer
 from tests.storm.support.hands.pod_worker import PodWorker
-from tests.storm.support.node.agents import Agents
+from tests.storm.support.node.agents import Agents, MpsSupervisor
 from tests.storm.support.node.cluster import NODE, Claim, Cluster
 from tests.storm.support.node.devices import ADDRESSES, address_of
 from tests.storm.support.node.kubelet import StormKubelet
@@ -121,15 +123,20 @@ class Storm:
         flags += ["--metrics-address", "127.0.0.1:0", "--telemetry", "full", "--telemetry-interval", "1"]
         flags += ["--remediation", "on", "--lease-namespace", "default", "--claim-status", "on"]
         flags += ["--device-metadata", "on", "--node-condition", "on", "--validate", "0", *self.machine.flags()]
-        self.agents = Agents(self._folder, self.data, flags, self._adversity.environment())
+        environment = {**self.machine.environment(), **self._adversity.environment()}
+        self.agents = Agents(self._folder, self.data, flags, environment)
         stack.callback(self.agents.close)
+        self.supervisor = MpsSupervisor(self._folder, self.kubelet.plugins_dir, self.machine.flags()[:2])
+        stack.callback(self.supervisor.end, signal.SIGKILL)
+        self._await(socket_path(self.data).exists, "the MPS supervisor answers")
         self.agents.slots = [self.agents.start(), self.agents.start()]
         for agent in self.agents.slots:
             self.agents.await_serving(agent)
         self._await(lambda: len(self._offered_gpus()) == len(ADDRESSES), "every GPU is offered")
         self.calls = Calls(self.agents, self.observer.used_beside)
         asks = {"has_more": self.has_more, "did": self.did, "drain": self.cluster.drain, "healthy": self._healthy_gpus}
-        self.disturber = Disturber(self.machine, self.outages, self._seed + 1, **asks)
+        unrepaired_s = self._adversity.unrepaired_s
+        self.disturber = Disturber(self.machine, self.outages, self._seed + 1, unrepaired_s=unrepaired_s, **asks)
         rush = self.cluster.rush
         self.killer = Killer(self.agents, self.calls, self._seed + 2, has_more=self.has_more, rush=rush)
 
@@ -197,7 +204,7 @@ class Storm:
     def _end_agents(self) -> None:
         """End both agents; the next one undoes what they left half-done. Then nothing may be left."""
         for agent in self.agents.slots:
-            self.agents.end(agent, self._last_signal())
+            self.agents.end(agent, signal.SIGTERM)
         self.agents.replace(0)
         left: list[str] = []
 
@@ -206,14 +213,9 @@ class Storm:
             return not left
 
         self._await(is_clean, "nothing is left", left)
-        self.agents.end(self.agents.slots[0], self._last_signal())
+        self.agents.end(self.agents.slots[0], signal.SIGTERM)
+        self.supervisor.end(signal.SIGTERM)
         self._wrong += leftovers(self, has_agent=False)
-
-    @staticmethod
-    def _last_signal() -> Any:
-        import signal
-
-        return signal.SIGTERM
 
     def _await(self, condition: Any, what: str, seen: Any = "") -> None:
         began = time.monotonic()

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.storm.support.node.cluster import Claim
+from tests.storm.support.node.devices import SHARED, address_of
 
 SLACK_S = 3.0  # for each namespace: what the last round of measurement may not have shown yet
 
@@ -49,9 +50,7 @@ class Hours:
         most: dict[str, float] = defaultdict(float)
         for uid, span in self._spans.items():
             claim = self._claims[uid]
-            if claim.is_shared:
-                continue
-            count = len(claim.devices)
+            count = sum(not (claim.is_shared and address_of(device) == SHARED) for device in claim.devices)
             if span.began:
                 least[claim.namespace] += count * max(0.0, span.leaves - span.began)
             if span.may_begin:

@@ -1,6 +1,8 @@
 """The observer: who has which device, by what the kernel, the hardware and the CDI folder show.
 
 In: containers that were started, answers that were given, and Unprepares that are about to be sent. Out: what is wrong.
+Any two prepared claims may be used by one container, in which what the file of one mounts and sets must not replace
+what the file of the other does; only a container with two claims under MPS is nothing that anybody may ask for.
 It knows neither the driver's ledger nor its code. A claim uses a device from the answer of Prepare until Unprepare
 is sent, and by each of its processes for as long as that has a node of the device.
 """
@@ -11,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from dra_driver.base.errors import NodeError
@@ -45,6 +47,7 @@ class Use:
     since: float
     nodes: set[int]
     partitions: set[Partition]
+    names: Mapping[str, str] = field(default_factory=dict)  # what its file mounts and sets
     container: Container | None = None  # None: the claim is prepared
     is_open: bool = False  # whether the process has the nodes open; else it may open them any time
 
@@ -59,9 +62,10 @@ class Use:
 
     def conflicts_with(self, other: Use) -> set[Unit]:
         """Return what both use; a claim's own uses, and shares, do not conflict."""
-        if self.claim is other.claim or (self.claim.is_shared and other.claim.is_shared):
+        if self.claim is other.claim:
             return set()
-        return self.units & other.units
+        are_shares = self.claim.is_shared and other.claim.is_shared
+        return {unit for unit in self.units & other.units if not (are_shares and unit[0] == SHARED)}
 
 
 class Observer:
@@ -93,7 +97,9 @@ class Observer:
                     self._found(f"{claim} was given other nodes than its devices': {numbers ^ expected}")
                 partitions = {found for device in claim.devices if (found := partition_of(device))}
                 units = units_of_nodes(numbers, partitions)
-                self._held[claim.uid] = Use(claim, units, time.monotonic(), numbers, partitions)
+                use = Use(claim, units, time.monotonic(), numbers, partitions, self._kubelet.names(claim))
+                self._check_names(use)
+                self._held[claim.uid] = use
             self._check()
 
     def leaves(self, claim: Claim) -> None:
@@ -115,7 +121,8 @@ class Observer:
             is_open = bool(numbers & container.open_nodes())
             partitions = {found for device in claim.devices if is_open and (found := partition_of(device))}
             units = units_of_nodes(numbers, partitions)
-            self._running.append(Use(claim, units, time.monotonic(), numbers, partitions, container, is_open))
+            use = Use(claim, units, time.monotonic(), numbers, partitions, container=container, is_open=is_open)
+            self._running.append(use)
             self._check()
 
     # -- what is used
@@ -165,6 +172,16 @@ class Observer:
         for use in self._held.values():
             if (numbers := self._numbers(use.claim)) is not None and numbers != use.nodes:
                 self._found(f"the CDI file of {use} names other nodes than before")
+
+    def _check_names(self, use: Use) -> None:
+        """Compare what a claim's file mounts and sets with the files of all other claims."""
+        for other in self._held.values():
+            if use.claim.is_mps and other.claim.is_mps:
+                continue
+            for name in sorted(use.names.keys() & other.names.keys()):
+                if use.names[name] != other.names[name]:
+                    what = f"{use.names[name]} and {other.names[name]}"
+                    self._found(f"a container with {use} and {other} gets both {what} as {name}")
 
     def _check_hardware(self, uses: list[Use], partitions: set[Partition], drivers: Mapping[str, str]) -> None:
         for use in uses:

@@ -64,6 +64,11 @@ class Outages:
         with self._mutex:
             return [one for one in self._current if one.address == address]
 
+    def has_given_up(self) -> bool:
+        """Return whether the agents have given up a GPU."""
+        with self._mutex:
+            return any(one.is_given_up for one in self._current)
+
     def look(self) -> None:
         """Compare all slices that were written since the last look."""
         try:

@@ -1,6 +1,7 @@
 """Adversities: what else goes wrong on a node in a storm, for some seconds again and again.
 
-A store that is locked, a disk that is full, no descriptors, a clock that jumps, an API server that refuses at random.
+A store that is locked, a disk that is full, no descriptors, processes that can't be seen, a clock that jumps, an API
+server that refuses at random.
 Each begins and ends in a thread of its own, and has ended when the storm settles. The files in which the simulated
 hardware keeps its state are on the same disk as the agent's, but never grow into a new page of it.
 """
@@ -12,13 +13,14 @@ import resource
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from dra_driver.simulator.http import HttpRequest, InjectedFaults
 from dra_driver.simulator.shapes import ApiRefusal
 from tests.storm.support.hands.clock import Clock
+from tests.storm.support.node.agent_program import BLINDNESS, LIST, PROCESS
 from tests.storm.support.sandbox import mount
 from tests.support.small_disk import fill
 
@@ -29,6 +31,7 @@ class Adversity:
     """Nothing else goes wrong. Others say what does, in `once`."""
 
     name = "none"
+    unrepaired_s = 5.0, 10.0  # how long a GPU that was given up shows no fault before somebody has repaired it
     keeps_hours = True  # whether the hours of namespaces can be compared with the storm's own clock
 
     def __init__(self, seed: int = 1) -> None:
@@ -61,20 +64,28 @@ class Adversity:
 
 
 class LockedStore(Adversity):
-    """Another process has one of the stores locked for 5 s."""
+    """Another process has one of the stores locked for 5 s.
+
+    While a GPU is given up, those are locked that say so, and new agents have to do without them.
+    """
 
     name = "a store is locked for 5 s"
+    unrepaired_s = 20.0, 40.0  # new agents that took it for healthy would offer it before that
+    _CASES = ("state.db", "remediation.db")
 
     @contextmanager
     def once(self, storm: Any) -> Iterator[float]:
+        is_given_up = storm.outages.has_given_up()
         stores = sorted(storm.data.glob("*.db"))
-        connection = sqlite3.connect(self._random.choice(stores), timeout=5, isolation_level=None)
-        try:
-            with suppress(sqlite3.Error):  # it may be gone
-                connection.execute("BEGIN EXCLUSIVE")
+        chosen = [one for one in stores if one.name in self._CASES] if is_given_up else [self._random.choice(stores)]
+        with ExitStack() as stack:
+            for store in chosen:
+                connection = stack.enter_context(closing(sqlite3.connect(store, timeout=5, isolation_level=None)))
+                with suppress(sqlite3.Error):  # it may be gone
+                    connection.execute("BEGIN EXCLUSIVE")
+            if is_given_up:
+                storm.killer.kill_both()
             yield 5.0
-        finally:
-            connection.close()
 
 
 class FullDisk(Adversity):
@@ -116,6 +127,30 @@ class NoDescriptors(Adversity):
         finally:
             with suppress(OSError):
                 resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+class BlindAgents(Adversity):
+    """The agents can't see the list of processes, or none of them, while containers live on and have GPUs open."""
+
+    name = "processes can't be seen"
+    _KINDS = (f"{LIST} EMFILE", f"{PROCESS} EMFILE", f"{PROCESS} EACCES")
+
+    def prepare(self, folder: Path, disks: list[Path]) -> None:
+        del disks
+        self._file = folder / "blindness"
+        self._file.touch()
+
+    def environment(self) -> Mapping[str, str]:
+        return {BLINDNESS: str(self._file)}
+
+    @contextmanager
+    def once(self, storm: Any) -> Iterator[float]:
+        del storm
+        self._file.write_text(self._random.choice(self._KINDS))
+        try:
+            yield self._random.uniform(1.0, 4.0)
+        finally:
+            self._file.write_text("")
 
 
 class JumpingClock(Adversity):
@@ -178,6 +213,7 @@ ADVERSITIES: Mapping[str, type[Adversity]] = {
     "locked": LockedStore,
     "full": FullDisk,
     "descriptors": NoDescriptors,
+    "blind": BlindAgents,
     "clock": JumpingClock,
     "api": RefusingServer,
 }

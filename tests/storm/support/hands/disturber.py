@@ -24,7 +24,6 @@ CALM_S = (0.1, 0.8)
 PERSISTS_S = 30.0
 MOST_OUT = 2  # GPUs of four that are out at the same time
 CURED_WITHIN_S, CORDONED_S, BRIEF_S, DRAINED_S = 15.0, (0.3, 3.0), (0.0, 3.0), (0.5, 2.5)
-UNREPAIRED_S = (5.0, 10.0)  # how long a GPU that was given up shows no fault before somebody has repaired it
 
 
 @dataclass(eq=False)
@@ -52,10 +51,11 @@ class Disturber:
         did: Callable[[str], None],
         drain: Callable[[str, float], None],
         healthy: Callable[[], set[str]],
+        unrepaired_s: tuple[float, float],
     ) -> None:
         self._machine, self._outages, self._random = machine, outages, random.Random(seed)
         self._has_more, self._did, self._drain = has_more, did, drain
-        self._healthy = healthy
+        self._healthy, self._unrepaired_s = healthy, unrepaired_s
         self._now: list[Disturbance] = []
         self._cordons, self._requests = CordonFile(machine.data), RequestFile(machine.data)
         self._forgotten = ForgetFile(machine.data)
@@ -96,7 +96,9 @@ class Disturber:
         elif kind == "brief":
             seconds = self._random.uniform(*BRIEF_S)
         mark = f"thermal_margin={margin}," if kind in ("cured", "brief") else ""  # either may be cured by a reset
-        outage = self._outages.begin(Outage(address, f"a fault ({kind})", mark))
+        # A taint of the GPU's last outage may still come, late, while a store is locked.
+        keys = ("gpu-lost",) if kind == "lost" else ("needs-reset", "remediation")
+        outage = self._outages.begin(Outage(address, f"a fault ({kind})", mark, keys))
         disturbance = Disturbance(outage, now + seconds, lambda: self._cure(disturbance), section)
         disturbance.is_hopeless, disturbance.is_known = kind in ("hopeless", "given up"), kind == "given up"
         self._now.append(disturbance)
@@ -145,7 +147,7 @@ class Disturber:
 
     def _fade(self, one: Disturbance, now: float) -> None:
         """Make a GPU that was given up show its fault no longer: only what the agents remember keeps it out now."""
-        one.is_hopeless, one.section, one.until = False, None, now + self._random.uniform(*UNREPAIRED_S)
+        one.is_hopeless, one.section, one.until = False, None, now + self._random.uniform(*self._unrepaired_s)
         self._set_health()
         self._did("fault fades")
 

@@ -54,7 +54,7 @@ class Killer:
             elif chance < 0.20:
                 self._end_agent(self._agents.slots[self._random.randrange(2)], signal.SIGTERM)
             elif chance < 0.28:
-                self._kill_both()
+                self.kill_both()
             else:
                 self._kill_inside_call()
 
@@ -89,7 +89,8 @@ class Killer:
         time.sleep(self._random.uniform(*WITHIN_S[verb]))
         self._end_agent(agent, signal.SIGKILL)
 
-    def _kill_both(self) -> None:
+    def kill_both(self) -> None:
+        """Kill both agents at the same time, and wait until the next ones serve."""
         with self._turn:
             threads = [threading.Thread(target=self._end, args=(index, signal.SIGKILL)) for index in (0, 1)]
             for thread in threads:

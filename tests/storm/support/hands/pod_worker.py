@@ -33,6 +33,7 @@ PATIENT = (
     "claim.gpu-lost",
     "claim.hardware-waiting",
     "claim.sharing-differs",  # the rules changed while other claims have a share
+    "claim.sharing-namespaces",  # another claim under MPS ends, and its daemon is still there
     "claim.cancelled",
     "prepare.locked",
     "prepare.device-gone",
@@ -45,6 +46,7 @@ PATIENT = (
     "hardware.not-answering",
     "hardware.not-checked",
     "hardware.library-busy",
+    "sharing.mps-",  # its supervisor is busy, or its daemon is not ready
     "api.timeout",
     "api.unreachable",
 )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import http.client
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -63,6 +65,20 @@ class Agent:
             return None
         finally:
             connection.close()
+
+
+class MpsSupervisor:
+    """The program that keeps the MPS daemons of a node; these live on when it ends."""
+
+    def __init__(self, folder: Path, plugins_dir: Path, hardware: list[str]) -> None:
+        command = [sys.executable, "-m", "dra_driver", "mps", "--kubelet-plugins-directory-path", str(plugins_dir)]
+        with (folder / "supervisor").open("wb") as log:
+            self._process = subprocess.Popen([*command, *hardware], stdout=log, stderr=log)
+
+    def end(self, number: signal.Signals) -> None:
+        """Send a signal and wait for the end."""
+        self._process.send_signal(number)
+        self._process.wait(60)
 
 
 class Agents:

@@ -17,11 +17,21 @@ from dra_driver.base.names import NVIDIA_DRIVER
 from dra_driver.simulator.api_server import EmbeddedApi
 from dra_driver.simulator.shapes import ApiRefusal
 from dra_driver.simulator.store import CLAIMS, PODS, SLICES
-from tests.storm.support.node.devices import ADDRESSES, HOT, SHARED, Unit, address_of, partition_of, units_of
+from tests.storm.support.node.devices import (
+    ADDRESSES,
+    HOT,
+    SHARED,
+    Unit,
+    address_of,
+    gpu_name,
+    partition_of,
+    units_of,
+)
 
 NODE = "node-1"
 NAMESPACES = ("team-a", "team-b", "team-c")
 CONTENDED = 0.7  # the share of claims for the GPU that is contended, whoever has it
+MPS = 0.4  # the share of claims for one whole GPU that ask for MPS
 TOLERANT = 0.25  # of these, the share that tolerates every taint
 
 
@@ -46,6 +56,7 @@ class Claim:
     is_prepared: bool = False
     asked_at: float = 0.0  # when the Prepare began that was answered first
     cdi_ids: tuple[str, ...] = ()
+    is_mps: bool = False  # it asks for MPS on its GPU, which it has to itself
 
     def __str__(self) -> str:
         return f"claim {self.namespace}/{self.name} (UID {self.uid}, devices {', '.join(self.devices)})"
@@ -124,9 +135,12 @@ class Cluster:
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata}
         made = self._api.create({**body, "spec": {"devices": {"requests": requests}}})
         results = [_result(index, device) for index, device in enumerate(devices)]
-        is_shared = any(device.is_shareable for device in devices)
-        claim = Claim(made["metadata"]["uid"], name, namespace, tuple(one.name for one in devices), is_shared)
-        self._set_status(claim, {"allocation": {"devices": {"results": results}}})
+        is_shared, names = any(device.is_shareable for device in devices), tuple(one.name for one in devices)
+        is_whole = len(names) == 1 and names[0] == gpu_name(address_of(names[0])) and not is_shared
+        is_mps = is_whole and chance.random() < MPS
+        claim = Claim(made["metadata"]["uid"], name, namespace, names, is_shared, is_mps=is_mps)
+        config = {"config": [_MPS_CONFIG]} if is_mps else {}
+        self._set_status(claim, {"allocation": {"devices": {"results": results, **config}}})
         self.join(claim)
         return claim
 
@@ -175,6 +189,20 @@ class Cluster:
                     raise
             else:
                 return
+
+
+_MPS_CONFIG = {
+    "source": "FromClaim",
+    "requests": ["r0"],
+    "opaque": {
+        "driver": NVIDIA_DRIVER,
+        "parameters": {
+            "apiVersion": "resource.nvidia.com/v1beta1",
+            "kind": "GpuConfig",
+            "sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 50}},
+        },
+    },
+}
 
 
 def offered_in(specs: list[dict[str, Any]]) -> Iterator[Offered]:

@@ -83,6 +83,11 @@ class StormKubelet:
             raise NodeError("cdi", f"{claim} has no device nodes: {view}")
         return [(node.path, node.major, node.minor) for node in view.device_nodes]
 
+    def names(self, claim: Claim) -> dict[str, str]:
+        """Return what the CDI files mount and set for a claim's containers, by path and variable. Raises: NodeError."""
+        view = resolve(claim.cdi_ids, [self.cdi_dir])
+        return {**dict(view.mounts), **{name: value for name, _, value in (one.partition("=") for one in view.env)}}
+
     def _resources_of_pods(self) -> list[tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]]:
         with self._mutex:
             admitted = list(self._admitted.values())

@@ -17,7 +17,10 @@ from typing import Any
 
 from dra_driver.base.machine import read_boot_id
 from dra_driver.hardware.simulated.kernel import SimulatedKernel
+from dra_driver.hardware.simulated.profile import load_profile
+from dra_driver.hardware.simulated.profile_facts import facts_of
 from dra_driver.hardware.simulated.state_file import StateFile
+from tests.storm.support.node.agent_program import DRIVER_ROOT
 from tests.storm.support.node.devices import (
     ADDRESSES,
     CUT,
@@ -34,6 +37,7 @@ from tests.storm.support.node.devices import (
 _MODELS = {HOT: "h100-sxm5-80gb", CUT: "h100-sxm5-80gb", SHARED: "l40s", PASSED: "h100-sxm5-80gb"}
 _VALUES = {"gpuPercent": 60, "powerW": "300", "graphicsRatio": "0.5", "instance": {"graphicsRatio": "0.4"}}
 _H100 = 0x233010DE
+NODE = "node-1"
 # How long a partition takes, on demand and declared. A real one takes some tenths of a second; no call waits for those
 # that are declared.
 MIG_DELAY_MS, DECLARED_DELAY_MS = 20, 150
@@ -67,6 +71,7 @@ class Machine:
         self._unique = itertools.count(30)
         self._boot_id = read_boot_id("/proc")
         self.set_health({})
+        self.uuids = {gpu.pci_address: gpu.uuid for gpu in facts_of(load_profile(self._profile), NODE).gpus}
         self.set_rules(4, "Long")
         self.set_geometry(0, 1)
         _renamed(self._passthrough, f"version: passthrough/v1\ngpus:\n- devices: ['{HOT}', '{PASSED}']\n")
@@ -74,6 +79,8 @@ class Machine:
         policy = "weekly: {gpu: 100, node: 100}\ntries: 1\nactions: {gpu-lost: none}\n"
         _renamed(self._remediation, f"version: remediation/v1\n{policy}")
         self._make_bus()
+        self._driver_root = folder / "driver"
+        self._install_driver()
 
     def flags(self) -> list[str]:
         """Return the agent's flags that name the files."""
@@ -82,6 +89,10 @@ class Machine:
         if self.is_static:
             words += ["--mig", "static", "--mig-geometry", "storm", "--mig-config", str(self._geometry)]
         return words
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables that agents need."""
+        return {DRIVER_ROOT: str(self._driver_root)}
 
     # -- what people and faults change
 
@@ -103,16 +114,15 @@ class Machine:
             gpu["lost"] = bool(section.pop("lost", False))
             gpu["health"] = {"recoveryAction": 0, **section}
             gpus.append(gpu)
-        profile = {"about": "GPUs for a storm", "nodeName": "node-1", "nodeMajor": MAJOR, "gpus": gpus}
+        profile = {"about": "GPUs for a storm", "nodeName": NODE, "nodeMajor": MAJOR, "gpus": gpus}
         profile |= {"driverVersion": "580.126.20", "cudaDriverVersion": "13.0"}
         _renamed(self._profile, json.dumps(profile))
 
     def _forget(self, address: str) -> None:
-        """Make a GPU have no partitions and no time slice."""
+        """Make a GPU have no partitions, no time slice and the default compute mode."""
         partitions, modes = (StateFile(self.data / f"simulated-{n}.json", self._boot_id) for n in ("mig", "modes"))
         partitions.change(address, lambda _: {})
-        for uuid in tuple(modes.read()) if address == SHARED else ():
-            modes.change(uuid, lambda _: {})
+        modes.change(self.uuids[address], lambda _: {})
 
     def has_returned(self, address: str, since: float) -> bool:
         """Return whether a GPU was lost and has come back since then: it has nothing that it had before."""
@@ -178,6 +188,14 @@ class Machine:
         kernel.add_driver("vfio-pci")
         for address in ADDRESSES:
             kernel.add_function(address, "nvidia", group_of(address), pci_id=_H100)
+
+    def _install_driver(self) -> None:
+        """Make a driver root: a library, a socket, and the folder of an MPS daemon that the host runs itself."""
+        for name in ("usr/lib64/libcuda.so.580.126.20", "run/nvidia-persistenced/socket"):
+            path = self._driver_root / name
+            path.parent.mkdir(parents=True)
+            path.touch()
+        (self._driver_root / "tmp/nvidia-mps").mkdir(parents=True)
 
     def _states(self, name: str) -> dict[str, Any]:
         """Return the states of GPUs in a file of the simulated hardware, which is written in place under a lock."""
