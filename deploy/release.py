@@ -5,8 +5,9 @@
 
 `prepare` gives the package, the chart, what is rendered from it and the README the new version, puts its heading and
 date below the changelog's "Unreleased", and adds its row to docs/releases.yaml and to the file that
-`doctor --before-downgrade` reads. Look through it and commit it. Then `tag` writes that commit into docs/releases.yaml,
-which is the next commit, and makes the annotated tag of every release that has none in this repository.
+`doctor --before-downgrade` reads. It removes the recorded renderings of the chart, which the tests record anew. Look
+through it and commit it. Then `tag` writes that commit into docs/releases.yaml, which is the next commit, and makes the
+annotated tag of every release that has none in this repository.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def prepare(version: str, helm: str, date: datetime.date) -> None:
     _replace(REPOSITORY / "README.md", f"dra-driver {former} demo", f"dra-driver {version} demo")
     _replace(CHANGELOG, UNRELEASED, f"{UNRELEASED}\n## {version} ({date})\n")
     for golden in (REPOSITORY / GOLDEN).glob("*.yaml"):
-        _replace(golden, former, version)
+        golden.unlink()  # names in them follow from the version; the tests record them anew
     _append(RELEASES, f"- version: {version}\n  date: {date}\n  commit: {_NO_COMMIT}\n")
     _append(KNOWN, known_row(version))
     generate = [sys.executable, str(REPOSITORY / "deploy" / "manifests" / "generate.py"), "--helm", helm]
