@@ -1,3 +1,3 @@
 """A Kubernetes DRA driver for GPUs. Importing the package is free: rooms are imported by who needs them."""
 
-__version__ = "0.2.1"
+__version__ = "0.3.0"
