@@ -117,7 +117,7 @@ def _sections(tokens: Sequence[Token]) -> Iterator[Section]:
 def _scrollable(body: str) -> str:
     """Make wide tables and code scroll alone, also by keys."""
     body = body.replace("<pre>", '<pre tabindex="0">')
-    body = body.replace("<table>", '<div class="wide" role="region" aria-label="Table" tabindex="0"><table>')
+    body = body.replace("<table>", '<div class="wide" role="group" aria-label="Table" tabindex="0"><table>')
     return body.replace("</table>", "</table></div>")
 
 
