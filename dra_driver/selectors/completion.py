@@ -18,8 +18,9 @@ from dra_driver.base.flags import VENDORS
 from dra_driver.selectors.check.declarations import Declarations
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.evaluate.program import DeviceView
-from dra_driver.selectors.functions.formats import kind_of, render
+from dra_driver.selectors.functions.formats import render
 from dra_driver.selectors.parse.tree import Call, Comprehension, Ident, Literal, Node, Select, children
+from dra_driver.selectors.values.types import type_name
 
 _Path = tuple[str, ...]
 _MAPS = frozenset({"attributes", "capacity"})
@@ -317,7 +318,7 @@ class Completions:
                     for name, value in values.items():
                         shown = self._names[field].setdefault(domain, {}).setdefault(name, {})
                         if len(shown) <= _MAX_VALUES:
-                            shown[render(value)] = kind_of(value)
+                            shown[render(value)] = type_name(value)
         self._fields = {name: kind.long() for name, kind in declarations.device_fields.items()}
         macros = [(name, member) for name, _, member in declarations.macros]
         member = {name for name, is_member in macros if is_member}

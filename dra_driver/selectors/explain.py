@@ -11,9 +11,10 @@ from typing import Any
 
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.evaluate.program import DeviceView
-from dra_driver.selectors.functions.formats import kind_of, render
+from dra_driver.selectors.functions.formats import render
 from dra_driver.selectors.kubernetes import KubernetesSelector
 from dra_driver.selectors.parse.tree import Call, Comprehension, Ident, Literal, Node, Select, chain_terms, children
+from dra_driver.selectors.values.types import type_name
 from dra_driver.selectors.values.values import CelAbort, CelError
 
 
@@ -82,7 +83,7 @@ class _Tree:
             node.start,
             node.end,
             render(value) if known else None,
-            kind_of(value) if known else None,
+            type_name(value) if known else None,
             error,
             node is self._deciding,
             tuple([self.build(child) for child in _written(node)]),

@@ -411,15 +411,6 @@ class BatchChecker:
         return [prepare_device(device, driver) for device in devices]
 
 
-def check_batch_line(line: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Check one line with its defaults. Use one `BatchChecker` for many lines: it does shared work only once.
-
-    Raises:
-        InputError: The line does not follow the format.
-    """
-    return BatchChecker(defaults).check(line)
-
-
 def _result(selector: KubernetesSelector, view: DeviceView) -> dict[str, Any]:
     try:
         return {"match": selector.matches_view(view)}

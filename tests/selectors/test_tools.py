@@ -17,7 +17,7 @@ from dra_driver.selectors.completion import Read, suggest, unknown_names
 from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.selectors.explain import explain
 from dra_driver.selectors.grouping import DeviceGroups, nearest_misses
-from dra_driver.selectors.kubernetes import BatchChecker, check_batch_line
+from dra_driver.selectors.kubernetes import BatchChecker
 from tests.support.cel_expressions import DEVICES, A, C, expression
 
 DRIVER = "dra.example.com"
@@ -217,7 +217,7 @@ def test_compile_errors_come_with_functions_and_fields_that_exist():
 
 def test_a_batch_line_is_answered_with_every_field():
     defaults = {"driver": DRIVER, "devices": [_gpu(a=1), _gpu(b=1)], "kubernetes": "1.36"}
-    assert check_batch_line({"id": 7, "expression": f"{A}.a == 1"}, defaults) == {
+    assert BatchChecker(defaults).check({"id": 7, "expression": f"{A}.a == 1"}) == {
         "id": 7,
         "compileError": None,
         "kind": None,
@@ -229,7 +229,7 @@ def test_a_batch_line_is_answered_with_every_field():
 
 
 def test_a_batch_line_that_does_not_compile_has_no_results():
-    verdict = check_batch_line({"id": "x", "expression": "1 +"}, {"devices": [{}]})
+    verdict = BatchChecker({"devices": [{}]}).check({"id": "x", "expression": "1 +"})
     assert (verdict["kind"], verdict["type"], verdict["maxCost"], verdict["admissible"], verdict["results"]) == (
         "syntax",
         None,
@@ -242,14 +242,14 @@ def test_a_batch_line_that_does_not_compile_has_no_results():
 
 def test_admissible_is_the_servers_verdict_whatever_the_environment():
     line = {"expression": "device.allowMultipleAllocations", "devices": [{"allowMultipleAllocations": True}]}
-    assert check_batch_line(line, {})["admissible"] is False
-    assert check_batch_line(line, {})["results"] == [{"match": False}]
-    gated = check_batch_line({**line, "gates": {"DRAConsumableCapacity": True}, "environment": "new"}, {})
+    assert BatchChecker({}).check(line)["admissible"] is False
+    assert BatchChecker({}).check(line)["results"] == [{"match": False}]
+    gated = BatchChecker({}).check({**line, "gates": {"DRAConsumableCapacity": True}, "environment": "new"})
     assert (gated["admissible"], gated["results"]) == (True, [{"match": True}])
 
 
 def test_over_long_expressions_are_still_evaluated():
-    verdict = check_batch_line({"expression": "true || " * 2000 + "true", "devices": [{}]}, {})
+    verdict = BatchChecker({}).check({"expression": "true || " * 2000 + "true", "devices": [{}]})
     assert (verdict["admissible"], verdict["results"]) == (False, [{"match": True}])
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dra_driver.base.wire import Strategy
-from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.published import ATTRIBUTES, CAPACITIES, MEMORY_SLICES, NvidiaGpu, feature_labels
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import DevicePluginSigns, ReferencePage, SharingTerms, Vendor
@@ -31,10 +29,6 @@ def _open(roots: Roots) -> Hardware:
     return NvidiaHardware(roots)
 
 
-def _labels(facts: Facts, roots: Roots) -> Mapping[str, str]:
-    return feature_labels(facts, roots)
-
-
 def _metric_names() -> MetricNames:
     from dra_driver.hardware.nvidia.dcgm_names import DCGM_NAMES  # noqa: PLC0415 - only where it is metered
 
@@ -48,7 +42,7 @@ VENDOR = Vendor(
     rows=(*ATTRIBUTES, *CAPACITIES),
     page=ReferencePage("attributes.md", _CLOSING, more=(MEMORY_SLICES,)),
     device_plugin=DevicePluginSigns(("nvidia.com/gpu", "nvidia.com/mig-"), "nvidia*.sock"),
-    labels=_labels,
+    labels=feature_labels,
     metric_names=_metric_names,
     sharing=SharingTerms(tuple(Strategy), "release 615 of its driver and cgroup v2"),
     is_tested=True,

@@ -18,7 +18,7 @@ from dra_driver.selectors.check.validators import validate
 from dra_driver.selectors.engine import CompileErrorKind, SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluate.interpreter import Interpreter
 from dra_driver.selectors.evaluate.program import BadProgram, DeviceView, Program, construct
-from dra_driver.selectors.functions.formats import kind_of, render
+from dra_driver.selectors.functions.formats import render
 from dra_driver.selectors.functions.functions import bound, iterate, iterate_pairs
 from dra_driver.selectors.parse.lexer import ExpressionText, room_for
 from dra_driver.selectors.parse.macros import BINDINGS
@@ -26,6 +26,7 @@ from dra_driver.selectors.parse.parser import parse
 from dra_driver.selectors.parse.tree import Call, Comprehension, ListLiteral, Node, height
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
 from dra_driver.selectors.values.messages import insert
+from dra_driver.selectors.values.types import type_name
 from dra_driver.selectors.values.values import CelAbort, CelError, CelMap, begin_work
 
 Closure = Callable[[Any], Any]
@@ -291,7 +292,7 @@ class Fragment:
                 value = Interpreter(self._program, root).run()
             except (CelError, CelAbort) as error:
                 raise SelectorRuntimeError(error.text) from None
-        return render(value), kind_of(value)
+        return render(value), type_name(value)
 
 
 def compile_fragment(text: str, declarations: Declarations) -> Fragment:

@@ -364,8 +364,3 @@ def _rendered_map(value: Any, depth: int) -> str:
         return f"{{{count} entries}}"
     shown = [f"{_render(key, 0)}: {_render(item, depth - 1)}" for key, item in map_items(value)[:_MAX_ENTRIES]]
     return f"{{{', '.join(shown)}{', …' if count > _MAX_ENTRIES else ''}}}"
-
-
-def kind_of(value: Any) -> str:
-    """Return the name of a value's type."""
-    return type_name(value)

@@ -220,7 +220,7 @@ def migrate_command(
         write_sources(done)
     if output == "table":
         _write(done, diff=diff, in_place=in_place)
-        _print_report(done, checks, in_place=in_place)
+        print_report(done, checks, in_place=in_place)
     else:
         from dra_driver.tools.migrate.placement_check import migration_document
 
@@ -341,8 +341,3 @@ def _write(done: Sequence[Migrated], *, diff: bool, in_place: bool) -> None:
         if number and not one.new.startswith("---"):
             sys.stdout.write("---\n")
         sys.stdout.write(shown(one.new if one.new.endswith("\n") or not one.new else f"{one.new}\n"))
-
-
-def _print_report(done: Sequence[Migrated], checks: Sequence[Check], *, in_place: bool) -> None:
-
-    print_report(done, checks, in_place=in_place)
