@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dra_driver.base.text.alignment import is_same
-from dra_driver.base.text.rewriting import BlockEntries
+from dra_driver.base.text.change_writer import BlockEntries
 from tests.tools.migrate.support.rewriting import read, rewritten, rewritten_and_checked
 
 
