@@ -166,7 +166,7 @@ def show_tree(out: Any, title: str, branches: Sequence[Branch]) -> None:
 def _grow(parent: Any, branch: Branch) -> None:
     from rich.text import Text
 
-    line = Text(folded([branch.name, *branch.like]), style="bold" if branch.kind in {"node", "pool"} else "")
+    line = Text(folded([branch.name, *branch.like]), style="bold" if branch.kind in {"node", "pool", "group"} else "")
     if branch.fill is not None:
         full = round(max(0.0, min(branch.fill, 1.0)) * _BAR)
         line.append(f" [{'#' * full}{'.' * (_BAR - full)}] {branch.fill:.0%}", style="cyan")
@@ -186,6 +186,7 @@ _CDI_ROOT = next(flag for flag in FLAGS if flag.field == "cdi_root")
 
 @click.command(name="claims")
 @tree_options
+@click.option("--by", type=click.Choice(["namespace", "node", "state"]), help="Draw the claims in groups.")
 @click.option(
     _CDI_ROOT.name,
     "cdi_root",
@@ -201,9 +202,12 @@ def claims_command(**given: Any) -> int:
     \b
     dra-driver claims                               those of the kubeconfig's namespace
     dra-driver claims -A                            those of all namespaces
+    dra-driver claims -A --by node                  in groups by namespace, node or state
     dra-driver claims -n team-a -l app=train        of one namespace, by their labels
     dra-driver claims -f claims.yaml --output json
     dra-driver claims -A -o wide                    on a node: with the content of its files about devices
+
+    Pods that wait for an extended resource of a class, and have no claim yet, follow the claims.
 
     Flags (!) show allocations that no pod uses, reservations of pods that are gone or have ended, devices that are not
     published any more, pods whose devices are not prepared yet, and containers that do not run.
@@ -219,7 +223,7 @@ def claims_command(**given: Any) -> int:
     from dra_driver.tools.world.fleet import DeviceFiles
     from dra_driver.tools.world.workloads import WantedObjects
 
-    kinds = ("ResourceClaim", "ResourceSlice", "Pod")
+    kinds = ("ResourceClaim", "ResourceSlice", "Pod", "DeviceClass")
     is_wide = given["output"] == "wide"
 
     view = TreeView(
@@ -230,20 +234,61 @@ def claims_command(**given: Any) -> int:
             seen_pods(world),
             files=DeviceFiles(Path(given["cdi_root"])) if is_wide else None,
         ),
-        show=partial(_show, is_wide=is_wide),
+        show=partial(_show, given=given, is_wide=is_wide),
         more=lambda world, _branches: {"unseen": unseen_document(world.unseen)},
     )
     return draw(given, view, WantedObjects(kinds, at_home=not given["everywhere"]))
 
 
-def _show(out: Any, world: World, branches: list[Branch], *, is_wide: bool) -> None:
+def _grouped(branches: Sequence[Branch], by: str, slices: Sequence[Wire]) -> list[Branch]:
+    """Return the claims below one branch for each namespace, node or state."""
+    from dra_driver.tools.fleet.template import Branch
+
+    places = {(one["spec"]["driver"], one["spec"]["pool"]["name"]): one["spec"].get("nodeName") for one in slices}
+    groups: dict[str, list[Branch]] = {}
+    for branch in branches:
+        groups.setdefault(_group_of(branch, by, places), []).append(branch)
+    return [Branch("group", name, plural(len(groups[name]), "claim"), children=groups[name]) for name in sorted(groups)]
+
+
+def _group_of(branch: Branch, by: str, places: Mapping[tuple[str, str], str | None]) -> str:
+    from dra_driver.tools.fleet.template import has_flags
+
+    if by == "namespace":
+        return branch.name.partition("/")[0]
+    if by == "state":
+        return "waiting" if not branch.facts["allocated"] else "with flags" if has_flags([branch]) else "in use"
+    pools = [(one.facts["driver"], one.facts["pool"]) for one in branch.children if one.kind == "device"]
+    return ", ".join(sorted({places.get(pool) or pool[1] for pool in pools})) or "no node"
+
+
+def _resource_pods(world: World, given: Mapping[str, Any]) -> list[Branch]:
+    """Return the pods that wait for extended resources of classes, for which the scheduler has made no claim yet."""
+    from dra_driver.simulator.workloads import classes_by_resource
+    from dra_driver.tools.fleet.template import Branch
+    from dra_driver.tools.world.pod_status import claim_names, has_ended, scheduler_message
+    from dra_driver.tools.world.workloads import extended_resources
+
+    served = classes_by_resource(world.of("DeviceClass"), with_implicit=world.serves_implicit_names)
+    found = []
+    for pod in selected(world, "Pod", given):
+        names = [name for name in extended_resources(pod) if name in served]
+        if names and not (pod.get("spec") or {}).get("nodeName") and not has_ended(pod) and not claim_names(pod):
+            message, metadata = scheduler_message(pod), pod["metadata"]
+            place = f"pod {metadata.get('namespace') or 'default'}/{metadata['name']}"
+            found.append(Branch("pod", place, ": ".join(filter(None, (f"waits for {', '.join(names)}", message)))))
+    return found
+
+
+def _show(out: Any, world: World, branches: list[Branch], *, given: Mapping[str, Any], is_wide: bool) -> None:
     """Print the claims, then how many there are, and how many of their devices have a file on this node."""
     if not branches and any(one.kind == "ResourceClaim" for one in world.unseen):
         print_text(out, "The claims are not known, because none may be read.")
         return
     waiting = sum(not branch.facts["allocated"] for branch in branches)
     devices = sum(child.kind == "device" for branch in branches for child in branch.children)
-    show_tree(out, "ResourceClaims", branches)
+    shown = _grouped(branches, given["by"], world.of("ResourceSlice")) if given["by"] else branches
+    show_tree(out, "ResourceClaims", [*shown, *_resource_pods(world, given)])
     print_text(out, f"{plural(len(branches), 'claim')}: {plural(devices, 'device')} held, {number(waiting)} waiting")
     if is_wide:
         described = sum(

@@ -93,10 +93,7 @@ def test_claims_of_the_namespace_are_shown_without_rights_beyond_it(cluster, cap
     assert status == ExitCode.ENVIRONMENT
     assert "team-a/mine" in out
     assert "not published" not in out  # the slices could not be read
-    assert (
-        "could not be seen: ResourceSlices (the right to list them is missing: bind ClusterRole dra-driver-viewer)"
-        in err
-    )
+    assert "could not be seen: ResourceSlices and DeviceClasses (the right to list them is missing: bind" in err
     assert "ServiceAccount" not in err
 
 

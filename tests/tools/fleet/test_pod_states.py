@@ -6,8 +6,9 @@ import pytest
 
 from dra_driver.base.errors import ExitCode
 from dra_driver.simulator.api_server import EmbeddedApi
-from dra_driver.simulator.store import CLAIMS, PODS
+from dra_driver.simulator.store import CLAIMS, CLASSES, PODS, SLICES
 from dra_driver.tools.main import run
+from tests.support.api.embedded_client import slice_wire
 
 PULL = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "nvcr.io/typo"'}
 CRASH = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
@@ -81,3 +82,32 @@ def test_a_pod_that_runs_is_told_without_trouble(cluster, capsys):
     assert "!" not in out.partition("p Running")[2]
     _, out = answer(capsys, "explain", "pod", "p", "--kubeconfig", kubeconfig)
     assert "pod p runs on node n1 and holds a" in out
+
+
+@pytest.mark.parametrize(
+    ("by", "group"), [("namespace", "default 1 claim"), ("node", "n1 1 claim"), ("state", "in use 1 claim")]
+)
+def test_claims_are_drawn_in_groups(cluster, capsys, by, group):
+    api, kubeconfig = cluster
+    add_pod(api, "Running", {"running": {}})
+    wire = slice_wire(devices=[{"name": "a"}])
+    wire["spec"]["pool"]["name"] = "n1"
+    api.request("POST", SLICES.path(), body=wire)
+    _, out = answer(capsys, "claims", "--kubeconfig", kubeconfig, "--by", by)
+    assert f"ResourceClaims └── {group} └── default/c" in out
+
+
+@pytest.mark.parametrize(("resource", "is_listed"), [("example.com/gpu", True), ("other.com/gpu", False)])
+def test_a_pod_that_waits_for_an_extended_resource_of_a_class_follows_the_claims(cluster, capsys, resource, is_listed):
+    api, kubeconfig = cluster
+    body = {"metadata": {"name": "any"}, "spec": {"extendedResourceName": "example.com/gpu"}}
+    api.request("POST", CLASSES.path(), body=body)
+    container = {"name": "main", "resources": {"limits": {resource: "1"}}}
+    pod = api.request(
+        "POST", PODS.path("default"), body={"metadata": {"name": "p"}, "spec": {"containers": [container]}}
+    )
+    unfit = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
+    pod["status"] = {"phase": "Pending", "conditions": [unfit]}
+    api.request("PUT", f"{PODS.path('default', 'p')}/status", body=pod)
+    _, out = answer(capsys, "claims", "--kubeconfig", kubeconfig)
+    assert ("pod default/p waits for example.com/gpu: 0/1 nodes are available" in out) is is_listed
