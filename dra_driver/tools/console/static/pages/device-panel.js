@@ -43,7 +43,7 @@ function drawSteps(found) {
   const isCordoned = found.taints.some((one) => keyOf(one) === "cordoned");
   return [h("section", {}, h("h3", {}, "Pods on it"),
     pods.length ? pods.map((pod) => h("div", {}, h("a", { href: podPage(...pod.split("/")) }, pod))) : h("div", { class: "muted" }, "No pod uses it, so it can be mended now.")),
-  commands(`Next steps (cordons and remediation on ${found.node})`, [
+  commands(isCordoned || isTreated ? `Next steps (uncordon and remediation run on ${found.node})` : "Next steps", [
     ...(isCordoned ? [`dra-driver uncordon ${found.device}`] : []),
     ...pods.slice(0, 3).map((pod) => `kubectl delete pod ${pod.split("/")[1]} -n ${pod.split("/")[0]}`),
     ...(isTreated ? ["dra-driver remediation show"] : []),
