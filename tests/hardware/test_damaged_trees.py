@@ -12,7 +12,7 @@ from dra_driver.hardware.amd import health
 from dra_driver.hardware.amd.metering import read_all
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.intel import attributes
-from dra_driver.hardware.intel.vendor import IntelReader
+from dra_driver.hardware.intel.attributes import IntelReader
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.node.devices.build import build_inventory
