@@ -43,6 +43,15 @@ def our_selector_verdict(expression: str, edition: Edition) -> Verdict:
     return verdict
 
 
+def our_selector_text(expression: str, edition: Edition) -> str:
+    """Return our whole error about an expression; "" if it compiles."""
+    try:
+        _engine(edition).compile(expression, environment=edition.environment)  # type: ignore[arg-type]
+    except SelectorCompileError as error:
+        return error.text
+    return ""
+
+
 def _on_device(selector: Any, view: DeviceView) -> bool | str:
     try:
         return bool(selector.matches_view(view))

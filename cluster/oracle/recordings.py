@@ -17,6 +17,7 @@ from typing import Any
 FOLDER = Path(__file__).parent
 SELECTORS = FOLDER / "recorded" / "selectors.jsonl.xz"
 ALLOCATIONS = FOLDER / "recorded" / "allocations.jsonl.xz"
+MISTAKES = FOLDER / "recorded" / "mistakes.jsonl.xz"
 SAME = "="
 
 

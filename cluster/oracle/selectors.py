@@ -6,7 +6,9 @@ on the order of a Go map.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from cluster.oracle import recordings
 from cluster.oracle.editions import SELECTOR_EDITIONS, Edition
@@ -16,12 +18,20 @@ from cluster.oracle.program import ask
 
 SEED, COUNT = 20, 1500
 WRITTEN = recordings.FOLDER / "expressions.txt"
+MISTAKES = recordings.FOLDER / "mistakes.txt"
+MISTAKEN_EDITIONS = (Edition("1.35", shares=True),)
 
 
-def written_expressions() -> list[str]:
-    """Return the expressions that were written by hand."""
-    lines = WRITTEN.read_text().splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
+def written_expressions(path: Path = WRITTEN) -> list[str]:
+    """Return the expressions of a file that was written by hand."""
+    lines = path.read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("# ")]
+
+
+def texts_of(expressions: Sequence[str], edition: Edition) -> list[str]:
+    """Return Kubernetes' whole error about each expression; "" if it compiles."""
+    answers = ask(edition.kubernetes, "selectors", edition.header(), list(expressions))
+    return [str(answer.get("error", "")) for answer in answers]
 
 
 def verdicts_of(expressions: Sequence[str], edition: Edition) -> list[Verdict]:
@@ -33,11 +43,19 @@ def verdicts_of(expressions: Sequence[str], edition: Edition) -> list[Verdict]:
 def record() -> None:
     """Record all editions."""
     expressions = [*written_expressions(), *random_expressions(SEED, COUNT)]
-    columns = [verdicts_of(expressions, edition) for edition in SELECTOR_EDITIONS]
-    again = [verdicts_of(expressions, edition) for edition in SELECTOR_EDITIONS]
-    rows = list(zip(expressions, zip(*columns, strict=True), zip(*again, strict=True), strict=True))
-    steady = [(expression, first) for expression, first, second in rows if first == second]
-    recordings.write(recordings.SELECTORS, [str(edition) for edition in SELECTOR_EDITIONS], steady)
+    verdicts = _steady(expressions, SELECTOR_EDITIONS, verdicts_of)
+    recordings.write(recordings.SELECTORS, list(map(str, SELECTOR_EDITIONS)), verdicts)
+    texts = _steady(written_expressions(MISTAKES), MISTAKEN_EDITIONS, texts_of)
+    recordings.write(recordings.MISTAKES, list(map(str, MISTAKEN_EDITIONS)), texts)
+
+
+def _steady(
+    expressions: Sequence[str], editions: Sequence[Edition], answers_of: Callable[[Sequence[str], Edition], list[Any]]
+) -> list[tuple[str, Sequence[Any]]]:
+    """Return the answers of all editions about the expressions that get the same ones when asked twice."""
+    once, again = ([answers_of(expressions, edition) for edition in editions] for _ in range(2))
+    rows = zip(expressions, zip(*once, strict=True), zip(*again, strict=True), strict=True)
+    return [(expression, first) for expression, first, second in rows if first == second]
 
 
 def changed() -> list[str]:

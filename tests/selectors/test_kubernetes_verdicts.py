@@ -9,10 +9,12 @@ import pytest
 from cluster.components import parts
 from cluster.oracle import recordings
 from cluster.oracle.editions import SELECTOR_EDITIONS, Edition
-from cluster.oracle.ours import differs, our_selector_verdict
+from cluster.oracle.ours import differs, our_selector_text, our_selector_verdict
+from cluster.oracle.selectors import MISTAKEN_EDITIONS
 from dra_driver.selectors import CompileErrorKind, SelectorCompileError, compile_selector
 
 _MIN_EQUAL_TEXTS = 0.995
+_MIN_EQUAL_MISTAKES = 0.99
 
 
 @pytest.mark.parametrize("edition", SELECTOR_EDITIONS, ids=str)
@@ -28,6 +30,18 @@ def test_every_selector_gets_the_verdict_that_kubernetes_gave(edition: Edition) 
     assert found.total() > 1000
     assert not differing
     assert found["text"] <= (1 - _MIN_EQUAL_TEXTS) * found.total()
+
+
+@pytest.mark.parametrize("edition", MISTAKEN_EDITIONS, ids=str)
+def test_common_mistakes_get_the_whole_error_that_kubernetes_gave(edition: Edition) -> None:
+    equal, others = 0, []
+    for expression, recorded in recordings.read(recordings.MISTAKES, str(edition)):
+        ours = our_selector_text(expression, edition)
+        assert bool(ours) == bool(recorded), expression
+        equal += ours == recorded
+        others += [] if ours == recorded else [(expression, recorded, ours)]
+    assert equal > 200
+    assert len(others) <= (1 - _MIN_EQUAL_MISTAKES) * (equal + len(others)), others
 
 
 def test_the_recorded_packages_are_those_of_the_lane() -> None:

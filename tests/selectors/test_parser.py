@@ -146,3 +146,47 @@ def test_nodes_have_the_positions_of_their_text():
     root = _parse(text)
     assert text[root.start : root.end] == 'a.b["c"] == 1) && f( -2 )'
     assert [text[arg.start : arg.end] for arg in root.args] == ['a.b["c"] == 1', "f( -2 )"]
+
+
+def told(text):
+    with pytest.raises(SelectorCompileError) as caught:
+        compile_selector(text)
+    return [line.partition("<input>:")[2] for line in caught.value.text.splitlines() if "ERROR: " in line]
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("(device.driver == 'x'", ["1:22: Syntax error: missing ')' at '<EOF>'"]),
+        ("device.driver == 'x')", ["1:21: Syntax error: extraneous input ')' expecting <EOF>"]),
+        ("a..b", ["1:3: Syntax error: no viable alternative at input '..'"]),
+        (
+            "a. &b&\t.",
+            [
+                "1:4: Syntax error: token recognition error at: '&b'",
+                "1:6: Syntax error: token recognition error at: '&\t'",
+            ],
+        ),
+        ("a.null", ["1:3: Syntax error: mismatched input 'null' expecting IDENTIFIER"]),
+        (
+            "{'a', 'b'}",
+            [
+                "1:5: Syntax error: mismatched input ',' expecting ':'",
+                "1:7: Syntax error: extraneous input ''b'' expecting '}'",
+            ],
+        ),
+    ],
+)
+def test_errors_behind_the_first_one_are_told_as_the_server_tells_them(text, faults):
+    found = told(text)
+    assert found[: len(faults)] == faults
+
+
+def test_recovery_gives_up_where_the_server_does():
+    assert told("&& || " * 40)[-1].endswith("error recovery attempt limit exceeded: 30")
+    assert told("a " * 300)[0] == "-1:0: error recovery token lookahead limit exceeded: 256"
+
+
+def test_a_long_text_keeps_its_first_error_alone():
+    assert len(told("(1 2) + " * 300)) > 1
+    assert told("(1 2) + " * 600) == ["1:4: Syntax error: mismatched input '2' expecting ')'"]

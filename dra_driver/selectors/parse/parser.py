@@ -3,8 +3,8 @@
 In: the text and the macros of the environment. Out: the root node, or the faults of this stage. It is a recursive
 descent whose depth the grammar's own limits bound, so no text can exhaust the stack.
 
-Source: the CEL grammar and the limits of cel-go's parser (code points, nesting of rules, open visits). Only the
-position of the first syntax error is reproduced faithfully; follow-up errors of the generated parser are not imitated.
+Source: the CEL grammar and the limits of cel-go's parser (code points, nesting of rules, open visits). It stops at the
+first syntax error; `recovery` tells this error and those behind it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from dra_driver.selectors.parse.lexer import (
     tokenize,
 )
 from dra_driver.selectors.parse.macros import Macro
+from dra_driver.selectors.parse.recovery import faults_as_told
 from dra_driver.selectors.parse.tree import (
     BadMacro,
     Call,
@@ -185,7 +186,7 @@ def parse(
         try:
             root = parser.whole()
         except Stop:
-            return None, parser.faults
+            return None, faults_as_told(text, tokens, parser.faults)
     if not parser.faults and root.visits > MAX_NESTING:
         parser.faults.append(SyntaxFault(NOWHERE, "max recursion depth exceeded"))
     return (None, parser.faults) if parser.faults else (root, [])
