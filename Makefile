@@ -107,6 +107,6 @@ pythons:         ## Run the tests under every Python 3.11 to 3.14 that is found.
 
 clean:           ## Remove everything that git ignores: virtual environments, caches, builds.
 	rm -rf .venv* build dist *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find . -name __pycache__ -prune -exec rm -rf {} +
+	find . \( -name __pycache__ -o -name node_modules -o -name '*.vsix' \) -prune -exec rm -rf {} +
 
 -include cluster/cluster.mk

@@ -17,6 +17,9 @@ from benchmarks.figures import Report
 from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.selectors.grouping import DeviceGroups
 from dra_driver.selectors.kubernetes import KubernetesEngine
+from dra_driver.tools.cel.editing import SelectorEditor
+from dra_driver.tools.world.fleet import fleet_of_profile, shipped_fleet
+from dra_driver.tools.world.queries import SelectorInputs
 
 DRIVER = "gpu.example.com"
 _A = f'device.attributes["{DRIVER}"]'
@@ -39,6 +42,16 @@ SELECTORS = {
 }
 PRODUCTS = ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "Tesla T4"]
 DEVICES = 100_000
+EDITOR_BUDGET_MS = 50.0
+_LINK = 'device.attributes["gpu.nvidia.com"].nvlinkCount'
+_EDITED = """apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {{name: c}}
+spec:
+  selectors:
+  - cel:
+      expression: {}
+"""
 COMPILE_BUDGET_US, GROUP_BUDGET_US, FURTHER_BUDGET_US = 350.0, 4.0, 0.2
 
 
@@ -61,6 +74,23 @@ def run(report: Report) -> None:
         )
         report.add(f"evaluate: {name}", _loop(selector.matches_view, views), "us", budget=budget, peer="9 to 10 (Go)")
         _grouped(report, name, selector, devices)
+    _edited(report)
+
+
+def _edited(report: Report) -> None:
+    """Measure what an editor waits for after a change of a file with one selector: faults, names, and a hover."""
+    for about, fleet in (("dgx-h100", fleet_of_profile("dgx-h100")), ("every shipped profile", shipped_fleet(35))):
+        editor = SelectorEditor(SelectorInputs(fleet, [], "1.35", {}, "stored"))
+        text = _EDITED.format(f'device.driver == "gpu.nvidia.com" && {_LINK} >= 12')
+        index = text.index("nvlinkCount") + 4
+        editor.complete(text, index)
+        for what, action in (
+            ("faults", partial(editor.faults, text, "c.yaml")),
+            ("completion", partial(editor.complete, text, index)),
+            ("hover", partial(editor.hover, text, index)),
+        ):
+            value = _best(action, 5) / 1000
+            report.add(f"editor, {what} of one selector on {about}", value, "ms", budget=EDITOR_BUDGET_MS)
 
 
 def device(number: int) -> dict[str, Any]:

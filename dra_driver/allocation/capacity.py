@@ -15,7 +15,7 @@ from typing import Any, overload
 
 from dra_driver.base.quantity import Format, Quantity
 from dra_driver.base.wire import DeviceWire, Wire
-from dra_driver.selectors.completion import Read
+from dra_driver.selectors.reads import Read
 
 # Ranges of capacity: how a request is rounded up to a step, in the integers of each Kubernetes version.
 

@@ -22,10 +22,10 @@ from dra_driver.allocation.symmetry import PreparedNode
 from dra_driver.allocation.usage import ClaimHoldings, blocking_taint, taint_text
 from dra_driver.base.quantity import Quantity
 from dra_driver.base.wire import DeviceWire, Wire
-from dra_driver.selectors.completion import Read, ReadSet
 from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.selectors.grouping import key_maker, nearest_misses
 from dra_driver.selectors.kubernetes import KubernetesSelector
+from dra_driver.selectors.reads import Read, ReadSet
 
 _MAX_TAKERS = 3  # holders of a counter that are named
 STAGES = (

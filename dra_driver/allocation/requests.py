@@ -20,10 +20,10 @@ from dra_driver.base import errors
 from dra_driver.base.versions import DERIVED_ATTRIBUTES, LIST_ATTRIBUTES
 from dra_driver.base.wire import ClaimWire, ClassWire, DeviceWire, Wire
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError
-from dra_driver.selectors.completion import ReadSet
 from dra_driver.selectors.evaluate.program import DeviceView, prepare_device
 from dra_driver.selectors.grouping import key_maker
 from dra_driver.selectors.kubernetes import KubernetesEngine, KubernetesSelector
+from dra_driver.selectors.reads import ReadSet
 
 # Matching: whether the selectors of a class and a request accept a device.
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from dra_driver.base.quantity import Quantity, QuantityError
 from dra_driver.base.versions import Semver, SemverError
-from dra_driver.selectors.completion import Read, ReadSet
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.evaluate.program import DeviceView, prepare_device
 from dra_driver.selectors.functions.formats import render
 from dra_driver.selectors.kubernetes import KubernetesSelector
 from dra_driver.selectors.parse.tree import Call, Ident, Literal, Node, Select, terms_below
+from dra_driver.selectors.reads import Read, ReadSet
 from dra_driver.selectors.values.values import CelError, CelQuantity, check_cancelled
 
 SelectorVerdict = bool | SelectorRuntimeError

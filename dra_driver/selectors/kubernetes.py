@@ -17,7 +17,6 @@ from dra_driver.selectors.check.checker import check
 from dra_driver.selectors.check.declarations import Declarations, declare
 from dra_driver.selectors.check.estimate import estimate
 from dra_driver.selectors.check.validators import CompilerPanic, validate
-from dra_driver.selectors.completion import ReadSet, read_set
 from dra_driver.selectors.engine import (
     CompileErrorKind,
     Environment,
@@ -31,6 +30,7 @@ from dra_driver.selectors.evaluate.program import BadProgram, DeviceView, Progra
 from dra_driver.selectors.parse.lexer import ExpressionText, SyntaxFault, needs_room, room_for
 from dra_driver.selectors.parse.parser import parse
 from dra_driver.selectors.parse.tree import Node, height
+from dra_driver.selectors.reads import ReadSet, read_set
 from dra_driver.selectors.values.values import (
     QUICK_COST,
     CelAbort,

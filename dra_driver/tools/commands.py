@@ -140,7 +140,7 @@ COMMANDS: dict[str, CommandEntry] = {
     ),
     "cel": CommandEntry(
         "dra_driver.tools.commands:cel_command",
-        "CEL selectors offline: test, explain, lint, verify, record, repl, batch.",
+        "CEL selectors offline: test, explain, lint, verify, record, repl, lsp, batch.",
         _WHY,
     ),
     "doctor": CommandEntry(
@@ -263,6 +263,10 @@ _CEL_COMMANDS = {
     "repl": CommandEntry(
         "dra_driver.tools.cel.repl:cel_repl_command",
         "Try expressions interactively, with completion from the given devices.",
+    ),
+    "lsp": CommandEntry(
+        "dra_driver.tools.cel.repl:cel_lsp_command",
+        "Serve an editor: faults, completion and matches of selectors in YAML and JSON.",
     ),
     "batch": CommandEntry(
         "dra_driver.tools.cel.lint:cel_batch_command",

@@ -38,7 +38,6 @@ from dra_driver.tools.world.profiles import FleetOffer, NodeSettings
 from dra_driver.tools.world.queries import (
     SELECTOR_KINDS,
     SLICE,
-    Query,
     SelectorInputs,
     queries_of,
     refuse_bad_configs,
@@ -316,7 +315,8 @@ def read_inputs(
         gates = read_gates(given["gates"], kubernetes, known=(*SELECTOR_GATES, PARTITIONS), dependent="selector")
         offer = offer_under(kubernetes, gates, given["mig"])
         fleet = Fleet(notes=notes) + _fleet(given, documents, cluster, offer, needs_devices=needs_devices)
-        queries = _queries(given["expressions"], documents, cluster)
+        classes = _classes(documents, cluster)
+        queries = queries_of(given["expressions"], documents, classes, cluster)
     finally:
         if cluster:
             cluster.close()
@@ -325,14 +325,12 @@ def read_inputs(
         raise UsageError("no-selector", "there is no selector to evaluate", hint=hint)
     environment: Environment = given["environment"]
     gates = {name: on for name, on in gates.items() if name in SELECTOR_GATES}
-    return SelectorInputs(fleet if folds else fleet.unfolded(), queries, kubernetes, gates, environment)
+    return SelectorInputs(fleet if folds else fleet.unfolded(), queries, kubernetes, gates, environment, classes)
 
 
-def _queries(expressions: Sequence[str], documents: list[Document], cluster: Cluster | None) -> list[Query]:
-    """Return what the options and the files ask for, with the classes of the files and the cluster."""
+def _classes(documents: list[Document], cluster: Cluster | None) -> Classes:
     own_classes = [document for document in documents if document.kind == "DeviceClass"]
-    classes = Classes(own_classes, cluster.classes() if cluster else None)
-    return queries_of(expressions, documents, classes, cluster)
+    return Classes(own_classes, cluster.classes() if cluster else None)
 
 
 def _documents(given: dict[str, Any]) -> list[Document]:

@@ -12,9 +12,9 @@ import pytest
 from dra_driver.hardware.simulated import profile_names
 from dra_driver.selectors.advice.findings import RULES, LintSubject, outcomes
 from dra_driver.selectors.advice.lint import apply_safe_fixes, lint
-from dra_driver.selectors.completion import unknown_names
 from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.selectors.kubernetes import KubernetesEngine
+from dra_driver.selectors.reads import unknown_names
 from dra_driver.tools.world.fleet import fleet_of_profile
 
 PROFILE_NAMES = profile_names()

@@ -13,11 +13,11 @@ from dra_driver.base.errors import InputError
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError, compile_selector
 from dra_driver.selectors.celpy_engine import CelPythonEngine
 from dra_driver.selectors.check.declarations import declare
-from dra_driver.selectors.completion import Read, suggest, unknown_names
 from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.selectors.explain import explain
 from dra_driver.selectors.grouping import DeviceGroups, nearest_misses
 from dra_driver.selectors.kubernetes import BatchChecker
+from dra_driver.selectors.reads import Read, suggest, unknown_names
 from tests.support.cel_expressions import DEVICES, A, C, expression
 
 DRIVER = "dra.example.com"

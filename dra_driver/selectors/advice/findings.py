@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from dra_driver.base.versions import Semver
 from dra_driver.selectors.advice.mistakes import KnownNames, NamePlace, WrittenExpression, place_mistakes, place_of
 from dra_driver.selectors.advice.remedies import version_text
-from dra_driver.selectors.completion import unknown_names
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluate.program import DeviceView
 from dra_driver.selectors.grouping import nearest_misses
@@ -33,6 +32,7 @@ from dra_driver.selectors.parse.tree import (
     terms_below,
     text_of,
 )
+from dra_driver.selectors.reads import unknown_names
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
 from dra_driver.selectors.values.values import check_cancelled
 

@@ -167,6 +167,33 @@ _GITHUB = {LintSeverity.ERROR: "error", LintSeverity.WARNING: "warning", LintSev
 
 
 @dataclass(frozen=True, slots=True)
+class SelectorFault:
+    """A finding or a compile error of one selector; `start` is the offset of what it is about, the `clause`."""
+
+    rule: str
+    severity: LintSeverity
+    message: str
+    compiled: CompiledSelector
+    start: int
+    clause: str = ""
+    fix: str | None = None
+
+
+def selector_faults(judged: Sequence[QueryVerdicts], found: Sequence[LintedSelector]) -> Iterator[SelectorFault]:
+    """Yield all faults, compile errors first; a class that several requests name has its error for each of them."""
+    for one in (one for query in judged for one in query.compiled if one.error is not None):
+        assert one.error is not None  # noqa: S101  (as selected above)
+        lines = [line for line in one.error.text.splitlines() if not line.startswith(" | ")]
+        yield SelectorFault(DOES_NOT_COMPILE, LintSeverity.ERROR, "\n".join(lines), one, error_offset(one))
+    for linted in found:
+        for finding in linted.findings:
+            start, clause = finding.start, finding.clause
+            yield SelectorFault(
+                finding.rule, finding.severity, finding.message, linted.compiled, start, clause, finding.fix
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class ReportedFault:
     """A finding or a compile error, at its place; `file` is "" for -e and for objects of a cluster."""
 
@@ -181,22 +208,14 @@ def reported_faults(
     judged: Sequence[QueryVerdicts], found: Sequence[LintedSelector], given: SelectorInputs
 ) -> list[ReportedFault]:
     """Return all faults in the order of files and lines."""
-    faults: dict[ReportedFault, None] = {}  # a class that several requests name is compiled for each of them
-    for one in (one for query in judged for one in query.compiled if one.error is not None):
-        assert one.error is not None  # noqa: S101  (as selected above)
-        lines = [line for line in one.error.text.splitlines() if not line.startswith(" | ")]
-        where = _file_of(one), given.position(one.written, error_offset(one))
-        faults[ReportedFault(DOES_NOT_COMPILE, LintSeverity.ERROR, "\n".join(lines), *where)] = None
-    for linted in found:
-        for finding in linted.findings:
-            where = _file_of(linted.compiled), given.position(linted.compiled.written, finding.start)
-            advice = f"\nbetter: {finding.fix}" if finding.fix else ""
-            faults[ReportedFault(finding.rule, finding.severity, finding.message + advice, *where)] = None
+    faults: dict[ReportedFault, None] = {}
+    for fault in selector_faults(judged, found):
+        written = fault.compiled.written
+        file = written.document.origin if written.document else ""
+        advice = f"\nbetter: {fault.fix}" if fault.fix else ""
+        position = given.position(written, fault.start)
+        faults[ReportedFault(fault.rule, fault.severity, fault.message + advice, file, position)] = None
     return sorted(faults, key=lambda fault: (fault.file, fault.position.line if fault.position else 0))
-
-
-def _file_of(one: CompiledSelector) -> str:
-    return one.written.document.origin if one.written.document else ""
 
 
 def github_line(fault: ReportedFault) -> str:
@@ -267,8 +286,23 @@ class ExpressionChange:
     expression: str
 
 
+@dataclass(frozen=True, slots=True)
+class TextEdit:
+    """A part of a text, and what to write instead."""
+
+    start: int
+    end: int
+    new: str
+
+
 def with_new_expressions(text: str, origin: str, changes: Sequence[ExpressionChange]) -> str | None:
     """Return the text with the expressions replaced, or None if that can't be done safely."""
+    edits = expression_edits(text, origin, changes)
+    return None if edits is None else _edited(text, edits)
+
+
+def expression_edits(text: str, origin: str, changes: Sequence[ExpressionChange]) -> list[TextEdit] | None:
+    """Return the edits that replace the expressions, or None if that can't be done safely. Raises: InputError."""
     import yaml
 
     # The caller has already read this text, so its nesting is bounded.
@@ -278,11 +312,14 @@ def with_new_expressions(text: str, origin: str, changes: Sequence[ExpressionCha
         node = _scalar(roots[change.number], change.path)
         if node is None:
             return None
-        edits.append((node.start_mark.index, node.end_mark.index, _written(text, node, change.expression)))
-    made = text
-    for start, end, new in sorted(edits, reverse=True):
-        made = made[:start] + new + made[end:]
-    return made if _reads_back(text, made, origin, changes) else None
+        edits.append(TextEdit(node.start_mark.index, node.end_mark.index, _written(text, node, change.expression)))
+    return edits if _reads_back(text, _edited(text, edits), origin, changes) else None
+
+
+def _edited(text: str, edits: Sequence[TextEdit]) -> str:
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        text = text[: edit.start] + edit.new + text[edit.end :]
+    return text
 
 
 def _scalar(node: Any, path: Sequence[Step]) -> Any:

@@ -1,30 +1,36 @@
-"""`dra-driver cel repl`: try expressions, with completion and types from the given devices.
+"""`dra-driver cel repl` and `cel lsp`: write expressions with completion and types from the given devices.
 
 In: devices, then lines. Out: for a bool expression the devices that match; for any other, its values. On a terminal,
 lines are edited with completion and the type is shown below while the user types; from a pipe, lines are simply read.
+For lsp, in and out are the messages of an editor.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.base.errors import ExitCode
+from dra_driver.base.errors import ExitCode, UsageError
+from dra_driver.base.versions import minor_of
+from dra_driver.selectors.advice.completion import Completions
 from dra_driver.selectors.advice.mistakes import KnownNames
 from dra_driver.selectors.advice.remedies import remedy
 from dra_driver.selectors.check.declarations import declare
-from dra_driver.selectors.completion import Completions, read_set, suggest, unknown_names
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluate.folds import Fragment, compile_fragment
 from dra_driver.selectors.evaluate.program import DeviceView
+from dra_driver.selectors.reads import read_set, suggest, unknown_names
 from dra_driver.tools.cel.match import error_lines, print_heading, print_remedy
 from dra_driver.tools.cel.verdicts import views_of
 from dra_driver.tools.options import input_options, read_inputs
 from dra_driver.tools.output import console, print_text
+from dra_driver.tools.world.documents import STDIN
 from dra_driver.tools.world.fields import plural
+from dra_driver.tools.world.fleet import shipped_fleet
 from dra_driver.tools.world.queries import SelectorInputs
 
 if TYPE_CHECKING:
@@ -207,3 +213,41 @@ def _bindings(session: ReplSession) -> KeyBindings:
             buffer.start_completion(select_first=True)
 
     return bindings
+
+
+# `dra-driver cel lsp`: the same in an editor.
+
+
+@click.command(name="lsp")
+@input_options
+def cel_lsp_command(**options: Any) -> int:
+    """Serve an editor over standard input and output: a language server for selectors in YAML and JSON.
+
+    It marks what `cel lint` finds while you type, with fixes; completes domains, attributes and functions; and shows
+    type, cost and matches of what the cursor is on. Devices are those of --fleet, of files or of a cluster; without
+    any, those of every shipped profile. FILE may have further classes. docs/selectors.md shows how editors start it.
+
+    \b
+      dra-driver cel lsp --fleet dgx-h100 -f deviceclasses/
+
+    \b
+    Exit status:
+      0  the editor ended it            3  a file is wrong
+      2  the command line is wrong      5  the cluster does not answer
+    """  # noqa: D301
+    from dra_driver.tools.cel.editing import SelectorEditor
+
+    try:
+        from dra_driver.tools.cel.lsp import serve
+    except ModuleNotFoundError as fault:
+        text = f"the language server needs the package {fault.name}, which is not installed"
+        raise UsageError(
+            "no-extra", text, hint="install dra-driver with its extra: pip install 'dra-driver[lsp]'"
+        ) from fault
+    if STDIN in (*options["files"], *options["more_files"]):
+        raise UsageError("stdin", "- is the editor's: name a file")
+    given = read_inputs(options, needs_devices=False, needs_selectors=False)
+    if not given.fleet.sources:
+        given = replace(given, fleet=shipped_fleet(minor_of(given.kubernetes)))
+    serve(SelectorEditor(given))
+    return ExitCode.OK

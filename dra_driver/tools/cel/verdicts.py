@@ -21,7 +21,6 @@ from dra_driver.base.wire import Wire
 from dra_driver.selectors.advice.lint import guarded_remedy
 from dra_driver.selectors.advice.remedies import Remedy
 from dra_driver.selectors.check.declarations import declare
-from dra_driver.selectors.completion import ReadSet, UnknownName, suggest, unknown_names
 from dra_driver.selectors.engine import (
     CompileErrorKind,
     Engine,
@@ -32,6 +31,7 @@ from dra_driver.selectors.engine import (
 from dra_driver.selectors.evaluate.program import DeviceView, prepare_device
 from dra_driver.selectors.grouping import DeviceGroups, nearest_misses
 from dra_driver.selectors.kubernetes import KubernetesSelector
+from dra_driver.selectors.reads import ReadSet, UnknownName, suggest, unknown_names
 from dra_driver.tools.world.access import DocumentKind, OutputDocument
 from dra_driver.tools.world.fields import number
 from dra_driver.tools.world.fleet import Fleet, FleetDevice

@@ -13,8 +13,8 @@ from itertools import islice
 from dra_driver.base.errors import CEL_COST, InputError
 from dra_driver.base.versions import VERSIONS
 from dra_driver.base.wire import Wire
+from dra_driver.selectors.advice.completion import Completions
 from dra_driver.selectors.check.declarations import SELECTOR_GATES, declare
-from dra_driver.selectors.completion import Completions
 from dra_driver.selectors.engine import Environment, SelectorCompileError
 from dra_driver.tools.cel.linting import explanations_document, finding_document, lint_queries
 from dra_driver.tools.cel.verdicts import (

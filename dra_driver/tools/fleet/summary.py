@@ -13,7 +13,7 @@ from dra_driver.allocation.capacity import Replica, text_without_attributes
 from dra_driver.allocation.funnel import FEW_NODES
 from dra_driver.allocation.pools import DeviceId, PoolId, SliceRecord
 from dra_driver.base.wire import ClaimWire, DeviceType, SliceWire, Wire
-from dra_driver.selectors.completion import Read
+from dra_driver.selectors.reads import Read
 from dra_driver.tools.fleet.branches import (
     PRODUCT_ATTRIBUTES,
     Holding,

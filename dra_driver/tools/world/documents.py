@@ -296,6 +296,12 @@ class Classes:
         for document in files:
             self._known[document.name] = document.wire, "file"
 
+    def beside(self, files: list[Document]) -> Classes:
+        """Return these classes together with those of further files, which win."""
+        both = Classes(files, [])
+        both._known = self._known | both._known
+        return both
+
     def find(self, name: str, wanted_by: str) -> ClassWire:
         """Return a class, for an object called `wanted_by` in the error. Raises: InputError("input.no-class")."""
         found = self._known.get(name)

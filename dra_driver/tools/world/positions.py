@@ -72,12 +72,7 @@ class FilePositions:
             node = found[1] if found else None
         if not isinstance(node, yaml.ScalarNode):
             return self.of_field(document, path)
-        start, end = node.start_mark.index, node.end_mark.index
-        properties = _PROPERTIES.match(text, start, end)
-        start = properties.end() if properties else start
-        before = sum(not character.isspace() for character in value[:offset])
-        visible = (index for index, character in _characters(text[start:end], node.style) if not character.isspace())
-        return position_in(text, start + next(islice(visible, before, None), 0))
+        return position_in(text, ScalarText.of(text, node).index_of(value, offset))
 
     def _composed(self, document: Document) -> tuple[str, list[Any]]:
         """Return the text of a document's file, and the nodes of its documents; no nodes if it can't be read."""
@@ -85,6 +80,42 @@ class FilePositions:
         if key not in self._files:
             self._files[key] = _composed(document)
         return self._files[key]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarText:
+    """The source of a text value in a file: its style, as YAML's reader names it, and the index where it begins."""
+
+    source: str
+    style: str | None
+    start: int
+
+    @classmethod
+    def of(cls, text: str, node: yaml.ScalarNode) -> ScalarText:
+        """Return the source of a scalar without its anchor and tag."""
+        start, end = node.start_mark.index, node.end_mark.index
+        properties = _PROPERTIES.match(text, start, end)
+        start = properties.end() if properties else start
+        return cls(text[start:end], node.style, start)
+
+    @property
+    def end(self) -> int:
+        """The index behind the source."""
+        return self.start + len(self.source)
+
+    def index_of(self, value: str, offset: int) -> int:
+        """Return the index in the file of character number `offset` of the value."""
+        before = sum(not character.isspace() for character in value[:offset])
+        visible = (index for index, character in self.characters() if not character.isspace())
+        return next(islice(visible, before, None), self.start)
+
+    def text_before(self, index: int) -> str:
+        """Return the characters of the value that stand before an index of the file, white space as in the source."""
+        return "".join(character for place, character in self.characters() if place < index)
+
+    def characters(self) -> Iterator[tuple[int, str]]:
+        """Yield the characters that the source stands for, with their indices in the file."""
+        return ((self.start + index, character) for index, character in _characters(self.source, self.style))
 
 
 def offset_in(expression: str, line: int, column: int) -> int:
@@ -102,12 +133,17 @@ def _composed(document: Document) -> tuple[str, list[Any]]:
         text = document.text or ("" if document.origin == STDIN else read_text(document.origin))
         if len(text) > _MAX_BYTES:
             return text, []
-        # JSON may have tabs between its values and halves of characters in its escapes, and YAML neither.
-        is_json = text.lstrip()[:1] in {"{", "["}
-        readable = _HALF.sub(r"\\u0020", text.replace("\t", " ")) if is_json else text
-        return text, list(yaml.compose_all(readable, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        return text, compose(text)
     except (InputError, yaml.YAMLError, RecursionError):
         return "", []
+
+
+def compose(text: str) -> list[Any]:
+    """Return the nodes of the documents in a text of YAML or JSON. Raises: yaml.YAMLError, RecursionError."""
+    # JSON may have tabs between its values and halves of characters in its escapes, and YAML neither.
+    is_json = text.lstrip()[:1] in {"{", "["}
+    readable = _HALF.sub(r"\\u0020", text.replace("\t", " ")) if is_json else text
+    return list(yaml.compose_all(readable, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
 def _characters(raw: str, style: str | None) -> Iterator[tuple[int, str]]:

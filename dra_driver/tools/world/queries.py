@@ -355,13 +355,14 @@ def _more(others: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SelectorInputs:
-    """The inputs of a question about selectors. `positions` finds their lines in files."""
+    """The inputs of a question about selectors. `classes` are those that requests may name; `positions` finds lines."""
 
     fleet: Fleet
     queries: list[Query]
     kubernetes: str
     gates: dict[str, bool]
     environment: Environment
+    classes: Classes = field(default_factory=lambda: Classes([], []))
     positions: FilePositions = field(default_factory=FilePositions)
 
     def position(self, written: WrittenSelector, offset: int = 0) -> Position | None:

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from dra_driver.base.errors import ExitCode
+from dra_driver.selectors.advice.completion import Completions
 from dra_driver.selectors.check.declarations import declare
-from dra_driver.selectors.completion import Completions
 from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.tools import main
 from dra_driver.tools.cel.linting import ExpressionChange, with_new_expressions
@@ -315,6 +315,40 @@ def test_names_are_completed_from_the_devices(before, candidates):
     assert [one for one in completions(before) if one in candidates] == candidates
     if before:
         assert completions(before)[: len(candidates)] == candidates
+
+
+@pytest.mark.parametrize(
+    ("before", "has", "lacks"),
+    [
+        ('device.attributes["d.com"].model.', "startsWith(", "compareTo("),
+        ('device.attributes["d.com"]["model"].', "startsWith(", "compareTo("),
+        ('device.attributes["d.com"].minor.', None, "startsWith("),
+        ('device.capacity["d.com"].memory.', "compareTo(", "startsWith("),
+        ('true && (device.capacity["d.com"].memory).', "compareTo(", "startsWith("),
+        ('quantity("1Gi").add(quantity("2Gi")).', "compareTo(", "startsWith("),
+        ('device.attributes["d.com"].?model.', "orValue(", "startsWith("),
+        ("[1, 2].", "all(", "startsWith("),
+        ("x.", "startsWith(", None),  # a type that is not known
+        (").", "startsWith(", None),
+    ],
+)
+def test_only_methods_of_the_operands_type_are_offered(before, has, lacks):
+    found = completions(before)
+    assert has is None or has in found
+    assert lacks not in found
+
+
+def test_a_candidate_says_its_type_its_unit_and_its_values_or_its_signature():
+    wire = {"attributes": {"smClockMax": {"int": 1980}}, "capacity": {"memory": {"value": "80Gi"}}}
+    known = Completions([prepare_device(wire, "gpu.nvidia.com")], declare("1.35", None, "stored"))
+
+    def meaning(before):
+        return known.complete(before)[0].meaning
+
+    assert meaning('device.attributes["gpu.nvidia.com"].sm') == "int (MHz): 1980"
+    assert meaning('device.capacity["gpu.nvidia.com"].me') == "kubernetes.Quantity (bytes): 80Gi"
+    assert meaning('device.capacity["gpu.nvidia.com"].memory.compareT') == "Quantity.(Quantity): int"
+    assert meaning("semv") == "(string): Semver or (string, bool): Semver"
 
 
 def test_the_repl_answers_lines_from_a_pipe():
