@@ -137,3 +137,17 @@ def test_whatever_is_written_the_better_expression_compiles(text):
 
 def test_a_very_long_text_is_left_alone():
     assert remedy("(" * 20_000, DECLARATIONS, NAMES, compiles) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{A}.productName.contains("H100")',
+        f'{C}.memory.compareTo(quantity("40Gi")) >= 0',
+        f'{A}.driverVersion.isGreaterThan(semver("570.0.0"))',
+    ],
+)
+def test_a_selector_that_is_not_yet_written_to_its_end_gets_an_answer_too(text):
+    for end in range(len(text)):
+        for rest in ("", ")"):
+            remedy(text[:end] + rest, DECLARATIONS, NAMES, compiles)

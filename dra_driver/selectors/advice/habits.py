@@ -90,6 +90,8 @@ def _tiny(written: WrittenExpression, value: Node, other: Node) -> Iterator[Mist
     place = place_of(value)
     if place is None or place.field != CAPACITY or type(other) is not Call or other.function != "quantity":
         return
+    if not other.args:
+        return  # it is not written to its end
     literal = other.args[0]
     known = [int(one.value) for one in written.names.values(place) if isinstance(one, Quantity) and one.scale < 20]
     if type(literal) is not Literal or type(literal.value) is not str:

@@ -205,7 +205,7 @@ def value_mistakes(written: WrittenExpression) -> Iterator[Mistake]:
                 if type(literal) is Literal:
                     yield from _other_type(written, value, literal)
                     yield from _other_case(written, value, literal, "")
-        elif node.function in _SEARCHES and node.target is not None and type(node.args[0]) is Literal:
+        elif node.function in _SEARCHES and node.target is not None and node.args and type(node.args[0]) is Literal:
             yield from _other_case(written, node.target, node.args[0], node.function)
 
 
