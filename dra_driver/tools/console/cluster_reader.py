@@ -13,6 +13,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -249,6 +250,7 @@ class ClusterReader:
 
 _MAX_EVENTS = 100
 _MAX_TEXT = 1_000  # characters of a message
+_ADDRESS = re.compile(r"gpu-([0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-7])")  # see `gpu_name`
 _HISTORIES = {"pod": ("Pod", paths.PODS), "claim": ("ResourceClaim", paths.CLAIMS), "node": ("Node", paths.NODES)}
 
 
@@ -293,8 +295,14 @@ def _events_about(api: KubeApi, subject: HistorySubject) -> tuple[list[Wire], bo
             return [], False
         raise
     rows = [_event(one) for one in answer.get("items") or () if isinstance(one, dict)]
-    rows = [one for one in rows if subject.device in one["message"]]
+    rows = [one for one in rows if _is_about(one["message"], subject.device)]
     return sorted(rows, key=lambda one: str(one["time"] or ""), reverse=True)[:_MAX_EVENTS], True
+
+
+def _is_about(message: str, device: str) -> bool:
+    """Return whether a message names a device: by its name, or, as reports of faults do, by the GPU's PCI address."""
+    address = _ADDRESS.fullmatch(device)
+    return device in message or (address is not None and address[1] in re.sub(r"[:.]", "-", message))
 
 
 def _event(wire: Wire) -> Wire:

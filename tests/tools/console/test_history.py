@@ -33,6 +33,8 @@ def console(tmp_path_factory):
         add_event(api, "Pod/team-a/user", "Scheduled", "assigned to n1", time="2026-11-28T08:00:00Z")
         add_event(api, "Pod/team-a/other", "Scheduled", "of another pod")
         add_event(api, "Node/default/n1", "RemediationReset", "device gpu-a: stage reset, attempt 1")
+        add_event(api, "Node/default/n1", "DeviceFault", "GPU 0000:1b:00.0: the GPU is lost")
+        add_event(api, "Node/default/n1", "DeviceFault", "GPU 0000:2b:00.0: the GPU is lost")
         add_event(api, "Node/default/n1", "Rebooted", "the node came back")
         path = api.write_kubeconfig(tmp_path_factory.mktemp("history") / "kubeconfig")
         with running_console("--kubeconfig", str(path)) as running:
@@ -51,6 +53,11 @@ def test_a_refused_prepare_is_shown_in_the_kubelets_words_the_newest_event_first
 def test_the_history_of_a_device_has_the_events_of_its_node_that_name_it(console):
     found = valid(console.ask("history", "?kind=node&name=n1&device=gpu-a"))
     assert [one["message"] for one in found["events"]] == ["device gpu-a: stage reset, attempt 1"]
+
+
+def test_a_fault_that_is_reported_by_the_address_of_its_gpu_belongs_to_the_device(console):
+    found = valid(console.ask("history", "?kind=node&name=n1&device=gpu-0000-1b-00-0"))
+    assert [one["reason"] for one in found["events"]] == ["DeviceFault"]
 
 
 @pytest.mark.parametrize(
