@@ -19,7 +19,7 @@ from cluster.oracle.program import ask
 SEED, COUNT = 20, 1500
 WRITTEN = recordings.FOLDER / "expressions.txt"
 MISTAKES = recordings.FOLDER / "mistakes.txt"
-MISTAKEN_EDITIONS = (Edition("1.35", shares=True),)
+MISTAKEN_EDITIONS = (Edition("1.35", shares=True), Edition("1.37", shares=True))
 
 
 def written_expressions(path: Path = WRITTEN) -> list[str]:
