@@ -30,7 +30,7 @@ from dra_driver.allocation.search import Search
 from dra_driver.allocation.symmetry import PreparedNode
 from dra_driver.allocation.usage import Accounts, ClaimHoldings, held_by
 from dra_driver.base.errors import InputError
-from dra_driver.base.versions import DERIVED_ATTRIBUTES, Since
+from dra_driver.base.versions import Since
 from dra_driver.base.wire import ClaimWire, ClassWire, SliceWire, Wire
 
 _SHARES = uuid.UUID("6b1f3b1e-6a35-5c0b-8a52-0a3f4f3a6f0e")
@@ -71,6 +71,8 @@ def _device(context: Context, claim: ClaimPlan, number: int, placed: PlacedDevic
         for key in ("bindingConditions", "bindingFailureConditions"):
             if placed.device.wire.get(key):
                 written[key] = placed.device.wire[key]
+    if placed.device.slice.skips_operations and context.rules.variant == "experimental":
+        written["skipNodeOperations"] = placed.device.slice.spec["skipNodeOperations"]
     if placed.is_share:
         seed = f"{claim.wire['metadata'].get('uid') or claim.name}/{number}/{'/'.join(placed.device.id)}"
         written["shareID"] = str(uuid.uuid5(_SHARES, seed))
@@ -216,7 +218,7 @@ class PodAllocator:
             self._refuse_unjudged()
             pools = self.pools(node)
             prepared = PreparedNode(self.context, pools, node)
-            attempt = Attempt(self.plan, [], self.context, pools)
+            attempt = Attempt(self.context, pools, node)
             attempt.constraints = prepared.check(attempt, self.plan.claims)
             search = Search(self.plan, prepared, attempt)
             if not self._fits(search, pools, node):
@@ -262,7 +264,7 @@ class PodAllocator:
         """Return whether the claims might fit if nothing leaked."""
         context = replace(self.context, rules=replace(self.context.rules, leaks=False))
         prepared = PreparedNode(context, pools, node)
-        attempt = Attempt(self.plan, [], context, pools)
+        attempt = Attempt(context, pools, node)
         search = Search(self.plan, prepared, attempt, seconds=_SECONDS_WITHOUT_LEAKS)
         try:
             attempt.constraints = prepared.check(attempt, self.plan.claims)
@@ -280,13 +282,6 @@ class PodAllocator:
         reason = ""
         if rules.minor < Since.SAFE_SHARES and features.consumable_capacity:
             reason = "with DRAConsumableCapacity on, the scheduler of Kubernetes 1.34 crashes; leave the gate off there"
-        elif rules.knows(DERIVED_ATTRIBUTES) and rules.variant == "experimental":
-            if self.allocator.index.skips_nodes:
-                reason = "skipNodeOperations of ResourceSlices while an alpha gate of the allocator is on"
-            elif features.derived_attributes and any(
-                alternative.wire.get("derivedAttributes") for alternative in self.plan.alternatives
-            ):
-                reason = "derivedAttributes with DRADerivedAttributes on"
         if reason:
             raise AllocatorError(Category.NOT_JUDGED, f"not judged: {reason}")
 

@@ -16,9 +16,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from dra_driver.allocation.capacity import Amount, Arithmetic, CapacityError, Consumption, consume
-from dra_driver.allocation.constraints import ComparedValue, Constraint, look_up
+from dra_driver.allocation.constraints import ComparedValue, Constraint, compared_value, look_up
 from dra_driver.allocation.pools import DeviceId, DeviceRecord, Pool, PoolId
-from dra_driver.allocation.requests import Alternative, Plan
+from dra_driver.allocation.requests import Alternative, DerivedAttribute, Plan
 from dra_driver.allocation.rules import AllocatorError, AllocatorRules, Category, Features
 from dra_driver.allocation.usage import (
     Account,
@@ -32,7 +32,8 @@ from dra_driver.allocation.usage import (
     groups_of,
     summed_counter_amounts,
 )
-from dra_driver.base.versions import COMPATIBILITY_GROUPS, LIST_ATTRIBUTES
+from dra_driver.base.versions import COMPATIBILITY_GROUPS, LIST_ATTRIBUTES, OPTIONAL_NODE_OPERATIONS
+from dra_driver.base.wire import Wire
 
 
 @dataclass(slots=True)
@@ -54,6 +55,16 @@ class Context:
     def has_groups(self) -> bool:
         """Whether devices that draw from one counter set have to have a compatibility group in common."""
         return self.rules.knows(COMPATIBILITY_GROUPS) and self.features.compatibility_groups
+
+    def may_skip_operations(self, node: Wire) -> bool:
+        """Return whether devices whose driver skips calls of the kubelet can be allocated on a node.
+
+        Variants without alpha features do not look at it.
+        """
+        if not (self.rules.knows(OPTIONAL_NODE_OPERATIONS) and self.rules.variant == "experimental"):
+            return True
+        declared = (node.get("status") or {}).get("declaredFeatures") or ()
+        return self.features.optional_operations and OPTIONAL_NODE_OPERATIONS in declared
 
     @property
     def compares_lists(self) -> bool:
@@ -77,7 +88,7 @@ class DeviceFacts:
         # By counter set: the groups that this device names there, and those that the devices in use have in common.
         self.groups: Sequence[tuple[tuple[PoolId, str], Groups]] = ()
         self.group_uses: dict[str, GroupUse] = {}
-        self.attributes: dict[str, ComparedValue | None] = {}
+        self.attributes: dict[str | DerivedAttribute, ComparedValue | None] = {}
         self.needs: dict[int, Needs | None] = {}
         self.taints: dict[int, bool] = {}
 
@@ -134,12 +145,25 @@ class KnownDevices:
             tainted = known[id(alternative)] = taint is not None
         return tainted
 
-    def attribute(self, device: DeviceRecord, name: str) -> ComparedValue | None:
-        """Return the value that constraints on an attribute see."""
+    def attribute(
+        self, device: DeviceRecord, name: str, alternative: Alternative | None = None
+    ) -> ComparedValue | None:
+        """Return the value that constraints on an attribute see; an alternative may derive it from the device.
+
+        Raises:
+            AllocatorError: The expression from which it is derived fails.
+        """
+        derived = alternative.derived.get(name) if alternative is not None else None
+        key = name if derived is None else derived
         known = self.facts(device).attributes
-        value = known.get(name, _UNKNOWN)
+        value = known.get(key, _UNKNOWN)
         if value is _UNKNOWN:
-            value = known[name] = look_up(device.wire, device.driver, name, lists=self._context.compares_lists)
+            lists = self._context.compares_lists
+            if derived is None:
+                value = look_up(device.wire, device.driver, name, lists=lists)
+            else:
+                value = compared_value(derived.value(device), lists=lists)
+            known[key] = value
         return value  # type: ignore[return-value]
 
     def account(self, device: DeviceRecord) -> Account:
@@ -171,11 +195,12 @@ class Attempt:
     """The devices placed so far for a pod's claims on one node."""
 
     def __init__(
-        self, plan: Plan, constraints: Sequence[list[Constraint]], context: Context, pools: Sequence[Pool]
+        self, context: Context, pools: Sequence[Pool], node: Wire, constraints: Sequence[list[Constraint]] = ()
     ) -> None:
         self.context = context
+        self._may_skip_operations = context.may_skip_operations(node)
         self.constraints = constraints
-        self.results: list[list[PlacedDevice]] = [[] for _ in plan.claims]
+        self.results: list[list[PlacedDevice]] = [[] for _ in context.plan.claims]
         self.marks: dict[DeviceId, set[int]] = {}
         self.shared: dict[DeviceId, dict[str, Amount]] = {}
         self.consumed: dict[Hashable, dict[CounterName, Amount]] = {}
@@ -190,6 +215,10 @@ class Attempt:
         if alternative.is_admin:
             return bool(marks) and alternative.claim in marks  # type: ignore[operator]
         return bool(marks) or device.id in self.context.held.devices
+
+    def is_prepared_here(self, device: DeviceRecord) -> bool:
+        """Return whether the node's kubelet can use the device: one whose driver skips calls needs a feature of it."""
+        return self._may_skip_operations or not device.slice.skips_operations
 
     def has_room(self, alternative: Alternative, device: DeviceRecord, *, ignoring_use: bool = False) -> bool:
         """Return whether a device has enough capacity left for a request."""
@@ -215,6 +244,8 @@ class Attempt:
         features, rules = context.features, context.rules
         share = features.consumable_capacity and device.is_shared
         if self.is_busy(alternative, device) and not (share and alternative.is_admin):
+            return None
+        if not self.is_prepared_here(device):
             return None
         counts = bool(device.wire.get("consumesCounters"))
         if counts and not features.partitionable:
@@ -262,7 +293,8 @@ class Attempt:
         for constraint in self.constraints[alternative.claim]:
             if not constraint.covers(alternative.request_name, alternative.full_name):
                 continue
-            if constraint.add(alternative.request_name, self.known.attribute(device, constraint.attribute)):
+            value = self.known.attribute(device, constraint.attribute, alternative)
+            if constraint.add(alternative.request_name, value):
                 joined.append(constraint)
                 continue
             for earlier in joined:

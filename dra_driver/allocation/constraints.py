@@ -38,6 +38,11 @@ def look_up(device: Wire, driver: str, name: str, *, lists: bool = False) -> Com
         held = attributes.get(short)
         if held is None:
             return None
+    return compared_value(held, lists=lists)
+
+
+def compared_value(held: Wire, *, lists: bool) -> ComparedValue:
+    """Return the kind and value of an attribute's value as `look_up` does."""
     if lists:
         return _as_set(held)
     for kind in _KINDS:

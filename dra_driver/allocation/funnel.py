@@ -21,6 +21,7 @@ from dra_driver.allocation.rules import AllocatorError
 from dra_driver.allocation.symmetry import PreparedNode
 from dra_driver.allocation.usage import ClaimHoldings, blocking_taint, taint_text
 from dra_driver.base.quantity import Quantity
+from dra_driver.base.versions import OPTIONAL_NODE_OPERATIONS
 from dra_driver.base.wire import DeviceWire, Wire
 from dra_driver.selectors.evaluate.program import prepare_device
 from dra_driver.selectors.grouping import key_maker, nearest_misses
@@ -93,7 +94,7 @@ class Funnel:
 def funnels_on(context: Context, pools: Sequence[Pool], node: Wire) -> tuple[Funnel, ...]:
     """Follow a node's devices for every valid request and alternative of a pod."""
     prepared = PreparedNode(context, pools, node)
-    attempt = Attempt(context.plan, [], context, pools)
+    attempt = Attempt(context, pools, node)
     return tuple(funnel(context, prepared, attempt, alternative) for alternative in context.plan.alternatives)
 
 
@@ -146,6 +147,8 @@ def _refusal(
         return "gate off", "it has binding conditions, and DRADeviceBindingConditions is off"
     if device.wire.get("consumesCounters") and not features.partitionable:
         return "gate off", "it consumes counters, and DRAPartitionableDevices is off"
+    if not attempt.is_prepared_here(device):
+        return "node", _skipping_reason(context)
     if features.taints:
         taint = blocking_taint(
             device.wire.get("taints") or (), alternative.tolerations, only_harmful=context.rules.only_harmful_taints
@@ -160,6 +163,12 @@ def _refusal(
         return "counters", reason
     reason = _capacity_reason(context, attempt, alternative, device)
     return ("capacity", reason) if reason else None
+
+
+def _skipping_reason(context: Context) -> str:
+    if not context.features.optional_operations:
+        return f"its slice has skipNodeOperations, and {OPTIONAL_NODE_OPERATIONS} is off"
+    return f"its slice has skipNodeOperations, and the node's kubelet does not declare {OPTIONAL_NODE_OPERATIONS}"
 
 
 def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
@@ -245,7 +254,15 @@ def _constraint_losses(
         if names and not names & {alternative.request_name, alternative.full_name}:
             continue
         attribute = wire.get("matchAttribute") or wire.get("distinctAttribute") or ""
-        values = {device: attempt.known.attribute(device, attribute) for device in left if device not in gone}
+        values: dict[DeviceRecord, ComparedValue | None] = {}
+        for device in left:
+            if device in gone:
+                continue
+            try:
+                values[device] = attempt.known.attribute(device, attribute, alternative)
+            except AllocatorError as error:
+                gone.add(device)
+                yield _name(device), error.text
         for device, value in values.items():
             if value is None:
                 gone.add(device)
@@ -321,6 +338,8 @@ class NodeKinds:
         for pool, is_own in zip(pools, own, strict=True):
             place = names.setdefault(pool.id[1], len(names))
             keys.append((place, self._own(pool, node) if is_own else _shared(pool, node)))
+        if self._asked.allocator.index.skips_nodes:
+            keys.append(self._asked.context.may_skip_operations(node))
         if self._compared and not (all(own) and all(_is_replica(slice_) for pool in pools for slice_ in pool.slices)):
             keys.append(self._pattern(pools))
         return tuple(keys)
@@ -394,6 +413,9 @@ def read_by(asked: PodAllocator) -> tuple[ReadSet, tuple[str, ...]]:
     reads: set[Read] = set()
     for alternative in asked.plan.alternatives:
         reads |= alternative.matcher.reads.reads
+        for name, derived in alternative.derived.items():
+            domain, _, short = name.partition("/")  # others may have it without deriving it
+            reads |= derived.reads | {Read("attributes", domain, short)}
     wires = (wire for claim in asked.plan.claims for wire in claim.constraint_wires)
     compared = {str(wire.get("matchAttribute") or wire.get("distinctAttribute") or "") for wire in wires}
     return ReadSet(frozenset(reads), frozenset()), tuple(sorted(compared))

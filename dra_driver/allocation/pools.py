@@ -79,6 +79,7 @@ class SliceRecord:
         "order",
         "pool_id",
         "sets",
+        "skips_operations",
         "spec",
         "wires",
     )
@@ -96,6 +97,7 @@ class SliceRecord:
         self.sets: Sequence[Wire] = spec.get("sharedCounters") or ()
         self.wires: Sequence[DeviceWire] = spec.get("devices") or ()
         self.is_per_device: bool = spec.get("perDeviceNodeSelection") is True
+        self.skips_operations = bool(spec.get("skipNodeOperations"))
         facts = facts_of(self.wires)
         self.has_binding = facts.has_binding
         self.consumes = facts.consumes
@@ -202,7 +204,7 @@ class PoolIndex:
         self._by_label: dict[str, dict[str, list[SliceRecord]]] = {}
         self._counter_slices: dict[PoolId, list[SliceRecord]] = {}
         self._views: dict[tuple[int, ...], Pool | None] = {}
-        self.skips_nodes = any(record.spec.get("skipNodeOperations") for record in self.records)
+        self.skips_nodes = any(record.skips_operations for record in self.records)
         self.has_groups = rules.knows(COMPATIBILITY_GROUPS) and any(record.has_groups for record in self.records)
         self.hidden: set[PoolId] = set()
         for record in self.records:

@@ -23,7 +23,7 @@ from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluate.program import DeviceView, prepare_device
 from dra_driver.selectors.grouping import key_maker
 from dra_driver.selectors.kubernetes import KubernetesEngine, KubernetesSelector
-from dra_driver.selectors.reads import ReadSet
+from dra_driver.selectors.reads import Read, ReadSet
 
 # Matching: whether the selectors of a class and a request accept a device.
 
@@ -124,6 +124,37 @@ class Matcher:
         return _ACCEPTED
 
 
+class DerivedAttribute:
+    """An attribute that a request computes of each device, for its claim's constraints (DRADerivedAttributes)."""
+
+    __slots__ = ("_program", "name")
+
+    def __init__(self, name: str, program: KubernetesSelector | SelectorCompileError) -> None:
+        self.name = name
+        self._program = program
+
+    @property
+    def reads(self) -> frozenset[Read]:
+        """What the expression reads of a device."""
+        is_compiled = isinstance(self._program, KubernetesSelector)
+        return self._program.read_set.reads if is_compiled else frozenset()  # type: ignore[union-attr]
+
+    def value(self, device: DeviceRecord) -> Wire:
+        """Return the value for a device as an attribute in a ResourceSlice.
+
+        Raises:
+            AllocatorError: The expression does not compile, or fails on this device; the allocation ends.
+        """
+        if isinstance(self._program, SelectorCompileError):
+            text = f"compile derived attribute {self.name} failed: {self._program.text}"
+            raise AllocatorError(Category.CEL_COMPILE_ERROR, text)
+        try:
+            return self._program.attribute_of_view(prepare_device(device.wire, device.driver))
+        except SelectorRuntimeError as error:
+            where = f"evaluate derived attribute {self.name} on device {'/'.join(device.id)} failed"
+            raise AllocatorError(Category.CEL_RUNTIME_ERROR, f"{where}: {error.text}") from error
+
+
 class Matchers:
     """Compiles selectors and keeps one matcher per chain."""
 
@@ -132,6 +163,7 @@ class Matchers:
         self._names_device = rules.names_device
         self._compiled: dict[str, KubernetesSelector | SelectorCompileError] = {}
         self._chains: dict[tuple[tuple[str, int, str], ...], Matcher] = {}
+        self._derived: dict[tuple[str, str], DerivedAttribute] = {}
 
     def matcher(self, written: Sequence[tuple[str, Sequence[Wire]]]) -> Matcher:
         """Return the matcher for the selectors of several owners, in order."""
@@ -145,6 +177,18 @@ class Matchers:
             found = self._chains[chain] = Matcher(
                 [OwnedSelector(*one, self._compile(one[2])) for one in chain], names_device=self._names_device
             )
+        return found
+
+    def derived(self, name: str, expression: str) -> DerivedAttribute:
+        """Return the derived attribute of a name and an expression; equal arguments return the same object."""
+        found = self._derived.get((name, expression))
+        if found is None:
+            program: KubernetesSelector | SelectorCompileError
+            try:
+                program = self._engine.compile(expression, gives="attribute")
+            except SelectorCompileError as error:
+                program = error
+            found = self._derived[name, expression] = DerivedAttribute(name, program)
         return found
 
     def _compile(self, expression: str) -> KubernetesSelector | SelectorCompileError:
@@ -175,6 +219,7 @@ class Alternative:
     is_admin: bool
     tolerations: Sequence[Wire]
     asked: Mapping[str, str]
+    derived: Mapping[str, DerivedAttribute]
 
     @property
     def request_name(self) -> str:
@@ -331,7 +376,15 @@ class ClaimReader:
             is_admin=admin is True,
             tolerations=wire.get("tolerations") or (),
             asked=_amounts(wire),
+            derived=self._derived(wire),
         )
+
+    def _derived(self, wire: Wire) -> dict[str, DerivedAttribute]:
+        """Return the attributes that a request derives; of two with one name the latter counts."""
+        if not self._rules.knows(DERIVED_ATTRIBUTES):
+            return {}
+        rows = wire.get("derivedAttributes") or ()
+        return {row["name"]: self._matchers.derived(row["name"], row["expression"]) for row in rows}
 
     def _checked(self, where: str, wire: Wire, selectors: Sequence[Wire], admin: bool | None) -> ClassWire:
         """Check a request or alternative in the scheduler's order; return its device class. Raises: AllocatorError."""

@@ -96,9 +96,10 @@ class SearchBounds:
     def _max_devices(self, alternative: Alternative, part: ComponentPart) -> int:
         attempt, devices = self._symmetry.attempt, self._symmetry.devices
         settled = self._settled(alternative)
+        known = attempt.known
         most = sum(
             not attempt.is_busy(alternative, devices[member])
-            and all(attempt.known.attribute(devices[member], one.attribute) == one.value for one in settled)
+            and all(known.attribute(devices[member], one.attribute, alternative) == one.value for one in settled)
             for member in part.members
         )
         if not part.minimum or not most:

@@ -275,7 +275,10 @@ class _Grouping:
             seen.append(None if held is None else tuple(sorted(held.items())))
             seen.append(tuple(sorted((capacity.name, capacity.total) for capacity in device.capacities)))
         for claim in attempt.constraints:
-            seen += [one.compared(attempt.known.attribute(device, one.attribute)) for one in claim]
+            for one in claim:
+                deriving = (alternative for alternative in self._candidates if one.attribute in alternative.derived)
+                values = (attempt.known.attribute(device, one.attribute, alternative) for alternative in deriving)
+                seen += [one.compared(attempt.known.attribute(device, one.attribute)), *map(one.compared, values)]
         return tuple(seen)
 
 
@@ -318,7 +321,7 @@ class Symmetry:
         )
 
     def _find_candidates(self) -> bool:
-        """List what each alternative could ever take; return False if a selector fails, which must stay visible."""
+        """List what each alternative could ever take; return False if an expression fails, which must stay visible."""
         attempt = self.attempt
         for alternative in self.plan.alternatives:
             found = []
@@ -327,6 +330,8 @@ class Symmetry:
                     continue
                 try:
                     if self._prepared.accepts(alternative, device) and self._is_possible(alternative, device):
+                        for name in alternative.derived if attempt.constraints else ():
+                            attempt.known.attribute(device, name, alternative)
                         found.append(number)
                 except AllocatorError:
                     return False
@@ -337,7 +342,7 @@ class Symmetry:
         """Return whether a device could be placed, or could at least leave a trace when it is refused."""
         attempt, features = self.attempt, self.attempt.context.features
         counts = bool(device.wire.get("consumesCounters"))
-        if counts and not features.partitionable:
+        if (counts and not features.partitionable) or not attempt.is_prepared_here(device):
             return False
         if features.consumable_capacity and attempt.known.needs(alternative, device) is None:
             return False

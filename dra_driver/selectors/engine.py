@@ -13,8 +13,21 @@ from enum import StrEnum
 from typing import Any, Literal, Protocol
 
 from dra_driver.base.errors import SelectorError
-from dra_driver.selectors.values.types import type_name
-from dra_driver.selectors.values.values import Optional
+from dra_driver.base.versions import Semver
+from dra_driver.selectors.values.types import ANY, BOOL, DYN, INT, STRING, Type, type_name
+from dra_driver.selectors.values.values import (
+    CelQuantity,
+    Cidr,
+    Concat,
+    Duration,
+    Ip,
+    Optional,
+    Timestamp,
+    TypeValue,
+    Uint,
+    Url,
+    unfold,
+)
 
 Environment = Literal["stored", "new"]
 
@@ -141,3 +154,78 @@ def to_match(value: Any) -> bool:
             return bool(value)
     reason = _NATIVE.get(inner, f"type conversion error from '{inner}' to 'bool'")
     raise SelectorRuntimeError(f"CEL result of type {name} could not be converted to bool: {reason}")
+
+
+# From the value of an expression to an attribute of a device (DRADerivedAttributes).
+
+_ABSENT = object()  # what an optional without a value holds
+_ELEMENTS = frozenset({BOOL, INT, STRING, ANY, DYN})
+_SEMVER = "kubernetes.Semver"
+_ATTRIBUTE_KINDS: dict[type, tuple[str, str]] = {  # how the API and how a refusal calls them
+    bool: ("bool", "bool"),
+    int: ("int", "int"),
+    str: ("string", "string"),
+    Semver: ("version", "semver"),
+}
+_GO_VALUES: dict[type, str] = {
+    float: "float64",
+    Uint: "uint64",
+    bytes: "[]uint8",
+    type(None): "structpb.NullValue",
+    Duration: "time.Duration",
+    Timestamp: "time.Time",
+    CelQuantity: "*resource.Quantity",
+    Ip: "netip.Addr",
+    Cidr: "netip.Prefix",
+    Url: "*url.URL",
+    list: "[]ref.Val",
+    Concat: "[]ref.Val",
+}
+
+
+def can_be_attribute(type_: Type) -> bool:
+    """Return whether the scheduler takes values of a type for a derived attribute."""
+    if type_.kind == "list" and len(type_.params) == 1:
+        type_ = type_.params[0]
+    return type_ in _ELEMENTS or type_.name == _SEMVER
+
+
+def to_attribute(value: Any) -> dict[str, Any]:
+    """Return a value as an attribute in a ResourceSlice: {"int": 4}, {"strings": ["a", "b"]}.
+
+    Raises:
+        SelectorRuntimeError: No attribute can have the value.
+    """
+    value = _native(value)
+    if type(value) in _ATTRIBUTE_KINDS:
+        return {_ATTRIBUTE_KINDS[type(value)][0]: _written(value)}
+    if not isinstance(value, list | Concat):
+        raise SelectorRuntimeError(f"unsupported CEL return type: {_go_type(value)}")
+    elements = [_native(element) for element in unfold(value)]
+    if not elements:
+        return {"strings": []}
+    kind = type(elements[0])
+    if kind not in _ATTRIBUTE_KINDS:
+        raise SelectorRuntimeError(f"unsupported list element type: {_go_type(elements[0])}")
+    name, word = _ATTRIBUTE_KINDS[kind]
+    for index, element in enumerate(elements):
+        if type(element) is not kind:
+            reason = f"expected list element at index {index} to be {word}, got {_go_type(element)}"
+            raise SelectorRuntimeError(reason)
+    return {f"{name}s": [_written(element) for element in elements]}
+
+
+def _native(value: Any) -> Any:
+    """Return what an optional holds, and the name of a type, as Go's own values are."""
+    while type(value) is Optional:
+        value = value.value if value.present else _ABSENT
+    return value.name if type(value) is TypeValue else value
+
+
+def _written(value: Any) -> Any:
+    return str(value) if type(value) is Semver else value
+
+
+def _go_type(value: Any) -> str:
+    known = {bool: "bool", int: "int64", str: "string", Semver: "semver.Version"} | _GO_VALUES
+    return "<nil>" if value is _ABSENT else known.get(type(value), "map[ref.Val]ref.Val")

@@ -9,7 +9,7 @@ Source: Kubernetes, package dynamic-resource-allocation/cel.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from dra_driver.base.errors import CEL_COST, CEL_EXPRESSION_BYTES, InputError
 from dra_driver.base.versions import minor_of
@@ -22,6 +22,8 @@ from dra_driver.selectors.engine import (
     Environment,
     SelectorCompileError,
     SelectorRuntimeError,
+    can_be_attribute,
+    to_attribute,
     to_match,
 )
 from dra_driver.selectors.evaluate.compiler import compile_program
@@ -133,6 +135,18 @@ class KubernetesSelector:
         Raises:
             SelectorRuntimeError: The evaluation failed, which aborts scheduling.
         """
+        value = self._evaluated(view)
+        return value if value is True or value is False else to_match(value)
+
+    def attribute_of_view(self, view: DeviceView) -> dict[str, Any]:
+        """Return the value of an expression that was compiled to give an attribute, as an attribute in a ResourceSlice.
+
+        Raises:
+            SelectorRuntimeError: The evaluation failed, or an attribute can't have such a value.
+        """
+        return to_attribute(self._evaluated(view))
+
+    def _evaluated(self, view: DeviceView) -> Any:
         self.check_view(view)
         evaluate = self._evaluate
         if self.max_cost > QUICK_COST and cancellation_check() is not None:
@@ -141,10 +155,9 @@ class KubernetesSelector:
             evaluate = self._evaluate = self._choose()
         begin_work()
         try:
-            value = evaluate(view)
+            return evaluate(view)
         except (CelError, CelAbort) as error:
             raise SelectorRuntimeError(error.text) from None
-        return value if value is True or value is False else to_match(value)
 
     def check_view(self, view: DeviceView) -> None:
         """Raise if the server can't convert the device.
@@ -248,12 +261,19 @@ class KubernetesEngine:
         """The names, functions and types that stored expressions can refer to."""
         return self._declarations["stored"]
 
-    def compile(self, expression: str, *, environment: Environment = "stored") -> KubernetesSelector:
+    def compile(
+        self,
+        expression: str,
+        *,
+        environment: Environment = "stored",
+        gives: Literal["match", "attribute"] = "match",
+    ) -> KubernetesSelector:
         """Compile one expression; equal arguments give equal selectors.
 
         Args:
             expression: the CEL text.
             environment: "stored" for what the scheduler evaluates, "new" for what a new or changed object may contain.
+            gives: "attribute" for an expression that derives an attribute of a device.
 
         Raises:
             SelectorCompileError: The expression does not compile; the text is Kubernetes' own.
@@ -262,7 +282,7 @@ class KubernetesEngine:
         begin_work()
         declarations = self._declarations[environment]
         with room_for(_frames(expression)):
-            root = _checked(expression, declarations)
+            root = _checked(expression, declarations, gives)
             try:
                 program = construct(root, declarations.kubernetes)
             except CompilerPanic as panic:
@@ -282,7 +302,7 @@ class KubernetesEngine:
             return False
 
 
-def _checked(expression: str, declarations: Declarations) -> Node:
+def _checked(expression: str, declarations: Declarations, gives: Literal["match", "attribute"]) -> Node:
     root, faults = parse(expression, declarations.macros, quotes_fields=declarations.quotes_fields)
     if root is not None:
         check_cancelled()
@@ -291,7 +311,13 @@ def _checked(expression: str, declarations: Declarations) -> Node:
             faults = _validated(root)
     if root is None or faults:
         raise _refused(expression, faults)
-    if root.type not in declarations.result_types:
+    if gives == "attribute" and not can_be_attribute(root.type):
+        text = (
+            "must evaluate to a primitive scalar (string, integer, boolean, semver) or a list of these scalars, not "
+            f"{root.type.long()}"
+        )
+        raise SelectorCompileError(CompileErrorKind.RESULT_TYPE, text)
+    if gives == "match" and root.type not in declarations.result_types:
         text = f"must evaluate to bool or the unknown type, not {root.type.long()}"
         raise SelectorCompileError(CompileErrorKind.RESULT_TYPE, text)
     return root
