@@ -15,8 +15,8 @@ from dra_driver.base.quantity import Quantity
 Outcome = dict[str, Any]
 LATE = {"late": True}
 _CATEGORIES = (
-    ("cel-compile-error", "CEL compile error"),
-    ("cel-runtime-error", "CEL runtime error"),
+    ("cel-compile-error", "CEL compile error|compile derived attribute"),
+    ("cel-runtime-error", "CEL runtime error|evaluate derived attribute"),
     ("unknown-class", "could not retrieve device class"),
     ("too-many-results", "exceeds the claim limit|allocation max size exceeded|exceed the claim limit"),
     ("incomplete-pool-all", "is currently being updated"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from cluster.oracle.written.capacity import held_worlds, ranges_worlds
 from cluster.oracle.written.constraints import lists_worlds
+from cluster.oracle.written.derived import derived_worlds, skipping_worlds
 from cluster.oracle.written.gates import gates_worlds
 from cluster.oracle.written.groups import groups_worlds
 from cluster.oracle.written.parts import Wire
@@ -21,6 +22,8 @@ def written_worlds() -> dict[str, Wire]:
         **gates_worlds(),
         **groups_worlds(),
         **lists_worlds(),
+        **derived_worlds(),
+        **skipping_worlds(),
         **orders_worlds(),
         **limits_worlds(),
         **searches_worlds(),
