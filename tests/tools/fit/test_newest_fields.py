@@ -88,22 +88,88 @@ def test_a_pool_with_groups_is_not_used_where_the_gate_is_off(explain):
     assert (status, "fits on n1" in out) == (ExitCode.OK, True)  # 1.36 does not know the field
 
 
-def test_derived_attributes_fail_without_their_gate_and_are_not_judged_with_it(explain):
-    derived = [{"name": "derived/half", "expression": "1"}]
-    wish = claim(constraints=[{"matchAttribute": "derived/half"}], derivedAttributes=derived)
-    status, out = explain(*pool([[], []]), wish)
+DERIVING = ["DRADerivedAttributes=true"]
+
+
+def deriving(expression, count=2, **more):
+    """Return a claim whose devices have to agree in what an expression makes of them."""
+    rows = [{"name": "example.com/half", "expression": expression}]
+    return claim(count, [{"matchAttribute": "example.com/half"}], derivedAttributes=rows, **more)
+
+
+def test_derived_attributes_fail_without_their_gate(explain):
+    status, out = explain(*pool([[], []]), deriving("1"))
     assert status == ExitCode.ABORTS_SCHEDULING
     assert "cannot handle request with derived attributes, the feature is disabled" in out
-    _, out = explain(*pool([[], []]), wish, gates=["DRADerivedAttributes=true"])
-    assert "not judged: derivedAttributes with DRADerivedAttributes on" in out
 
 
-def test_slices_with_skip_node_operations_are_not_judged_where_the_gate_may_be_on(explain):
-    slices = pool([[], []], skipNodeOperations=["*"])
-    status, out = explain(*slices, claim(), gates=["DRAOptionalNodeOperations=false"])
+def test_devices_agree_in_what_a_request_derives_of_them(explain):
+    kind = 'device.attributes["gpu.nvidia.com"].type'
+    status, out = explain(*pool([[], []]), deriving(kind), gates=DERIVING)
     assert (status, "fits on n1" in out) == (ExitCode.OK, True)
-    _, out = explain(*slices, claim())
-    assert "not judged: skipNodeOperations" in out
+    slices = pool([[], []])
+    slices[1]["spec"]["devices"][1]["attributes"]["slot"] = {"int": 1}
+    differs = 'device.attributes["gpu.nvidia.com"].?slot.orValue(0)'
+    status, out = explain(*slices, deriving(differs), gates=DERIVING)
+    assert (status, "does not fit on n1" in out) == (ExitCode.NO_MATCH, True)
+    assert "1 devices have its example.com/half, but 2 are needed" in out
+    status, out = explain(*slices, deriving(f"{differs} / 2"), gates=DERIVING)
+    assert (status, "fits on n1" in out) == (ExitCode.OK, True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("1.5", "compile derived attribute example.com/half failed: must evaluate to a primitive scalar"),
+        ("1 +", "compile derived attribute example.com/half failed: compilation failed: ERROR: <input>:1:4"),
+        (
+            'device.attributes["gpu.nvidia.com"].nothing',
+            "derived attribute example.com/half on device gpu.nvidia.com/n1/part-0 failed: no such key: nothing",
+        ),
+        ("dyn(1.5)", "unsupported CEL return type: float64"),
+        ('[dyn(1), dyn("a")]', "expected list element at index 1 to be int, got string"),
+        ("[dyn(1.5)]", "unsupported list element type: float64"),
+    ],
+)
+def test_an_expression_that_fails_ends_the_allocation_with_kubernetes_words(explain, expression, text):
+    status, out = explain(*pool([[], []]), deriving(expression), gates=DERIVING)
+    assert status == ExitCode.ABORTS_SCHEDULING
+    assert text in out
+
+
+def test_nodes_that_differ_in_what_is_derived_are_judged_apart(explain):
+    slices = [one for number in (1, 2) for one in pool([[], []])]
+    for number, one in enumerate(slices):
+        name = f"n{number // 2 + 1}"
+        one["metadata"]["name"] = f"slice-{number}"
+        one["spec"] |= {"nodeName": name, "pool": one["spec"]["pool"] | {"name": name}}
+    for number, device in enumerate(slices[3]["spec"]["devices"]):
+        device["attributes"]["slot"] = {"int": number}
+    wish = deriving('device.attributes["gpu.nvidia.com"].?slot.orValue(0)')
+    status, out = explain(*slices, wish, gates=DERIVING)
+    assert status == ExitCode.OK
+    assert "fits on 1 of 2 nodes; n1: part-0" in out
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_devices_whose_driver_skips_calls_need_a_kubelet_that_can_do_without(explain, declared):
+    features = ["DRAOptionalNodeOperations"] if declared else []
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n1"},
+        "status": {"declaredFeatures": features},
+    }
+    slices = pool([[], []], skipNodeOperations=["*"])
+    status, out = explain(*slices, node, claim())
+    assert status == (ExitCode.OK if declared else ExitCode.NO_MATCH)
+    assert ("the node's kubelet does not declare DRAOptionalNodeOperations" in out) is not declared
+    gates = ["DRAOptionalNodeOperations=false"]
+    status, out = explain(*slices, node, claim(), gates=gates)
+    assert (status, "fits on n1" in out) == (ExitCode.OK, True)  # that allocator does not look at the field
+    status, out = explain(*slices, node, claim(), gates=[*gates, "DRADerivedAttributes=true"])
+    assert status == ExitCode.NO_MATCH
+    assert "its slice has skipNodeOperations, and DRAOptionalNodeOperations is off" in out
 
 
 def test_a_field_that_no_version_has_is_a_fault(explain):
