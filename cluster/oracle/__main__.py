@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster.oracle import allocations, selectors
+from cluster.oracle.deriving import deriving_world
 from cluster.oracle.editions import SELECTOR_EDITIONS
 from cluster.oracle.expressions import random_expressions
 from cluster.oracle.oddities import odd_world
@@ -26,6 +27,7 @@ MAKERS: dict[str, Callable[[int], dict[str, Any]]] = {
     "allocation": random_world,
     "searches": random_search,
     "oddities": odd_world,
+    "deriving": deriving_world,
 }
 
 
@@ -35,7 +37,11 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("record", help="record all verdicts anew")
     search = commands.add_parser("search", help="compare on new random cases")
-    search.add_argument("kind", choices=("selectors", *MAKERS), help="searches: long ones; oddities: odd worlds")
+    search.add_argument(
+        "kind",
+        choices=("selectors", *MAKERS),
+        help="searches: long ones; oddities: odd worlds; deriving: derived attributes",
+    )
     search.add_argument("--seed", type=int, required=True, help="another seed, other cases")
     search.add_argument("--count", type=int, default=1000, help="how many cases (default 1000)")
     options = parser.parse_args()
