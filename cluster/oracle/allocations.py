@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster.oracle import recordings
+from cluster.oracle.deriving import deriving_world
 from cluster.oracle.oddities import odd_world
 from cluster.oracle.outcomes import LATE, Outcome, their_outcomes
 from cluster.oracle.program import VERSIONS, ask
@@ -16,14 +17,20 @@ from cluster.oracle.searches import random_search
 from cluster.oracle.worlds import random_world
 from cluster.oracle.written_worlds import written_worlds
 
-SEED, COUNT, SEARCHES, ODDITIES = 7_000_000, 400, 40, 300
+SEED, COUNT, SEARCHES, ODDITIES, DERIVING = 7_000_000, 400, 40, 300, 100
+_NEWEST = frozenset({"DerivedAttributes", "OptionalNodeOperations"})
 SECONDS, RUNS = 2.0, 60  # one run in eight swaps two pools
 
 Outcomes = dict[str, list[Outcome]]
 
 
 def is_judged(world: dict[str, Any], kubernetes: str) -> bool:
-    """Return whether a world is put to a version of the allocator: 1.34 crashes with consumable capacity on."""
+    """Return whether a world is put to a version of the allocator.
+
+    1.34 crashes with consumable capacity on, and only 1.37 knows derived attributes and skipped operations.
+    """
+    if not _NEWEST.isdisjoint(world["features"]):
+        return kubernetes == "1.37"
     return kubernetes != "1.34" or not world["features"]["ConsumableCapacity"]
 
 
@@ -43,6 +50,7 @@ def record() -> None:
     named = written_worlds() | {f"random {number}": random_world(SEED + number) for number in range(COUNT)}
     named |= {f"random search {number}": random_search(SEED + number) for number in range(SEARCHES)}
     named |= {f"random oddity {number}": odd_world(SEED + number) for number in range(ODDITIES)}
+    named |= {f"random deriving {number}": deriving_world(SEED + number) for number in range(DERIVING)}
     columns = [outcomes_of(list(named.values()), version) for version in VERSIONS]
     cases = zip(([name, world] for name, world in named.items()), zip(*columns, strict=True), strict=True)
     recordings.write(recordings.ALLOCATIONS, VERSIONS, cases)
