@@ -194,12 +194,10 @@ class PlacedDevice:
 class Attempt:
     """The devices placed so far for a pod's claims on one node."""
 
-    def __init__(
-        self, context: Context, pools: Sequence[Pool], node: Wire, constraints: Sequence[list[Constraint]] = ()
-    ) -> None:
+    def __init__(self, context: Context, pools: Sequence[Pool], node: Wire) -> None:
         self.context = context
         self._may_skip_operations = context.may_skip_operations(node)
-        self.constraints = constraints
+        self.constraints: list[list[Constraint]] = []
         self.results: list[list[PlacedDevice]] = [[] for _ in context.plan.claims]
         self.marks: dict[DeviceId, set[int]] = {}
         self.shared: dict[DeviceId, dict[str, Amount]] = {}
@@ -240,15 +238,11 @@ class Attempt:
         Raises:
             AllocatorError: A constraint refuses the device, and `must` says that the request can't do without it.
         """
-        context = self.context
-        features, rules = context.features, context.rules
+        features, rules = self.context.features, self.context.rules
         share = features.consumable_capacity and device.is_shared
-        if self.is_busy(alternative, device) and not (share and alternative.is_admin):
-            return None
-        if not self.is_prepared_here(device):
-            return None
+        is_refused = self.is_busy(alternative, device) and not (share and alternative.is_admin)
         counts = bool(device.wire.get("consumesCounters"))
-        if counts and not features.partitionable:
+        if is_refused or not self.is_prepared_here(device) or (counts and not features.partitionable):
             return None
         drawn: GroupUses | None = None
         if counts and not (share and self._is_shared_already(device)):

@@ -148,7 +148,8 @@ def _refusal(
     if device.wire.get("consumesCounters") and not features.partitionable:
         return "gate off", "it consumes counters, and DRAPartitionableDevices is off"
     if not attempt.is_prepared_here(device):
-        return "node", _skipping_reason(context)
+        lack = "the node's kubelet does not declare" if features.optional_operations else "the scheduler does not have"
+        return "node", f"its slice has skipNodeOperations, and {lack} {OPTIONAL_NODE_OPERATIONS}"
     if features.taints:
         taint = blocking_taint(
             device.wire.get("taints") or (), alternative.tolerations, only_harmful=context.rules.only_harmful_taints
@@ -163,12 +164,6 @@ def _refusal(
         return "counters", reason
     reason = _capacity_reason(context, attempt, alternative, device)
     return ("capacity", reason) if reason else None
-
-
-def _skipping_reason(context: Context) -> str:
-    if not context.features.optional_operations:
-        return f"its slice has skipNodeOperations, and {OPTIONAL_NODE_OPERATIONS} is off"
-    return f"its slice has skipNodeOperations, and the node's kubelet does not declare {OPTIONAL_NODE_OPERATIONS}"
 
 
 def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:

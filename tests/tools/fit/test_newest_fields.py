@@ -169,7 +169,7 @@ def test_devices_whose_driver_skips_calls_need_a_kubelet_that_can_do_without(exp
     assert (status, "fits on n1" in out) == (ExitCode.OK, True)  # that allocator does not look at the field
     status, out = explain(*slices, node, claim(), gates=[*gates, "DRADerivedAttributes=true"])
     assert status == ExitCode.NO_MATCH
-    assert "its slice has skipNodeOperations, and DRAOptionalNodeOperations is off" in out
+    assert "its slice has skipNodeOperations, and the scheduler does not have DRAOptionalNodeOperations" in out
 
 
 def test_a_field_that_no_version_has_is_a_fault(explain):
