@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError, compile_selector
 from dra_driver.selectors.evaluate.compiler import compile_program
 from dra_driver.selectors.evaluate.program import prepare_device
+from dra_driver.selectors.functions.strings import BadPattern, compile_pattern
 from dra_driver.selectors.values import values
 from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError
 from tests.support.cel_expressions import DEVICES, A, C, expression
@@ -334,3 +335,22 @@ def test_the_comparisons_of_one_evaluation_do_not_count_against_another():
     assert all(selector.matches_view(view) for _ in range(3000 // 300))
     values._work.elements = 10**9
     assert selector.matches_view(view)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault"),
+    [
+        (r"\Qa\E\C", r"invalid escape sequence: `\C`"),
+        (r"[\C]", r"invalid escape sequence: `\C`"),
+        (r"\Qx\Ea{9999999999}\C", "invalid repeat count: `{9999999999}`"),
+        (r"\Q\C\E", ""),
+        (r"\\C", ""),
+    ],
+)
+def test_a_single_byte_is_refused_outside_of_quotes_only_as_by_go(pattern: str, fault: str) -> None:
+    if not fault:
+        compile_pattern(pattern)
+        return
+    with pytest.raises(BadPattern) as refused:
+        compile_pattern(pattern)
+    assert str(refused.value) == f"error parsing regexp: {fault}"

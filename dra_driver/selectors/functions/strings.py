@@ -114,11 +114,11 @@ class Pattern:
 def _compile(pattern: str) -> Any:
     import re2  # noqa: PLC0415  (a native library; selectors without patterns never need it)
 
-    if _GO_REFUSES.search(pattern) and "\\Q" not in pattern:
-        raise BadPattern(r"error parsing regexp: invalid escape sequence: `\C`")
-    large = next(filter(None, (piece["large"] for piece in _PIECE.finditer(pattern))), None)
-    if large is not None:
-        raise BadPattern(f"error parsing regexp: invalid repeat count: `{large}`")
+    for piece in _PIECE.finditer(pattern):
+        if piece["large"]:
+            raise BadPattern(f"error parsing regexp: invalid repeat count: `{piece['large']}`")
+        if _GO_REFUSES.search(piece[0]) and not piece[0].startswith("\\Q"):
+            raise BadPattern(r"error parsing regexp: invalid escape sequence: `\C`")
     options = re2.Options()
     options.log_errors = False
     try:
