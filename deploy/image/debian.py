@@ -81,10 +81,9 @@ def record(debs: list[Deb], tree: Path) -> None:
     for deb in debs:
         control = subprocess.run(["dpkg-deb", "-f", deb.file], check=True, capture_output=True, text=True).stdout
         stanzas.append(control.replace("\n", "\nStatus: install ok installed\n", 1))
-        listed = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb.file], check=True, capture_output=True).stdout
-        names = subprocess.run(["tar", "-t"], check=True, input=listed, capture_output=True).stdout.decode().split("\n")
-        kept = [name.removeprefix(".") for name in names if name and (tree / name).is_file()]
-        (database / "info" / f"{deb.name}.list").write_text("".join(f"{name}\n" for name in kept))
+        sums = subprocess.run(["dpkg-deb", "--info", deb.file, "md5sums"], check=True, capture_output=True, text=True)
+        kept = [line for line in sums.stdout.splitlines() if (tree / line.split(maxsplit=1)[1]).is_file()]
+        (database / "info" / f"{deb.name}.md5sums").write_text("".join(f"{line}\n" for line in kept))
     (database / "status").write_text("\n".join(stanzas))
 
 
