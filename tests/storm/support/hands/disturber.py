@@ -21,7 +21,7 @@ from tests.storm.support.node.devices import ADDRESSES, CUT, HOT, gpu_name
 from tests.storm.support.node.machine import Machine
 
 CALM_S = (0.1, 0.8)
-PERSISTS_S = 30.0
+PERSISTS_S = 120.0  # a store is locked while new agents start
 MOST_OUT = 2  # GPUs of four that are out at the same time
 CURED_WITHIN_S, CORDONED_S, BRIEF_S, DRAINED_S = 15.0, (0.3, 3.0), (0.0, 3.0), (0.5, 2.5)
 
