@@ -54,7 +54,8 @@ def test_rights_in_one_namespace_are_enough_to_see_it_and_the_role_for_people_ad
     status, out, err = run("claims")
     assert status == NOT_KNOWN
     assert f"{stage.namespace}/user-gpu-" in out
-    assert "ResourceSlices (the right to list them is missing: bind ClusterRole dra-driver-viewer)" in err
+    missing = "the right to list them is missing: bind ClusterRole dra-driver-viewer"
+    assert f"ResourceSlices and DeviceClasses ({missing})" in err
     status, out, _ = run("explain", "pod", "user")
     assert (status, "holds gpu-0000" in out) == (0, True), out
     status, out, err = run("slices")

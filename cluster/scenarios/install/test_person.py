@@ -126,7 +126,7 @@ def test_an_account_of_one_namespace_sees_its_own_objects_and_is_told_what_it_ma
     claims = document(person("claims", "-o", "json"), DocumentKind.CLAIM_TREE)
     [claim] = claims["claims"]
     assert claim["facts"]["namespace"] == stage.namespace
-    assert {one["kind"] for one in claims["unseen"]} == {"ResourceSlice"}
+    assert {one["kind"] for one in claims["unseen"]} == {"ResourceSlice", "DeviceClass"}
     status, out, err = person("in-use")
     assert (status, f"claim {stage.namespace}/mine-gpu-" in out) == (1, True), out
     missing = "the right to list them is missing: bind ClusterRole view"
