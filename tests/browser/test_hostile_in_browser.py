@@ -61,8 +61,9 @@ def hostile(folder):
 
 
 def drawn_from_data(page):
+    """Return how many elements came from data, and whether a script of it ran. Links lead to our own pages alone."""
     return page.evaluate(
-        "[document.querySelectorAll('main img, main script, main iframe, main a:not(.button)').length,"
+        "[document.querySelectorAll('main img, main script, main iframe, main a:not([href^=\"#/\"])').length,"
         " window.isTaken ?? 0]"
     )
 
