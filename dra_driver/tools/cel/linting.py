@@ -265,7 +265,8 @@ def sarif_document(faults: Sequence[ReportedFault]) -> Wire:
 def _sarif_places(fault: ReportedFault) -> list[Wire]:
     if not fault.file:
         return []
-    place: Wire = {"artifactLocation": {"uri": quote(fault.file)}}
+    scheme = "file://" if fault.file.startswith("/") else ""  # a relative reference must not begin with a slash
+    place: Wire = {"artifactLocation": {"uri": scheme + quote(fault.file)}}
     if fault.position:
         place["region"] = {"startLine": fault.position.line, "startColumn": fault.position.column}
     return [{"physicalLocation": place}]

@@ -192,6 +192,16 @@ SARIF = {  # what SARIF 2.1.0 demands of the parts that are written
 }
 
 
+def test_sarif_names_files_as_they_were_given(tmp_path, capsys, monkeypatch):
+    write_class(tmp_path / "a b.yaml", FAILS)
+    monkeypatch.chdir(tmp_path)
+    _, text = linted(capsys, "a b.yaml", *FLEET, "-o", "sarif")
+    (run,) = json.loads(text)["runs"]
+    places = [place["physicalLocation"]["artifactLocation"] for one in run["results"] for place in one["locations"]]
+    assert places
+    assert all(place == {"uri": "a%20b.yaml"} for place in places)
+
+
 def test_sarif_is_a_log_that_its_readers_accept(tmp_path, capsys):
     path = write_class(tmp_path / "a b.yaml", FAILS, EXACT, "device.driver = 1")
     status, text = linted(capsys, path, "-e", "1 +", *FLEET, "-o", "sarif")
@@ -205,7 +215,7 @@ def test_sarif_is_a_log_that_its_readers_accept(tmp_path, capsys):
     assert [len(result["locations"]) for result in broken] == [0, 1]  # -e is in no file
     places = [place["physicalLocation"] for result in broken for place in result["locations"]]
     line, column = map(int, at(path, "= 1").split(":"))
-    wanted = {"uri": path.replace(" ", "%20")}, {"startLine": line, "startColumn": column}
+    wanted = {"uri": f"file://{path.replace(' ', '%20')}"}, {"startLine": line, "startColumn": column}
     assert [(place["artifactLocation"], place["region"]) for place in places] == [wanted]
 
 
